@@ -5,26 +5,25 @@ from __future__ import annotations
 import copy
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
-from benchmarks.baselines.word_vectors import WordVectors, read_word_vectors, tokenize, write_word_vectors
-from es_sbert.bundle.model_files import find_weight_files, read_json
+from benchmarks.baselines.word_vectors import WordVectors, read_word_vectors, write_word_vectors
+from benchmarks.common import read_tsv
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.errors import BundleInvalid, OutputError, SourceError, TrainingDiverged, error_summary
-from es_sbert.io.tables import read_table
 from es_sbert.runtime.batching import plan_batches, unique_rows
+
+_CONFIG, _WEIGHTS, _WORDS = "config.json", "model.safetensors", "words.vec"
+_BUDGET = 4096  # padded words of one batch
 
 
 @dataclass(frozen=True)
@@ -34,59 +33,22 @@ class ClassifiedPairs:
     Attributes:
         first: The first text of each pair (premises).
         second: The second (hypotheses).
-        labels: ``(pairs,)`` int64: the number of each pair's class, from 0.
-        classes: The classes' names, in the order of their numbers.
+        labels: ``(pairs,)`` int64: the number of each pair's class, in the order of the alphabet.
+        classes: How many classes there are.
     """
 
     first: Sequence[str]
     second: Sequence[str]
     labels: NDArray[np.int64]
-    classes: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    classes: int
 
 
-def read_classified_pairs(
-    path: Path, columns: tuple[str, str, str], classes: Sequence[str] | None = None
-) -> ClassifiedPairs:
-    """Read pairs from a table.
-
-    Args:
-        path: Anything that `read_table` reads.
-        columns: Names of the columns of the first text, the second text and the class.
-        classes: The classes there are; all that occur, in the order of the alphabet, by default.
-
-    Raises:
-        SourceError: the file is missing or broken, a text or class is empty, or a class is none of `classes`.
-    """
-    table = read_table(path, columns)
-    problems = table.problems()
-    first, second = table.texts(columns[0], problems), table.texts(columns[1], problems)
-    names = [value if isinstance(value, str) else str(value) for value in table.columns[columns[2]]]
-    known = tuple(sorted(set(names))) if classes is None else tuple(classes)
-    numbers = {name: number for number, name in enumerate(known)}
-    for line, value, name in zip(table.lines.tolist(), table.columns[columns[2]], names, strict=True):
-        if value is None or not name.strip():
-            problems.add(line, f"{columns[2]} is missing")
-        elif name not in numbers:
-            problems.add(line, f"{columns[2]} is {name!r}, none of {', '.join(known)}")
-    problems.check("Correct or remove these rows.")
-    labels = np.array([numbers[name] for name in names], dtype=np.int64)  # (pairs,)
-    return ClassifiedPairs(first, second, labels, known)
-
-
-_CONFIG, _WEIGHTS, _WORDS = "config.json", "model.safetensors", "words.vec"
-_BUDGET = 4096  # padded words of one batch
-_MODEL_REMEDY = "Train it again with `python -m benchmarks.baselines train bilstm`, or copy the folder again."
-
-
-class _BiLstmConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    architecture: str
-    hidden: PositiveInt
-    dimensions: PositiveInt
+def read_classified_pairs(path: Path) -> ClassifiedPairs:
+    """Read a gzip'd TSV file with the columns sentence1, sentence2 and label."""
+    rows = list(read_tsv(path))
+    classes, labels = np.unique([row["label"] for row in rows], return_inverse=True)
+    first, second = [row["sentence1"] for row in rows], [row["sentence2"] for row in rows]
+    return ClassifiedPairs(first, second, labels.astype(np.int64), len(classes))
 
 
 class BiLstmMax(nn.Module):
@@ -125,7 +87,7 @@ class BiLstmMax(nn.Module):
 
 
 class InferSent:
-    """A trained BiLSTM-max with its table of words (an `Embedder`).
+    """A trained BiLSTM-max with its table of words (a `SentenceEmbedder`).
 
     Args:
         network: The network.
@@ -140,7 +102,7 @@ class InferSent:
 
     def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
         """Sentence vectors, *shape* ``(texts, 2 · hidden)``; zero for a text of unknown words alone; no prompts."""
-        rows = [self.vectors.rows(tokenize(text)) for text in texts]
+        rows = [self.vectors.rows(text) for text in texts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (texts,)
         vectors = np.empty((len(texts), 2 * self.network.lstm.hidden_size), dtype=np.float32)  # (texts, 2 · hidden)
         for members in plan_batches(lengths, _BUDGET):
@@ -149,60 +111,19 @@ class InferSent:
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Write config.json, model.safetensors and words.vec (word2vec's text format) into a folder, made if need be.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        config = _BiLstmConfig(
-            architecture="bilstm-max", hidden=self.network.lstm.hidden_size, dimensions=self.vectors.dimensions
-        )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_word_vectors(folder / _WORDS, self.vectors)
-            save_file(self.network.cpu().state_dict(), folder / _WEIGHTS)
-            (folder / _CONFIG).write_text(json.dumps(config.model_dump(), indent=2) + "\n")
-        except (OSError, SafetensorError) as error:
-            raise OutputError(
-                f"{folder} cannot be written: {error_summary(error)}", "Choose another folder."
-            ) from error
+        """Write config.json, model.safetensors and words.vec (word2vec's text format) into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_word_vectors(folder / _WORDS, self.vectors)
+        save_file(self.network.cpu().state_dict(), folder / _WEIGHTS)
+        (folder / _CONFIG).write_text(json.dumps({"hidden": self.network.lstm.hidden_size}) + "\n")
 
 
-def open_infersent(folder: Path, name: str | None = None, device: str = "cpu") -> InferSent:
-    """Open a folder that `InferSent.save` wrote.
-
-    Args:
-        folder: The folder.
-        name: For tables; the folder's name by default.
-        device: As torch names it.
-
-    Raises:
-        BundleInvalid: a file is missing, broken or of another model.
-        SourceError: the table of words is broken.
-    """
-    try:
-        config = _BiLstmConfig(**read_json(folder / _CONFIG))
-    except ValidationError as error:
-        raise BundleInvalid(
-            f"{folder / _CONFIG} describes no BiLSTM-max: {error.errors()[0]['msg']}", _MODEL_REMEDY
-        ) from error
-    if config.architecture != "bilstm-max":
-        raise BundleInvalid(f"{folder} holds a {config.architecture}, no bilstm-max", _MODEL_REMEDY)
-    find_weight_files(folder)
+def open_infersent(folder: Path, device: str = "cpu") -> InferSent:
+    """Open a folder that `InferSent.save` wrote."""
     vectors = read_word_vectors(folder / _WORDS)
-    if vectors.dimensions != config.dimensions:
-        raise BundleInvalid(
-            f"{folder / _WORDS} has {vectors.dimensions} dimensions, the network reads {config.dimensions}",
-            _MODEL_REMEDY,
-        )
-    network = BiLstmMax(vectors.vectors, config.hidden)
-    try:
-        network.load_state_dict(load_file(folder / _WEIGHTS))
-    except (RuntimeError, SafetensorError, OSError) as error:
-        raise BundleInvalid(
-            f"{folder / _WEIGHTS} does not fit config.json: {error_summary(error)}", _MODEL_REMEDY
-        ) from error
-    return InferSent(network.to(device), vectors, name or folder.resolve().name)
+    network = BiLstmMax(vectors.vectors, json.loads((folder / _CONFIG).read_bytes())["hidden"])
+    network.load_state_dict(load_file(folder / _WEIGHTS))
+    return InferSent(network.to(device), vectors, folder.resolve().name)
 
 
 # The paper's schedule (section 3.3): the learning rate falls by 1 % an epoch and to a fifth whenever accuracy on dev
@@ -210,23 +131,6 @@ def open_infersent(folder: Path, name: str | None = None, device: str = "cpu") -
 _DECAY, _SHRINK, _LAST_RATE, _MAX_NORM = 0.99, 5.0, 1e-5, 5.0
 _CLASSIFIER = 512
 _POOL = 32  # batches whose pairs are sorted by length together
-
-
-@dataclass(frozen=True)
-class EpochResult:
-    """What one pass brought.
-
-    Attributes:
-        number: From 1.
-        loss: Mean cross-entropy of the training pairs, in nats.
-        accuracy: Share of dev pairs classified rightly.
-        pairs_per_second: Training pairs read a second, without the measurement on dev.
-    """
-
-    number: int
-    loss: float
-    accuracy: float
-    pairs_per_second: float
 
 
 class PairClassifier(nn.Module):
@@ -255,17 +159,16 @@ class PairClassifier(nn.Module):
 
 def train_bilstm(
     train: ClassifiedPairs,
+    dev: ClassifiedPairs,
     vectors: WordVectors,
     *,
-    dev: ClassifiedPairs,
-    name: str = "BiLSTM-max",
-    hidden: int = 512,
-    epochs: int = 10,
+    name: str,
+    hidden: int,
+    epochs: int,
     batch: int = 64,
     learning_rate: float = 1e-3,
     seed: int = 1,
     device: str = "cpu",
-    on_epoch: Callable[[EpochResult], None] = lambda epoch: None,
 ) -> InferSent:
     """Train with Adam and return the weights of the best epoch on dev.
 
@@ -275,8 +178,8 @@ def train_bilstm(
 
     Args:
         train: Pairs to learn from.
-        vectors: Word vectors; they are not trained.
         dev: Pairs of the same classes that decide on the learning rate and on the epoch that is kept.
+        vectors: Word vectors; they are not trained.
         name: Name of the model.
         hidden: Width of the LSTM in each direction (the paper's: 2048).
         epochs: The most passes.
@@ -284,34 +187,21 @@ def train_bilstm(
         learning_rate: Of the first epoch.
         seed: The same one gives the same weights on a CPU.
         device: As torch names it.
-        on_epoch: Called after each pass.
-
-    Raises:
-        SourceError: none of the texts has a word that the table knows.
-        TrainingDiverged: the loss is not a finite number.
     """
-    first, second = _table_rows(train.first, vectors), _table_rows(train.second, vectors)
-    dev_first, dev_second = _table_rows(dev.first, vectors), _table_rows(dev.second, vectors)
-    if not any(map(len, first)) or not any(map(len, second)):
-        raise SourceError(
-            "the table of word vectors knows no word of the training pairs", "Give vectors of the pairs' language."
-        )
-    with torch.random.fork_rng():  # the caller's random numbers stay untouched
-        torch.manual_seed(seed)
-        model = PairClassifier(BiLstmMax(vectors.vectors, hidden), len(train.classes)).to(device)
+    first, second = ([vectors.rows(text) for text in texts] for texts in (train.first, train.second))
+    dev_first, dev_second = ([vectors.rows(text) for text in texts] for texts in (dev.first, dev.second))
+    torch.manual_seed(seed)
+    model = PairClassifier(BiLstmMax(vectors.vectors, hidden), train.classes).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     random = np.random.default_rng(seed)
     lengths = np.fromiter(map(len, first), dtype=np.int64, count=len(first))  # (pairs,)
     groups = np.unique(np.array(train.first, dtype=np.object_), return_inverse=True)[1]  # (pairs,)
     best, best_weights, previous = -1.0, copy.deepcopy(model.encoder.state_dict()), -1.0
     for number in range(1, epochs + 1):
-        started = time.perf_counter()
-        loss = _train_epoch(
-            model, optimizer, first, second, train.labels, _batches(lengths, groups, batch, random), number
-        )
-        rate = len(train) / (time.perf_counter() - started)
+        batches = _batches(lengths, groups, batch, random)
+        loss = _train_epoch(model, optimizer, first, second, train.labels, batches)
         accuracy = _accuracy(model, dev_first, dev_second, dev.labels)
-        on_epoch(EpochResult(number, loss, accuracy, rate))
+        click.echo(f"epoch {number}: loss {loss:.4f}, dev accuracy {100 * accuracy:.2f} %", err=True)
         if accuracy > best:
             best, best_weights = accuracy, copy.deepcopy(model.encoder.state_dict())
         learning_rate *= _DECAY if accuracy >= previous else _DECAY / _SHRINK
@@ -322,11 +212,6 @@ def train_bilstm(
             group["lr"] = learning_rate
     model.encoder.load_state_dict(best_weights)
     return InferSent(model.encoder, vectors, name)
-
-
-def _table_rows(texts: Sequence[str], vectors: WordVectors) -> list[NDArray[np.int64]]:
-    """Rows of the table of each text's words, each *shape* ``(words,)``."""
-    return [vectors.rows(tokenize(text)) for text in texts]
 
 
 def _batches(
@@ -358,17 +243,16 @@ def _train_epoch(
     second: Sequence[NDArray[np.int64]],
     labels: NDArray[np.int64],
     batches: Iterator[NDArray[np.int64]],
-    number: int,
 ) -> float:
     """One epoch; the mean loss of its pairs."""
     model.train()
     total = 0.0
-    for step, members in enumerate(batches, 1):
+    for members in batches:
         logits = model([first[member] for member in members], [second[member] for member in members])
         loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels[members]).to(logits.device))
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise TrainingDiverged(f"the loss is {value} at step {step} of epoch {number}", "Lower the learning rate.")
+            raise click.ClickException(f"the loss is {value}: lower the learning rate")
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _MAX_NORM)

@@ -1,26 +1,17 @@
-"""Averaged word vectors: tokenize, read and write tables of vectors (GloVe, word2vec, fastText), train them with
-gensim.
-"""
+"""Averaged word vectors (GloVe, word2vec, fastText): read, write and train tables of them with gensim."""
 
 from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.errors import OutputError, SourceError, require_extra
-from es_sbert.filesystem import open_output
-from es_sbert.io.file_formats import decompress
-from es_sbert.io.text_formats import CorruptStream, Line, split_lines
 
 # GloVe was trained on Penn Treebank tokens: clitics are separate tokens ("do n't", "man 's"), numbers keep their
 # points and commas, every other sign is one token. Hyphens separate words, since few compounds have vectors.
@@ -37,12 +28,6 @@ def tokenize(text: str) -> list[str]:
     return words
 
 
-_CHUNK = 1 << 20
-_MAX_LINE = 1 << 20
-_ROWS = 1 << 14  # the table grows by so many rows at a time
-_VECTORS_REMEDY = "Fetch the file again; it should hold one word and its numbers a line, parted by single spaces."
-
-
 @dataclass(frozen=True)
 class WordVectors:
     """A table of word vectors.
@@ -55,153 +40,58 @@ class WordVectors:
     index: dict[str, int]
     vectors: NDArray[np.float32]
 
-    @property
-    def dimensions(self) -> int:
-        return int(self.vectors.shape[1])
-
-    def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """The rows of those words that the table has, *shape* ``(known words,)``.
-
-        A word is looked up unchanged first and then in lower case, so that cased and uncased tables both work.
-        """
-        found = (self.index.get(word, self.index.get(word.lower())) for word in words)
-        return np.array([row for row in found if row is not None], dtype=np.int64)  # (known words,)
+    def rows(self, text: str) -> NDArray[np.int64]:
+        """Rows of the known words of a text, as written or else in lower case, *shape* ``(known words,)``."""
+        found = (self.index.get(word, self.index.get(word.lower())) for word in tokenize(text))
+        return np.array([row for row in found if row is not None], dtype=np.int64)
 
 
-def read_word_vectors(path: Path, *, only: Collection[str] | None = None) -> WordVectors:
-    """Read a table, plain or compressed by gzip or zstd. It takes the memory of the float32 array and its words.
-
-    If a word occurs twice, the first vector is used, as in gensim. Words that are not UTF-8 cannot occur in a text
-    and are skipped. GloVe's words may contain spaces, as some of glove.840B do.
-
-    Args:
-        path: The file.
-        only: Keep these words and no others.
-
-    Raises:
-        SourceError: the file is missing, cut short (as far as its format tells), or a line has another number of
-            values than the first, or one that is no finite float32; with the line.
-    """
-    try:
-        with path.open("rb") as file:
-            chunks = iter(lambda: file.read(_CHUNK), b"")
-            return _read_table(path, split_lines(decompress(chunks), _MAX_LINE), only)
-    except CorruptStream as error:
-        raise SourceError(f"{path}: {error}", "Fetch the file again.") from error
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path.") from error
-
-
-def _read_table(path: Path, lines: Iterator[Line], only: Collection[str] | None) -> WordVectors:
-    first = next(lines, None)
-    if first is None:
-        raise SourceError(f"{path} is empty", _VECTORS_REMEDY)
-    head = first.data.split()
-    is_header = len(head) == 2 and all(value.isdigit() for value in head)
-    dimensions = int(head[1]) if is_header else len(first.data.rstrip(b" \r").split(b" ")) - 1
-    if dimensions < 1:
-        raise SourceError(f"{path}, line 1: neither a header nor a word with its vector", _VECTORS_REMEDY)
-
+def read_word_vectors(path: Path) -> WordVectors:
+    """Read a table in the text format of GloVe (without a header), word2vec or fastText; .gz or not."""
     index: dict[str, int] = {}
-    table = np.empty((0, dimensions), dtype=np.float32)  # (room, dimensions)
-    read = 0
-    for line in lines if is_header else chain([first], lines):
-        read += 1
-        word, values = _split_line(path, line, dimensions)
-        if word is None or word in index or (only is not None and word not in only):
-            continue
-        if len(index) == len(table):
-            # Grown in place (realloc), so that memory never holds the table twice.
-            table.resize((len(table) + _ROWS, dimensions), refcheck=False)
-        table[len(index)] = _parse_values(path, line, values)
-        index[word] = len(index)
-    if is_header and read != int(head[0]):
-        raise SourceError(f"{path} has {read:,} words, its header says {int(head[0]):,}", _VECTORS_REMEDY)
-    if not index:
-        raise SourceError(f"{path} has none of the words", "Check that the table and the texts are of one language.")
-    table.resize((len(index), dimensions), refcheck=False)
-    return WordVectors(index, table)
-
-
-def _split_line(path: Path, line: Line, dimensions: int) -> tuple[str | None, list[bytes]]:
-    """The word (None if it is not UTF-8) and its values, unparsed."""
-    word, *values = line.data.rstrip(b" \r").rsplit(b" ", dimensions)
-    inner = word.rpartition(b" ")[2] if b" " in word else None
-    # Everything before the last values is the word, unless its last part is a number too.
-    if len(values) < dimensions or line.is_too_long or (inner is not None and _is_number(inner)):
-        found = sum(map(_is_number, line.data.split(b" ")[1:]))
-        raise SourceError(f"{path}, line {line.number}: {found} values in place of {dimensions}", _VECTORS_REMEDY)
-    if not word:
-        raise SourceError(f"{path}, line {line.number}: values without a word", _VECTORS_REMEDY)
-    try:
-        return word.decode(), values
-    except UnicodeDecodeError:
-        return None, values
-
-
-def _is_number(value: bytes) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
-
-
-def _parse_values(path: Path, line: Line, values: list[bytes]) -> NDArray[np.float32]:
-    """The values, *shape* ``(dimensions,)``."""
-    try:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
-            numbers = np.array([float(value) for value in values], dtype=np.float32)  # (dimensions,)
-    except ValueError as error:
-        raise SourceError(f"{path}, line {line.number}: {error}", _VECTORS_REMEDY) from error
-    if not np.isfinite(numbers).all():
-        raise SourceError(f"{path}, line {line.number}: a value is no finite float32", _VECTORS_REMEDY)
-    return numbers
+    vectors: list[NDArray[np.float32]] = []
+    dimensions = 0
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file):
+            parts = line.rstrip().split(" ")
+            if number == 0 and len(parts) == 2:  # the header: numbers of words and dimensions
+                continue
+            dimensions = dimensions or len(parts) - 1
+            word = " ".join(parts[:-dimensions])  # some words of GloVe hold spaces
+            if word not in index:
+                index[word] = len(vectors)
+                vectors.append(np.array(parts[-dimensions:], dtype=np.float32))
+    return WordVectors(index, np.stack(vectors))
 
 
 def write_word_vectors(path: Path, table: WordVectors) -> None:
-    """Write a table in word2vec's text format (gzip'd where the name ends in .gz), exact to the last float32 bit.
-
-    The file appears under its name only when it is complete; a pipe or a device is written to directly.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    try:
-        with open_output(path) as file, gzip.open(file, "wb") if path.suffix == ".gz" else nullcontext(file) as out:
-            out.write(f"{len(table.index)} {table.dimensions}\n".encode())
-            for word, row in table.index.items():
-                values = " ".join(f"{value:.9g}" for value in table.vectors[row].tolist())
-                out.write(f"{word} {values}\n".encode())
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another place.") from error
+    """Write a table in word2vec's text format, gzip'd where the name ends in .gz."""
+    with gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file:
+        file.write(f"{len(table.index)} {table.vectors.shape[1]}\n")
+        for word, row in table.index.items():
+            file.write(f"{word} {' '.join(map(str, table.vectors[row].tolist()))}\n")
 
 
 class AveragedWordVectors:
-    """The mean of the vectors of a text's words, stop words included (an `Embedder`).
-
-    Words that the table lacks are left out; a text of such words alone gives the zero vector.
+    """The mean of a text's word vectors (a `SentenceEmbedder`); zero for a text without known words.
 
     Args:
-        table: The word vectors.
+        table: The vectors.
         name: For tables.
     """
 
     def __init__(self, table: WordVectors, name: str) -> None:
-        self._table = table
         self.name = name
+        self._table = table
 
     def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
-        """Sentence vectors, *shape* ``(texts, dimensions)``; `kind` makes no difference."""
-        vectors = np.zeros((len(texts), self._table.dimensions), dtype=np.float32)  # (texts, dimensions)
+        """Sentence vectors, *shape* ``(texts, dimensions)``; no prompts."""
+        vectors = np.zeros((len(texts), self._table.vectors.shape[1]), dtype=np.float32)  # (texts, dimensions)
         for number, text in enumerate(texts):
-            rows = self._table.rows(tokenize(text))  # (known words,)
+            rows = self._table.rows(text)
             if len(rows):
                 self._table.vectors[rows].mean(axis=0, out=vectors[number])
         return vectors
-
-
-TrainingMethod = Literal["word2vec", "fasttext"]
 
 
 class _TokenizedTexts:
@@ -215,46 +105,21 @@ class _TokenizedTexts:
 
 
 def train_word_vectors(
-    texts: Sequence[str],
-    *,
-    method: TrainingMethod = "word2vec",
-    dimensions: int = 300,
-    epochs: int = 5,
-    window: int = 5,
-    min_count: int = 5,
-    seed: int = 1,
-    threads: int = 1,
+    texts: Sequence[str], *, dimensions: int, epochs: int, min_count: int, threads: int
 ) -> WordVectors:
-    """Train skip-gram vectors with 5 negative samples; the most frequent words come first.
-
-    word2vec: Mikolov et al. 2013, arXiv 1310.4546. fastText, whose vectors are sums over character n-grams:
-    Bojanowski et al. 2017, arXiv 1607.04606 (the table holds the words of the corpus only, not the n-grams).
+    """Train skip-gram vectors with 5 negative samples (Mikolov et al. 2013, arXiv 1310.4546).
 
     Args:
         texts: The corpus; words are lower-cased.
-        method: Which of the two.
         dimensions: Length of a vector.
         epochs: Passes over the corpus.
-        window: Words on each side that a word predicts.
         min_count: Rarer words get no vector.
-        seed: The same one gives the same vectors with one thread.
-        threads: Worker threads.
-
-    Raises:
-        SourceError: no word occurs often enough in the corpus.
-        UsageError: gensim is not installed.
+        threads: With one, the same corpus gives the same vectors.
     """
-    require_extra("dev", "gensim")
-    from gensim.models import FastText, Word2Vec
+    from gensim.models import Word2Vec
 
-    model: Any = (FastText if method == "fasttext" else Word2Vec)(
-        sg=1, negative=5, vector_size=dimensions, window=window, min_count=min_count, seed=seed, workers=threads
-    )
+    model = Word2Vec(sg=1, negative=5, vector_size=dimensions, window=5, min_count=min_count, seed=1, workers=threads)
     sentences = _TokenizedTexts(texts)
     model.build_vocab(sentences)
-    if not len(model.wv):
-        raise SourceError(
-            f"no word occurs {min_count} times in the corpus", "Give a larger corpus or a lower minimum count."
-        )
     model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
     return WordVectors(dict(model.wv.key_to_index), np.asarray(model.wv.vectors, dtype=np.float32))
