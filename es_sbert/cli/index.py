@@ -12,7 +12,6 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
-from es_sbert.cli.index_judgements import judgements
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
 from es_sbert.cli.index_tuning import advise, calibrate, recall
@@ -306,7 +305,7 @@ def index() -> None:
 
 
 _COMMANDS = (
-    *(adopt, advise, calibrate, create, judgements, migrate),
+    *(adopt, advise, calibrate, create, migrate),
     *(recall, remove, repair, show, template),
 )
 for _command in _COMMANDS:

@@ -274,12 +274,6 @@ _key_and_log_options = option_group(
     click.option(
         "--log-queries", is_flag=True, help="With --search-log: also log the query texts, not only their keyed hashes."
     ),
-    click.option(
-        "--log-clicks",
-        is_flag=True,
-        help="With --search-log: accept clicks at POST /_es_sbert/click, and send each search's id in the header "
-        "x-es-sbert-search-id. Clicks go into indices NAME_clicks-YYYY.MM.",
-    ),
     log_format_option,
 )
 serve_options = shared.combine_options(
@@ -300,7 +294,6 @@ serve_options = shared.combine_options(
 # Options that need --search-log.
 _SEARCH_LOG_FLAGS = {
     "log_queries": "--log-queries",
-    "log_clicks": "--log-clicks",
     "search_log_key_file": "--search-log-key-file",
 }
 
@@ -332,9 +325,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         log_key = None if key_file is None else read_secret_file(key_file, "key").encode()
         policy = settings.QueryTextPolicy.from_options(queries=options["log_queries"], key=log_key)
         gateway = f"{socket.gethostname()}:{listen.port}"
-        search_log = settings.SearchLogSettings(
-            policy, gateway=gateway, index=options["search_log"], clicks=options["log_clicks"]
-        )
+        search_log = settings.SearchLogSettings(policy, gateway=gateway, index=options["search_log"])
     elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
         raise UsageError(f"{flag} requires --search-log", "Add --search-log NAME.")
     return settings.GatewaySettings(
@@ -373,12 +364,11 @@ def serving_modes(settings: GatewaySettings) -> dict[str, str]:
     listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
     field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
     key = " (with a key)"
-    clicks = " with clicks" if log is not None and log.clicks else ""
     return {
         "semantic queries": f"of the field {field}",
         "hybrid search": "match queries of embedded texts" if semantic.hybrid else "off (--hybrid)",
         "writes": "documents get embeddings" if semantic.writes else "passed through (--no-writes)",
-        "search log": "off (--search-log)" if log is None else f"{log.index}{clicks}",
+        "search log": "off (--search-log)" if log is None else log.index,
         "TLS": "off (--tls-certificate)" if listen.certificate is None else "on",
         "search page": f"{prefix}/ui/",
         "embeddings API": f"{prefix}/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",

@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
-from es_sbert.gateway.clicks import SEARCH_ID_HEADER, ClickApi, ClickRecord
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.errors import (
     OwnCredentialsRefused,
@@ -92,13 +91,8 @@ def create_app(
             allow_origins=settings.listen.cors_origins,
             allow_methods=["GET", "POST", "OPTIONS"],
             allow_headers=["authorization", "content-type", "x-es-sbert", "x-opaque-id"],
-            expose_headers=[SEARCH_ID_HEADER.decode()] if _takes_clicks(settings) else [],
         )
     return gateway
-
-
-def _takes_clicks(settings: GatewaySettings) -> bool:
-    return settings.search_log is not None and settings.search_log.clicks
 
 
 class Gateway:
@@ -137,7 +131,6 @@ class Gateway:
             unsupported.append(EngineApi.BULK_STREAM)
         self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter, self._upstream).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
-        clicks = ClickApi(self._record_click, settings.limits, self._metrics, self._admission)
         page_api = PageApi(settings, self._indices, self._models, rewriter)
         self._own_routes = _GatewayRoutes(
             settings.listen.path_prefix,
@@ -151,7 +144,6 @@ class Gateway:
                     shutdown,
                 ),
                 *metrics_routes(self._metrics, settings.metrics_key),
-                *(clicks.routes() if _takes_clicks(settings) else ()),
                 *ui_routes(page_api, settings.limits, self._upstream, self._admission, self._metrics),
             ],
         )
@@ -225,9 +217,7 @@ class Gateway:
     def _record_search(self, route: EngineRoute) -> Iterator[SearchRecorder]:
         """Log a search when it ends, whether it succeeds or fails."""
         log = None if route.api in SEARCH_DIAGNOSTICS else self._search_log
-        index = unquote(route.index)
-        sends_ids = log is not None and log.takes_clicks(index)
-        recorder = SearchRecorder(index, route.api, is_logged=log is not None, sends_ids=sends_ids)
+        recorder = SearchRecorder(unquote(route.index), route.api, is_logged=log is not None)
         try:
             yield recorder
         except EsSbertError as error:
@@ -237,10 +227,6 @@ class Gateway:
             if log is not None:
                 for record in recorder.records():
                     log.record(record)
-
-    def _record_click(self, click: ClickRecord) -> bool:
-        """Log a click; False if the log's buffer is full."""
-        return self._search_log is not None and self._search_log.record_click(click)
 
     async def _forward_unchanged(self, incoming: IncomingRequest, send: Send) -> int:
         """Forward a request unchanged, and drop cached mappings if it may change an index."""

@@ -1,4 +1,4 @@
-"""Log searches to monthly indices that dashboards read, and clicks on their hits to separate indices.
+"""Log searches to monthly indices that dashboards read.
 
 Logging is asynchronous: it never blocks or fails a request.
 """
@@ -27,15 +27,12 @@ from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EngineError, EngineUnreachable, EsSbertError
-from es_sbert.gateway.clicks import SEARCH_ID_HEADER, ClickRecord, click_document
-from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
     DEFAULT_REPORT_INDEX,
     QueryTextPolicy,
     SearchLogSettings,
-    click_log_index,
     monthly_index,
     monthly_index_pattern,
 )
@@ -50,11 +47,6 @@ class SearchKind(StrEnum):
     SEMANTIC = "semantic"
     HYBRID = "hybrid"
     BROWSE = "browse"
-
-
-def new_search_id() -> str:
-    """Create a random id that cannot be guessed."""
-    return secrets.token_hex(10)
 
 
 @dataclass(frozen=True)
@@ -92,10 +84,7 @@ class SearchRecord:
     hits: int | None = None
     returns_hits: bool = True
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    id: str = field(default_factory=new_search_id)
-
-
-LogRecord = SearchRecord | ClickRecord
+    id: str = field(default_factory=lambda: secrets.token_hex(10))
 
 
 def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -> Json:
@@ -127,27 +116,13 @@ def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -
     return {name: value for name, value in facts.items() if value is not None and value != []}
 
 
-def bulk_body(records: Sequence[LogRecord], name: str, wording: QueryTextPolicy, gateway: str) -> bytes:
+def bulk_body(records: Sequence[SearchRecord], name: str, wording: QueryTextPolicy, gateway: str) -> bytes:
     """Return the body of a bulk request. The engine rejects a record that is already in the log (409)."""
     lines = []
     for record in records:
-        document = (
-            click_document(record, gateway)
-            if isinstance(record, ClickRecord)
-            else log_document(record, wording, gateway)
-        )
-        lines.append(orjson.dumps({"create": {"_index": _index_of(record, name), "_id": record.id}}))
-        lines.append(orjson.dumps(document))
+        lines.append(orjson.dumps({"create": {"_index": monthly_index(name, record.at), "_id": record.id}}))
+        lines.append(orjson.dumps(log_document(record, wording, gateway)))
     return b"\n".join(lines) + b"\n"
-
-
-def _index_of(record: LogRecord, name: str) -> str:
-    """The monthly index of a record.
-
-    Args:
-        name: Name of the search log.
-    """
-    return monthly_index(click_log_index(name) if isinstance(record, ClickRecord) else name, record.at)
 
 
 # Method, path, body, content type → status and parsed body, sent with the gateway's own credentials.
@@ -163,7 +138,7 @@ _MAX_BACKOFF_SECONDS = 60.0
 
 
 class SearchLog:
-    """Buffers records of searches and clicks, and writes them in bulk requests.
+    """Buffers records of searches, and writes them in bulk requests.
 
     Args:
         settings: Settings of the log.
@@ -178,7 +153,7 @@ class SearchLog:
         self._settings = settings
         self._call = call
         self._ensured_at: dict[str, float] = {}
-        self._buffer: deque[LogRecord] = deque()
+        self._buffer: deque[SearchRecord] = deque()
         self._has_records = asyncio.Event()
         self._closing = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -196,15 +171,7 @@ class SearchLog:
         if not is_internal_search(search.index, self._settings.index):
             self._append(search)
 
-    def takes_clicks(self, index: str) -> bool:
-        """Whether applications may report clicks on the hits of searches of an index expression."""
-        return self._settings.clicks and not is_internal_search(index, self._settings.index)
-
-    def record_click(self, click: ClickRecord) -> bool:
-        """Log a click; False if the buffer is full. Never blocks. Call it in the event loop's thread."""
-        return self._append(click)
-
-    def _append(self, record: LogRecord) -> bool:
+    def _append(self, record: SearchRecord) -> bool:
         if self._closing.is_set() or len(self._buffer) >= self._settings.buffer:
             self.dropped += 1
             self._warn(f"{self._settings.buffer:,} records wait to be written, which is the limit")
@@ -225,7 +192,7 @@ class SearchLog:
             AccessDenied: the gateway's own credentials lack privileges.
             EngineError: the engine did not respond, or rejected the request.
         """
-        await self._ensure_index(monthly_index(self._settings.index, datetime.now(UTC)), "searches")
+        await self._ensure_index(monthly_index(self._settings.index, datetime.now(UTC)))
 
     async def close(self) -> None:
         """Write the buffered records within `close_seconds`; drop the rest with a warning."""
@@ -267,7 +234,7 @@ class SearchLog:
             await self._sleep(self._settings.flush_seconds)
         return True
 
-    async def _write_batch(self, batch: list[LogRecord]) -> list[LogRecord]:
+    async def _write_batch(self, batch: list[SearchRecord]) -> list[SearchRecord]:
         """Write a batch and count the result; returns the records to retry."""
         try:
             results = await self._send_bulk(batch)
@@ -290,15 +257,11 @@ class SearchLog:
             self._warn(rejected[-1])
         return retry
 
-    async def _send_bulk(self, batch: Sequence[LogRecord]) -> list[dict[str, Any]]:
+    async def _send_bulk(self, batch: Sequence[SearchRecord]) -> list[dict[str, Any]]:
         """Send one bulk request; returns the result of each item."""
         settings = self._settings
-        bodies = {
-            _index_of(record, settings.index): "clicks" if isinstance(record, ClickRecord) else "searches"
-            for record in batch
-        }
-        for index, body_name in bodies.items():
-            await self._ensure_index(index, body_name)
+        for index in {monthly_index(settings.index, record.at) for record in batch}:
+            await self._ensure_index(index)
         body = bulk_body(batch, settings.index, settings.wording, settings.gateway)
         status, answer = await self._request("POST", "/_bulk?filter_path=items.*.status,items.*.error", body, _NDJSON)
         if not 200 <= status < 300:
@@ -310,11 +273,11 @@ class SearchLog:
             )
         return [item["create"] for item in items]
 
-    async def _ensure_index(self, index: str, body_name: str) -> None:
+    async def _ensure_index(self, index: str) -> None:
         """Create an index unless it exists."""
         if time.monotonic() < self._ensured_at.get(index, float("-inf")) + _INDEX_CHECK_SECONDS:
             return
-        status, answer = await self._request("PUT", f"/{index}", orjson.dumps(read_body(f"common/{body_name}")), _JSON)
+        status, answer = await self._request("PUT", f"/{index}", orjson.dumps(read_body("common/searches")), _JSON)
         if not 200 <= status < 300 and root_cause(answer)[0] != "resource_already_exists_exception":
             raise response_error(status, answer, label=_LABEL, action=f"PUT /{index}")
         self._ensured_at[index] = time.monotonic()
@@ -369,8 +332,7 @@ def is_internal_search(expression: str, log: str) -> bool:
         expression: Index expression, not percent-encoded.
         log: Name of the search log, without the month.
     """
-    prefixes = (monthly_index_pattern(name).removesuffix("*") for name in (log, click_log_index(log)))
-    shown = (*prefixes, DEFAULT_REPORT_INDEX)
+    shown = (monthly_index_pattern(log).removesuffix("*"), DEFAULT_REPORT_INDEX)
     names = [name for name in expression.split(",") if name and not name.startswith("-")]
     return bool(names) and all(name.startswith((".", *shown)) for name in names)
 
@@ -482,8 +444,6 @@ _TOTAL_HITS = re.compile(rb'"hits":\{(?:"[a-z_]+":[^{}\[\]]*?,)?"total":(?:\{"va
 _PARSED_BYTES = 16 * 1024
 _PARSED_BYTES_MSEARCH = 4 * 1024 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
-# Clients refuse headers of more than 8 KiB; an id takes 21 characters.
-_MAX_SENT_IDS = 100
 
 
 @dataclass
@@ -496,7 +456,6 @@ class SearchRecorder:
         searches: The searches of the request. An empty list means one search without any details.
         status: HTTP status of the response; 499 if the client disconnected before it.
         is_logged: Whether the records are written; if not, nothing needs to be read for them.
-        sends_ids: Whether the response names the ids of the searches, for clicks on their hits.
     """
 
     index: str
@@ -505,8 +464,6 @@ class SearchRecorder:
     status: int = 499
     total_hits: TotalHitsParser | None = None
     is_logged: bool = True
-    sends_ids: bool = False
-    _ids: list[str] = field(default_factory=list)
     _received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _start: float = field(default_factory=time.perf_counter)
     _sent: float | None = None
@@ -517,18 +474,6 @@ class SearchRecorder:
         self.total_hits = TotalHitsParser(_PARSED_BYTES if len(self.searches) < 2 else _PARSED_BYTES_MSEARCH)
         return self.total_hits
 
-    def response_headers(self) -> Headers:
-        """Return the headers to add to a successful response: the ids of the searches, in order, separated by commas.
-
-        No header is added for more searches than a header holds, or if no search returns documents.
-        """
-        if not self.sends_ids or not any(search.returns_hits for search in self.searches):
-            return []
-        if len(self.searches) > _MAX_SENT_IDS:
-            return []
-        self._ids = [new_search_id() for _ in self.searches]
-        return [(SEARCH_ID_HEADER, ",".join(self._ids).encode())]
-
     def records(self) -> list[SearchRecord]:
         """Return the records of all searches. Call it once the response has been sent."""
         searches = self.searches or [SearchTrace()]
@@ -537,8 +482,7 @@ class SearchRecorder:
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
         end = time.perf_counter()
         records = []
-        ids = self._ids if len(self._ids) == len(searches) else [new_search_id() for _ in searches]
-        for search, total_hits, id in zip(searches, hits, ids, strict=True):
+        for search, total_hits in zip(searches, hits, strict=True):
             record = SearchRecord(
                 index=self.index if search.index is None else search.index,
                 api=f"_{self.api}",
@@ -553,7 +497,6 @@ class SearchRecorder:
                 hits=total_hits,
                 returns_hits=search.returns_hits,
                 at=self._received_at,
-                id=id,
             )
             records.append(record)
         return records

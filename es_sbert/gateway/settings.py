@@ -93,11 +93,6 @@ def monthly_index_pattern(name: str) -> str:
     return f"{name}-*"
 
 
-def click_log_index(name: str) -> str:
-    """Name of the log of clicks on the hits of a search log, without the month."""
-    return f"{name}_clicks"
-
-
 @dataclass(frozen=True)
 class SearchLogSettings:
     """Settings of the search log.
@@ -110,7 +105,6 @@ class SearchLogSettings:
         batch: Maximum records of a bulk request.
         flush_seconds: Longest time that a record waits for a full batch.
         close_seconds: Time to write the last records at shutdown.
-        clicks: Whether applications may report clicks, see clicks.py.
     """
 
     wording: QueryTextPolicy
@@ -120,7 +114,6 @@ class SearchLogSettings:
     batch: int = 500
     flush_seconds: float = 5.0
     close_seconds: float = 5.0
-    clicks: bool = False
 
     def __post_init__(self) -> None:
         check_index_name(self.index)

@@ -212,35 +212,11 @@ def analyses(at: Indices) -> Iterator[Any]:
     for command in (("index", "recall", name, "--sample", "20"), ("index", "calibrate", name, "--queries", labels)):
         yield counts(at.run(*command, "--json"))
     with open_engine(at.url) as engine:
-        log_clicks(at, engine, name)
-        output, pairs = folder / "clicks.csv", folder / "pairs.jsonl"
-        logs = ("--search-log", at.name("log"), "-o", output, "--pairs", pairs)
-        at.run("index", "judgements", name, *logs, with_model=False)
-        yield output.read_text().splitlines(), pairs.read_text().splitlines()
         selection = DocumentSelection(name, sample=COUNT)
         yield [(found.key, found.source) for found in read_documents(engine, selection, ["text"])]
         yield rank_by_bm25(engine, selection, asked, ["text"], {str(n): n for n in range(COUNT)}, depth=5).tolist()
         yield sorted(multi_get(engine, name, ["1", "200"], source={"includes": ["text"]}))
         yield sum(len(page.hits) for page in scan_index(engine, name, query={"match_all": {}}, source_includes=[]))
-
-
-def log_clicks(at: Indices, engine: Engine, name: str) -> None:
-    """Write the logs of a gateway: searches for the texts of some documents, and clicks on these and on others."""
-    lines: list[dict[str, Any]] = []
-    searches, clicks = at.name("log-2026.01"), at.name("log_clicks-2026.01")
-    keyword = {"dynamic_templates": [{"all": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}]}
-    for log in (searches, clicks):
-        engine.create_index(log, {"mappings": keyword})
-    for number in range(120):
-        shared: dict[str, Any] = {"day": "2026-01-31", "index": name, "kind": "semantic", "status": 200}
-        search = shared | {"returns_hits": True, "query": [document(number % 12)["text"]]}
-        lines += [{"create": {"_index": searches, "_id": f"s{number}"}}, search]
-        for position, clicked in ((1, number % 12), (2, 200 + number % 3)):
-            click = {"search_id": f"s{number}", "document_id": str(clicked), "position": position}
-            lines += [{"create": {"_index": clicks}}, click]
-    assert all(item.ok for item in engine.bulk(searches, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
-    for log in (searches, clicks):
-        engine.refresh(log)
 
 
 def counts(reports: list[dict[str, Any]]) -> dict[str, int]:

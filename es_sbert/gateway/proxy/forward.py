@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -84,14 +84,12 @@ class ResponseHooks:
         confirm_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
         enlarged: Whether the gateway has made the request larger. If the engine then refuses it as too large, `forward`
             raises `RefusedAsTooLargeError`.
-        headers: Added to a successful response (200).
     """
 
     on_chunk: Callable[[bytes], None] | None = None
     rewrite_error: Callable[[BufferedResponse], BufferedResponse] | None = None
     confirm_valid: Awaitable[bool] | None = None
     enlarged: bool = False
-    headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 async def forward(
@@ -145,7 +143,7 @@ async def _exchange(
             if hooks.rewrite_error is not None and reply.status >= 400:
                 await response.send_buffered(hooks.rewrite_error(await _read_uncompressed(reply, upstream)))
             else:
-                await response.stream(reply, hooks.on_chunk, hooks.headers if reply.status == 200 else ())
+                await response.stream(reply, hooks.on_chunk)
     except (aiohttp.ClientError, TimeoutError) as error:
         if body.problem is not None and not response.status:
             raise body.problem from None
@@ -174,13 +172,8 @@ class _ClientResponse:
         self.status = 0
         self.complete = False
 
-    async def stream(
-        self,
-        reply: aiohttp.ClientResponse,
-        on_chunk: Callable[[bytes], None] | None,
-        more_headers: Sequence[tuple[bytes, bytes]],
-    ) -> None:
-        headers = [*end_to_end_headers(reply.raw_headers), *more_headers]
+    async def stream(self, reply: aiohttp.ClientResponse, on_chunk: Callable[[bytes], None] | None) -> None:
+        headers = end_to_end_headers(reply.raw_headers)
         await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
         self.status = reply.status
         while chunk := await reply.content.readany():

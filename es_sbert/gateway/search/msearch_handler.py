@@ -116,16 +116,15 @@ class MsearchHandler:
             if may_be_semantic or may_hide:
                 entries = searches
             del searches  # the lines of a large request
-        added = recorder.response_headers()
         if all(entry.result is None and entry.error is None and not entry.is_hidden for entry in entries):
-            hooks = ResponseHooks(recorder.watch().part, headers=added)
+            hooks = ResponseHooks(recorder.watch().part)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
         if all(entry.response is None for entry in entries):
             target = path + b"?" + incoming.query if incoming.query else path
             outgoing = OutgoingRequest.with_body(incoming, _join_entries(entries), target)
             try:
-                hooks = ResponseHooks(recorder.watch().part, enlarged=True, headers=added)
+                hooks = ResponseHooks(recorder.watch().part, enlarged=True)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
                 del outgoing
@@ -133,8 +132,6 @@ class MsearchHandler:
         joined = await cancel_on_disconnect(
             incoming, self._join_responses(request, entries, ResponseFilter.from_query(incoming.query))
         )
-        if joined.status == 200:
-            joined = replace(joined, headers=[*joined.headers, *added])
         return await send_response(send, joined)
 
     async def _rewrite_entries(

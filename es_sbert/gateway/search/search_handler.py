@@ -87,8 +87,7 @@ class SearchHandler:
                 rewrite_error = partial(add_hint, hint=result.hint)
             is_enlarged = result is not None and result.is_changed
             try:
-                added = recorder.response_headers()
-                hooks = ResponseHooks(recorder.watch().part, rewrite_error, confirm_valid, is_enlarged, added)
+                hooks = ResponseHooks(recorder.watch().part, rewrite_error, confirm_valid, is_enlarged)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:  # written again, for the new indices
                 continue
