@@ -14,7 +14,7 @@ def read_body(name: str) -> dict[str, Any]:
     """A body as in its file; do not change it.
 
     Args:
-        name: `FOLDER/FILE` without its ending, e.g. `common/searches`.
+        name: `FOLDER/FILE` without its ending, e.g. `common/loads`.
     """
     body: dict[str, Any] = orjson.loads(resources.files(__name__).joinpath(f"{name}.json").read_bytes())
     return body

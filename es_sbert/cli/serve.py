@@ -262,8 +262,9 @@ _key_and_log_options = option_group(
     ),
     click.option(
         "--search-log",
-        metavar="NAME",
-        help="Write a record of each search into indices NAME-YYYY.MM, with the gateway's own credentials.",
+        type=shared.OUTPUT_FILE_TYPE,
+        metavar="FILE",
+        help="Append a line of JSON for each search to this file, or write it to stdout (-).",
     ),
     click.option(
         "--search-log-key-file",
@@ -325,9 +326,9 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         log_key = None if key_file is None else read_secret_file(key_file, "key").encode()
         policy = settings.QueryTextPolicy.from_options(queries=options["log_queries"], key=log_key)
         gateway = f"{socket.gethostname()}:{listen.port}"
-        search_log = settings.SearchLogSettings(policy, gateway=gateway, index=options["search_log"])
+        search_log = settings.SearchLogSettings(options["search_log"], policy, gateway)
     elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
-        raise UsageError(f"{flag} requires --search-log", "Add --search-log NAME.")
+        raise UsageError(f"{flag} requires --search-log", "Add --search-log FILE.")
     return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
@@ -368,7 +369,7 @@ def serving_modes(settings: GatewaySettings) -> dict[str, str]:
         "semantic queries": f"of the field {field}",
         "hybrid search": "match queries of embedded texts" if semantic.hybrid else "off (--hybrid)",
         "writes": "documents get embeddings" if semantic.writes else "passed through (--no-writes)",
-        "search log": "off (--search-log)" if log is None else log.index,
+        "search log": "off (--search-log)" if log is None else str(log.path),
         "TLS": "off (--tls-certificate)" if listen.certificate is None else "on",
         "search page": f"{prefix}/ui/",
         "embeddings API": f"{prefix}/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",

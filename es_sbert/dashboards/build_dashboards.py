@@ -184,7 +184,8 @@ def build_saved_objects(
     objects += of_index
     if reason := _missing_reason(engine, months):
         notes.append(
-            f"without the dashboard of searches ({reason}): `es-sbert serve --search-log {searches}` writes their log"
+            f"without the dashboard of searches ({reason}): `es-sbert serve --search-log FILE` writes their log, and a "
+            "shipper sends it (docs/kibana.md)"
         )
     else:
         objects += search_dashboard_objects(product, months, listed(months))

@@ -81,7 +81,7 @@ def create_app(
         shutdown: State of the server's shutdown, if it has one.
 
     Raises:
-        UsageError: an invalid address or CA file.
+        UsageError: an invalid address or CA file, or a search log that cannot be opened.
     """
     connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
     gateway: ASGIApp = Gateway(settings, connections, shutdown, on_loaded)
@@ -147,7 +147,9 @@ class Gateway:
                 *ui_routes(page_api, settings.limits, self._upstream, self._admission, self._metrics),
             ],
         )
-        self._search_log: SearchLog | None = None
+        self._search_log = None if settings.search_log is None else SearchLog(settings.search_log)
+        if self._search_log is not None:
+            self._metrics.track_search_log(self._search_log)
         self._loading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -255,8 +257,7 @@ class Gateway:
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self._upstream.open()
-        if self._settings.search_log is not None:
-            self._search_log = SearchLog(self._settings.search_log, self._upstream.request_as_gateway)
+        if self._search_log is not None:
             self._search_log.start()
         self._loading = asyncio.create_task(self._load_default_model())
         await send({"type": "lifespan.startup.complete"})

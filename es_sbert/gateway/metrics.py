@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, has_bearer_key
 from es_sbert.gateway.proxy.upstream_nodes import UpstreamNode
+from es_sbert.gateway.search_log import SearchLog
 
 _SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -77,6 +78,9 @@ class GatewayMetrics:
         self._connections = gauge("connections", "Open connections.")
         self._connections_refused = _CallbackCounter(
             "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", registry
+        )
+        self._search_log_dropped = _CallbackCounter(
+            "es_sbert_gateway_search_log_dropped", "Records of searches that are missing from the search log.", registry
         )
         self._buffered = gauge("buffered_bytes", "Bytes of request bodies in memory.")
         self._documents = counter(
@@ -143,6 +147,10 @@ class GatewayMetrics:
         self._buffered.set_function(lambda: admission.buffered_bytes)
         self._connections.set_function(lambda: connections.open)
         self._connections_refused.read = lambda: connections.refused
+
+    def track_search_log(self, log: SearchLog) -> None:
+        """Report the dropped records of the search log at each scrape."""
+        self._search_log_dropped.read = lambda: log.dropped
 
 
 class _CallbackCounter:

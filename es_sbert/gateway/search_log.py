@@ -1,42 +1,41 @@
-"""Log searches to monthly indices that dashboards read.
+"""Log searches as JSON lines, to a file or stdout. A shipper such as Filebeat sends them to the dashboards' indices.
 
-Logging is asynchronous: it never blocks or fails a request.
+Logging never blocks or fails a request: a thread writes the lines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import queue
 import re
-import secrets
+import threading
 import time
 import zlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
 
-from es_sbert.engines.error_class import ErrorClass, classify_error
-from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import is_transient
-from es_sbert.errors import EngineError, EngineUnreachable, EsSbertError
+from es_sbert.errors import UsageError
+from es_sbert.filesystem import STDOUT_PATH
 from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
     DEFAULT_REPORT_INDEX,
+    DEFAULT_SEARCH_LOG_INDEX,
     QueryTextPolicy,
     SearchLogSettings,
-    monthly_index,
     monthly_index_pattern,
 )
-from es_sbert.mappings import read_body
 from es_sbert.messages import be, log_event, pluralize
 
 
@@ -68,7 +67,6 @@ class SearchRecord:
         hits: `hits.total`; None if the response has none.
         returns_hits: False if it only counts or aggregates, as the panels of a dashboard do.
         at: Time of the request.
-        id: Id of the document in the log, which makes retries idempotent.
     """
 
     index: str
@@ -84,11 +82,10 @@ class SearchRecord:
     hits: int | None = None
     returns_hits: bool = True
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    id: str = field(default_factory=lambda: secrets.token_hex(10))
 
 
 def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -> Json:
-    """Convert a search to its log document.
+    """Convert a search to its line in the log, as an object.
 
     Args:
         gateway: Name of the gateway.
@@ -116,223 +113,149 @@ def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -
     return {name: value for name, value in facts.items() if value is not None and value != []}
 
 
-def bulk_body(records: Sequence[SearchRecord], name: str, wording: QueryTextPolicy, gateway: str) -> bytes:
-    """Return the body of a bulk request. The engine rejects a record that is already in the log (409)."""
-    lines = []
-    for record in records:
-        lines.append(orjson.dumps({"create": {"_index": monthly_index(name, record.at), "_id": record.id}}))
-        lines.append(orjson.dumps(log_document(record, wording, gateway)))
-    return b"\n".join(lines) + b"\n"
-
-
-# Method, path, body, content type → status and parsed body, sent with the gateway's own credentials.
-EngineCall = Callable[[str, str, bytes, str], Awaitable[tuple[int, Any]]]
-
-_JSON, _NDJSON = "application/json", "application/x-ndjson"
-# If a monthly index is deleted, the next bulk request recreates it without its mapping, so it is checked regularly.
-_INDEX_CHECK_SECONDS = 60.0
-_REQUEST_TIMEOUT_SECONDS = 30.0
-_LABEL = "the engine of the search log"
+# Lines that are written at once.
+_BATCH = 500
 _WARNING_INTERVAL_SECONDS = 60.0
-_MAX_BACKOFF_SECONDS = 60.0
 
 
 class SearchLog:
-    """Buffers records of searches, and writes them in bulk requests.
-
-    Args:
-        settings: Settings of the log.
-        call: Sends a request to the engine with the gateway's own credentials.
+    """Writes records of searches as lines of JSON, in a thread.
 
     Attributes:
-        written: Records in the log.
-        dropped: Records lost because the buffer was full or the engine rejected them.
+        dropped: Records lost because too many waited, or because the file could not be written.
+
+    Raises:
+        UsageError: the file cannot be opened.
     """
 
-    def __init__(self, settings: SearchLogSettings, call: EngineCall) -> None:
+    def __init__(self, settings: SearchLogSettings) -> None:
         self._settings = settings
-        self._call = call
-        self._ensured_at: dict[str, float] = {}
-        self._buffer: deque[SearchRecord] = deque()
-        self._has_records = asyncio.Event()
-        self._closing = asyncio.Event()
-        self._writer: asyncio.Task[None] | None = None
+        self._records: queue.Queue[SearchRecord | None] = queue.Queue(settings.buffer)
+        self._file = _LineFile(settings.path)
+        # A daemon: a pipe that nobody reads must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="search-log", daemon=True)
+        self._closing = threading.Event()
+        self._lock = threading.Lock()  # for the two lines below
         self._last_warning = float("-inf")
-        self.written = 0
         self.dropped = 0
 
-    @property
-    def waiting(self) -> int:
-        """Records in the buffer."""
-        return len(self._buffer)
+    def start(self) -> None:
+        """Start writing."""
+        self._thread.start()
 
     def record(self, search: SearchRecord) -> None:
-        """Log a search, unless it is internal. Never blocks. Call it in the event loop's thread."""
-        if not is_internal_search(search.index, self._settings.index):
-            self._append(search)
-
-    def _append(self, record: SearchRecord) -> bool:
-        if self._closing.is_set() or len(self._buffer) >= self._settings.buffer:
-            self.dropped += 1
-            self._warn(f"{self._settings.buffer:,} records wait to be written, which is the limit")
-            return False
-        self._buffer.append(record)
-        self._has_records.set()
-        return True
-
-    def start(self) -> None:
-        """Start writing, in the event loop that calls `record`."""
-        self._writer = asyncio.create_task(self._run(), name="search log")
-        self._writer.add_done_callback(_report_failure)
-
-    async def prepare(self) -> None:
-        """Create the index of this month, so that dashboards work before the first search.
-
-        Raises:
-            AccessDenied: the gateway's own credentials lack privileges.
-            EngineError: the engine did not respond, or rejected the request.
-        """
-        await self._ensure_index(monthly_index(self._settings.index, datetime.now(UTC)))
+        """Log a search, unless it is internal. Never blocks."""
+        if is_internal_search(search.index):
+            return
+        try:
+            if self._closing.is_set():
+                raise queue.Full
+            self._records.put_nowait(search)
+        except queue.Full:
+            self._drop(1, f"{self._settings.buffer:,} records wait to be written, which is the limit")
 
     async def close(self) -> None:
-        """Write the buffered records within `close_seconds`; drop the rest with a warning."""
+        """Write the records that wait within `close_seconds`; drop the rest with a warning."""
         self._closing.set()
-        self._has_records.set()
-        if self._writer is not None:
-            await asyncio.wait({self._writer}, timeout=self._settings.close_seconds)
-            self._writer.cancel()
-            await asyncio.wait({self._writer})
-        if self._buffer:
-            self.dropped += len(self._buffer)
-            self._buffer.clear()
+        with suppress(queue.Full):  # the thread notices the end after its next batch
+            self._records.put_nowait(None)
+        deadline = time.monotonic() + self._settings.close_seconds
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        if waiting := sum(record is not None for record in self._records.queue):
             self._last_warning = float("-inf")
-            self._warn("the gateway ended before they were written")
+            self._drop(waiting, "the gateway ended before they were written")
 
-    async def _run(self) -> None:
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._records.empty()):
+            batch = [self._records.get()]
+            with suppress(queue.Empty):  # the batch is complete
+                while len(batch) < _BATCH:
+                    batch.append(self._records.get_nowait())
+            records = [record for record in batch if record is not None]
+            settings = self._settings
+            lines = [orjson.dumps(log_document(each, settings.wording, settings.gateway)) for each in records]
+            try:
+                self._file.write(b"".join(line + b"\n" for line in lines))
+            except OSError as error:
+                self._drop(len(records), f"{self._file.name} cannot be written: {error.strerror or error}")
+
+    def _drop(self, count: int, reason: str) -> None:
+        """Count lost records, and warn at most once a minute."""
+        with self._lock:
+            self.dropped += count
+            now = time.monotonic()
+            if now < self._last_warning + _WARNING_INTERVAL_SECONDS:
+                return
+            self._last_warning = now
+        message = f"{pluralize(self.dropped, 'record')} {be(self.dropped)} missing from the search log: {reason}"
+        log_event("search_log_dropped", message, logging.WARNING, dropped=self.dropped)
+
+
+class _LineFile:
+    """A file or stdout to which whole lines are appended. A file that was renamed or removed is opened again.
+
+    Args:
+        path: The file, or `-` for stdout.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._is_line_open = False
         try:
-            await self.prepare()
-        except EsSbertError as error:
-            self._warn(f"{error.message}. {error.remedy}", lost=False)
-        backoff = 0.0
-        while await self._wait_for_batch():
-            batch = list(islice(self._buffer, self._settings.batch))
-            retry = await self._write_batch(batch)
-            for _ in batch:
-                self._buffer.popleft()
-            self._buffer.extendleft(reversed(retry))
-            backoff = min(_MAX_BACKOFF_SECONDS, max(1.0, 2 * backoff)) if retry else 0.0
-            await self._sleep(backoff)
+            self._reopen_if_rotated()
+        except OSError as error:
+            raise UsageError(
+                f"the search log {path} cannot be written: {error.strerror}",
+                "Set --search-log to a file in a folder that exists and can be written, or to - for stdout.",
+            ) from error
 
-    async def _wait_for_batch(self) -> bool:
-        """Wait for a full batch, or `flush_seconds` after the first record; False after the last batch."""
-        while not self._buffer:
-            if self._closing.is_set():
-                return False
-            self._has_records.clear()
-            await self._has_records.wait()
-        if len(self._buffer) < self._settings.batch:
-            await self._sleep(self._settings.flush_seconds)
-        return True
+    @property
+    def name(self) -> str:
+        return "stdout" if self._path == STDOUT_PATH else str(self._path)
 
-    async def _write_batch(self, batch: list[SearchRecord]) -> list[SearchRecord]:
-        """Write a batch and count the result; returns the records to retry."""
-        try:
-            results = await self._send_bulk(batch)
-        except EsSbertError as error:
-            lost = not (isinstance(error, EngineError) and is_transient(error))
-            self.dropped += len(batch) if lost else 0
-            self._warn(f"{error.message}. {error.remedy}", lost=lost)
-            return [] if lost else batch
-        retry, rejected = [], []
-        for record, result in zip(batch, results, strict=True):
-            kind, reason = root_cause({"error": result.get("error")})
-            if classify_error(result["status"], kind, reason) is ErrorClass.TRANSIENT:
-                retry.append(record)
-            elif result["status"] < 300 or result["status"] == 409:  # 409: written before, and the response was lost
-                self.written += 1
-            else:
-                rejected.append(reason)
-        if rejected:
-            self.dropped += len(rejected)
-            self._warn(rejected[-1])
-        return retry
+    def write(self, lines: bytes) -> None:
+        """Append lines.
 
-    async def _send_bulk(self, batch: Sequence[SearchRecord]) -> list[dict[str, Any]]:
-        """Send one bulk request; returns the result of each item."""
-        settings = self._settings
-        for index in {monthly_index(settings.index, record.at) for record in batch}:
-            await self._ensure_index(index)
-        body = bulk_body(batch, settings.index, settings.wording, settings.gateway)
-        status, answer = await self._request("POST", "/_bulk?filter_path=items.*.status,items.*.error", body, _NDJSON)
-        if not 200 <= status < 300:
-            raise response_error(status, answer, label=_LABEL, action="POST /_bulk")
-        items = answer.get("items", []) if isinstance(answer, dict) else []
-        if len(items) != len(batch):
-            raise EngineUnreachable(
-                f"{_LABEL} ended its response early", "Check the network, and any proxy in between."
-            )
-        return [item["create"] for item in items]
+        Raises:
+            OSError: not all of them could be written.
+        """
+        descriptor = self._reopen_if_rotated()
+        # After an error, the end of a line may be missing: the next line must not be joined to it.
+        rest = memoryview(b"\n" + lines if self._is_line_open and lines else lines)
+        while rest:
+            written = os.write(descriptor, rest)
+            self._is_line_open = rest[written - 1] != ord("\n")
+            rest = rest[written:]
 
-    async def _ensure_index(self, index: str) -> None:
-        """Create an index unless it exists."""
-        if time.monotonic() < self._ensured_at.get(index, float("-inf")) + _INDEX_CHECK_SECONDS:
-            return
-        status, answer = await self._request("PUT", f"/{index}", orjson.dumps(read_body("common/searches")), _JSON)
-        if not 200 <= status < 300 and root_cause(answer)[0] != "resource_already_exists_exception":
-            raise response_error(status, answer, label=_LABEL, action=f"PUT /{index}")
-        self._ensured_at[index] = time.monotonic()
-
-    async def _request(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
-        try:
-            async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
-                return await self._call(method, path, body, content_type)
-        except TimeoutError:
-            raise EngineUnreachable(
-                f"{_LABEL} did not respond within {_REQUEST_TIMEOUT_SECONDS:g} seconds",
-                "Check its load: `GET _nodes/hot_threads`.",
-            ) from None
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep; once the log is closing, only for a moment."""
-        try:
-            await asyncio.wait_for(self._closing.wait(), seconds)
-        except TimeoutError:  # the time is over
-            return
-        await asyncio.sleep(min(seconds, 0.1))
-
-    def _warn(self, reason: str, *, lost: bool = True) -> None:
-        """Log a warning, at most once a minute."""
-        now = time.monotonic()
-        if now < self._last_warning + _WARNING_INTERVAL_SECONDS:
-            return
-        self._last_warning = now
-        dropped, waiting = self.dropped, self.waiting
-        if lost:
-            message = f"{pluralize(dropped, 'record')} {be(dropped)} missing from the search log: {reason}"
-            log_event("search_log_dropped", message, logging.WARNING, dropped=dropped, waiting=waiting)
-        else:
-            message = f"the search log cannot be written: {reason}"
-            log_event("search_log_waits", message, logging.WARNING, dropped=dropped, waiting=waiting)
+    def _reopen_if_rotated(self) -> int:
+        if self._path == STDOUT_PATH:
+            return 1
+        if self._descriptor is not None:
+            try:
+                if os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
+                    return self._descriptor
+            except FileNotFoundError:
+                pass  # it was renamed or removed, and is created again
+            os.close(self._descriptor)
+            self._descriptor, self._is_line_open = None, False
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        return self._descriptor
 
 
-def _report_failure(writer: asyncio.Task[None]) -> None:
-    """Log an unexpected end of the writer."""
-    error = None if writer.cancelled() else writer.exception()
-    if error is not None:
-        message = f"the search log has ended: {type(error).__name__}: {error}"
-        log_event("search_log_failed", message, logging.ERROR, error=type(error).__name__)
-
-
-def is_internal_search(expression: str, log: str) -> bool:
+def is_internal_search(expression: str) -> bool:
     """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the data of es-sbert's dashboards.
 
     Both programs search their system indices all the time; the names of system indices begin with a dot.
 
     Args:
         expression: Index expression, not percent-encoded.
-        log: Name of the search log, without the month.
     """
-    shown = (monthly_index_pattern(log).removesuffix("*"), DEFAULT_REPORT_INDEX)
+    shown = (monthly_index_pattern(DEFAULT_SEARCH_LOG_INDEX).removesuffix("*"), DEFAULT_REPORT_INDEX)
     names = [name for name in expression.split(",") if name and not name.startswith("-")]
     return bool(names) and all(name.startswith((".", *shown)) for name in names)
 

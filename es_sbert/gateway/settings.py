@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -83,14 +82,13 @@ def check_index_name(name: str) -> str:
     return name
 
 
-def monthly_index(name: str, at: datetime) -> str:
-    """The index of a month, e.g. `es-sbert-searches-2026.01`. Old months can be deleted as a whole."""
-    return f"{name}-{at.astimezone(UTC):%Y.%m}"
-
-
 def monthly_index_pattern(name: str) -> str:
     """Index pattern of all months."""
     return f"{name}-*"
+
+
+# Ends of the names of log files. `--search-log` took the name of an index before.
+_LOG_SUFFIXES = (".json", ".jsonl", ".log", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -98,25 +96,27 @@ class SearchLogSettings:
     """Settings of the search log.
 
     Attributes:
-        index: Name of the log. Each month has a separate index.
+        path: File to which the lines are appended; `-` for stdout.
         wording: Form in which query texts are logged.
         gateway: Name of this gateway.
         buffer: Maximum records that wait to be written; more are dropped and counted.
-        batch: Maximum records of a bulk request.
-        flush_seconds: Longest time that a record waits for a full batch.
         close_seconds: Time to write the last records at shutdown.
     """
 
+    path: Path
     wording: QueryTextPolicy
     gateway: str
-    index: str = DEFAULT_SEARCH_LOG_INDEX
     buffer: int = 10_000
-    batch: int = 500
-    flush_seconds: float = 5.0
     close_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        check_index_name(self.index)
+        name = str(self.path)
+        if _INDEX_NAME.fullmatch(name) and not name.endswith(_LOG_SUFFIXES):
+            raise UsageError(
+                f"the search log {name!r} is the name of an index, but the gateway writes it to a file",
+                f"Set --search-log to a file ({name}.jsonl) or to - for stdout, and ship the lines to the index: "
+                "docs/kibana.md describes how.",
+            )
 
 
 class FrozenSettings(UsageErrorModel):

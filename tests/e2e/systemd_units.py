@@ -120,13 +120,20 @@ class ServiceManager:
         text = self._loaded[f"{template}@.service"]
         credentials = self._run / "credentials" / unit
         specifiers = {"%i": instance, "%N": unit, "%d": str(credentials)}
-        specifiers |= {"%C": f"{self._root}/var/cache", "%S": f"{self._root}/var/lib"}
+        specifiers |= {
+            f"%{letter}": f"{self._root}/var/{folder}"
+            for letter, folder in (("C", "cache"), ("S", "lib"), ("L", "log"))
+        }
         settings = [
             (name, replace_all(value, specifiers)) for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
         ]
         every = {name: [value for key, value in settings if key == name] for name, _ in settings}
         assert not re.search(r"%\w", "".join(value for _, value in settings)), "a specifier that is not known here"
-        for kind, folder in (("CacheDirectory", "var/cache"), ("StateDirectory", "var/lib")):
+        for kind, folder in (
+            ("CacheDirectory", "var/cache"),
+            ("StateDirectory", "var/lib"),
+            ("LogsDirectory", "var/log"),
+        ):
             for name in every.get(kind, []):
                 self._make_private_folder(self._root / folder, name)
         for pair in every["LoadCredential"]:

@@ -119,7 +119,7 @@ def test_gateway_serves_from_a_read_only_file_system(
     index, port = fresh_index(es9_url), free_port()
     (tmp_path / "docs.jsonl").write_text('{"text": "A cat sleeps."}\n{"text": "Stocks fell."}\n')
     assert cli("ingest", "--url", es9_url, "--index", index, tmp_path / "docs.jsonl").code == 0
-    changed = {"port": str(port), "drain-seconds": "1", "search-log": f"{index}-searches"}
+    changed = {"port": str(port), "drain-seconds": "1"}
     with (
         running(container_of("gateway.yaml"), es9_url, tmp_path, **changed) as gateway,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=_TIMEOUT) as http,

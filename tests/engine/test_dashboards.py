@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,14 +12,11 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.dashboards.build_dashboards import build_saved_objects
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
-from es_sbert.gateway.settings import Limits, QueryTextPolicy, SearchLogSettings, monthly_index
+from es_sbert.gateway.search_log import SearchKind, SearchRecord
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapping_addition
 from es_sbert.mappings import read_body
 from tests.conftest import also_es8
@@ -29,6 +25,7 @@ from tests.dashboards.import_api import ImportApi, serving
 from tests.dashboards.visualizations import fields_of, request, search_source
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.engine.ingest_support import open_engine
+from tests.engine.test_search_log import ship_searches
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 OLD, NEW = "a" * 64, "b" * 64
@@ -58,18 +55,18 @@ def _meta(name: str, fingerprint: str, text: str, **more: Any) -> VectorFieldMet
 
 
 @pytest.fixture(scope="module")
-def shown(engine_url: str) -> Iterator[Shown]:
+def shown(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     unique = uuid.uuid4().hex[:12]
     made = Shown(engine_url, f"test-{unique}", f"test-loads-{unique}", f"test-searches-{unique}")
     with open_engine(engine_url) as engine:
         _fill_index(engine, made.index)
         _fill_reports(engine, made.reports, made.index)
-        asyncio.run(_fill_log(engine_url, made.searches))
-        engine.refresh(f"{made.searches}-2026.01")
+        month = ship_searches(engine_url, made.searches, _searches(), tmp_path_factory.mktemp("log"))
+        engine.refresh(month)
         yield made
-        present = monthly_index(made.searches, datetime.now(UTC))  # made when the log began
-        for name in (made.index, made.reports, f"{made.searches}-2026.01", present):
+        for name in (made.index, made.reports, month):
             engine.delete_index(name)
+        _ask(engine_url, "DELETE", f"/_index_template/{made.searches}")
 
 
 def _fill_index(engine: Engine, index: str) -> None:
@@ -111,18 +108,11 @@ def _bulk(engine: Engine, index: str, documents: list[dict[str, Any]]) -> None:
     engine.refresh(index)
 
 
-async def _fill_log(url: str, name: str) -> None:
-    """Searches as the gateway records them, through its own log and connection."""
-    upstream = Upstream(EngineSettings(url=url), Limits())
-    upstream.open()
-    settings = SearchLogSettings(
-        QueryTextPolicy.from_options(queries=True), "here", index=name, flush_seconds=0.01, close_seconds=60
-    )
-    log = SearchLog(settings, upstream.request_as_gateway)
-    log.start()
+def _searches() -> list[SearchRecord]:
+    records = []
     for number in range(60):
         kind = list(SearchKind)[number % 3]
-        log.record(
+        records.append(
             SearchRecord(
                 "docs",
                 "_search" if number % 3 else "_msearch",
@@ -139,10 +129,7 @@ async def _fill_log(url: str, name: str) -> None:
             )
         )
     # Discover is opened before the index has documents.
-    log.record(SearchRecord("docs", "_search", SearchKind.BROWSE, 200, 5.0, hits=0, at=NOW))
-    await log.close()
-    await upstream.close()
-    assert (log.written, log.dropped) == (61, 0)
+    return [*records, SearchRecord("docs", "_search", SearchKind.BROWSE, 200, 5.0, hits=0, at=NOW)]
 
 
 def _patterns(objects: tuple[SavedObject, ...]) -> dict[str, str]:
@@ -313,7 +300,7 @@ def test_missing_logs_are_noted_and_rest_is_built(shown: Shown) -> None:
         bundle = build_saved_objects(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
         assert len(bundle.notes) == 2
         assert "--report-index test-no-such-reports" in bundle.notes[0]
-        assert "--search-log test-no-such-log" in bundle.notes[1]
+        assert "there is no test-no-such-log-*" in bundle.notes[1]
         assert {saved.type for saved in bundle.objects} == {"index-pattern", "visualization", "search", "dashboard"}
         with pytest.raises(IndexMissing):
             build_saved_objects(engine, "test-no-such-index", searches=shown.searches, reports=shown.reports)

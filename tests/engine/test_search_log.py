@@ -1,72 +1,76 @@
-"""The gateway's log by its own connection: the least rights that it needs, and engines that do not answer."""
+"""The search log in an index, shipped as docs/kibana.md says; and the privileges of reports of loads."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 import uuid
-from collections.abc import Awaitable, Callable
 from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 
+import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import AccessDenied, EngineUnreachable
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.errors import AccessDenied
 from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
-from es_sbert.gateway.settings import Limits, QueryTextPolicy, SearchLogSettings, monthly_index_pattern
+from es_sbert.gateway.settings import QueryTextPolicy, SearchLogSettings
 from es_sbert.ingest.load_report import prepare_report_index
-from es_sbert.mappings import read_body
-from tests.conftest import free_port
+from tests.conftest import delete_index
+from tests.engine.ingest_support import open_engine
 from tests.engine.secured import Secured
 
-
-def _use(settings: EngineSettings, name: str, use: Callable[[SearchLog], Awaitable[None]]) -> SearchLog:
-    """A log on its own connection, closed afterwards."""
-
-    async def main() -> SearchLog:
-        upstream = Upstream(settings, Limits())
-        upstream.open()
-        wanted = SearchLogSettings(QueryTextPolicy.from_options(queries=False), "here", index=name, close_seconds=60)
-        log = SearchLog(wanted, upstream.request_as_gateway)
-        try:
-            await use(log)
-        finally:
-            await log.close()
-            await upstream.close()
-        return log
-
-    return asyncio.run(main())
+ROOT = Path(__file__).parents[2]
 
 
-async def _write_one(log: SearchLog) -> None:
+def ship_searches(url: str, name: str, records: list[SearchRecord], folder: Path) -> str:
+    """Write searches as the gateway does, and ship the file by the commands of docs/kibana.md; the index of the month.
+
+    Args:
+        name: Name of the log in the engine.
+        folder: For the file.
+    """
+    path = folder / "searches.jsonl"
+    log = SearchLog(SearchLogSettings(path, QueryTextPolicy.from_options(queries=True), "here", close_seconds=60))
     log.start()
-    log.record(SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, hits=0))
+    for record in records:
+        log.record(record)
+    asyncio.run(log.close())
+    assert log.dropped == 0
+    template = (ROOT / "examples/search-log/index-template.json").read_text()
+    (folder / "index-template.json").write_text(template.replace("es-sbert-searches", name))
+    page = (ROOT / "docs/kibana.md").read_text(encoding="utf-8")
+    section = page[page.index("### Ship the search log") : page.index("## Privileges")]
+    for command in re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        command = command.replace("localhost:9200", url).replace("es-sbert-searches", name)
+        command = command.replace("examples/search-log/", "").replace("curl", "curl -sS --fail")
+        done = subprocess.run(["bash", "-ec", command], cwd=folder, capture_output=True, text=True, check=True)
+        assert orjson.loads(done.stdout).get("errors") in (None, False), done.stdout
+    return f"{name}-2026.01"
 
 
-def test_least_privileges_for_search_log(secured_es8: Secured, caplog: pytest.LogCaptureFixture) -> None:
-    name = f"test-log-{uuid.uuid4().hex[:12]}"
-
-    def settings(*privileges: str) -> EngineSettings:
-        key = secured_es8.api_key(index={monthly_index_pattern(name): privileges})
-        return EngineSettings(url=secured_es8.url, api_key=key, ca_certs=secured_es8.ca_certs)  # type: ignore[arg-type]
-
-    with pytest.raises(AccessDenied, match=r"PUT /") as caught:
-        _use(settings("create_doc"), name, SearchLog.prepare)
-    assert "create_index" in caught.value.remedy
-    # A search goes on whatever becomes of its record.
-    log = _use(settings("create_index"), name, _write_one)
-    assert (log.written, log.dropped) == (0, 1)
-    assert "create_doc" in caplog.text
-    _use(settings("create_index"), name, SearchLog.prepare)
-    log = _use(settings("create_index", "create_doc"), name, _write_one)
-    assert (log.written, log.dropped) == (1, 0)
-    months = secured_es8.ask("GET", f"/{monthly_index_pattern(name)}/_mapping")
-    assert months
-    for month, made in months.items():
-        assert made["mappings"]["properties"] == read_body("common/searches")["mappings"]["properties"]
-        secured_es8.ask("DELETE", f"/{month}")
+def test_shipped_lines_have_the_types_of_the_template(engine_url: str, tmp_path: Path) -> None:
+    name, at = f"test-searches-{uuid.uuid4().hex[:12]}", datetime(2026, 1, 31, 12, tzinfo=UTC)
+    records = [
+        SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 12.5, texts=["plants"], k=10, hits=0, at=at),
+        SearchRecord("docs", "_msearch", SearchKind.LEXICAL, 400, 1.0, at=at),
+    ]
+    month = ship_searches(engine_url, name, records, tmp_path)
+    try:
+        with open_engine(engine_url) as engine:
+            engine.refresh(month)
+            [state] = engine.resolve_indices(month)
+            assert state.mappings["properties"]["query_hash"]["type"] == "keyword"
+            assert state.mappings["dynamic"] == "false"
+            hits = engine.search(month, {"query": {"term": {"zero_hits": True}}})["hits"]["hits"]
+        assert [(hit["_source"]["kind"], hit["_source"]["query"]) for hit in hits] == [("semantic", ["plants"])]
+    finally:
+        delete_index(engine_url, month)
+        subprocess.run(["curl", "-sS", "-X", "DELETE", f"{engine_url}/_index_template/{name}"], check=True)
 
 
 def test_least_privileges_for_reports(secured_es8: Secured) -> None:
@@ -93,9 +97,3 @@ def test_least_privileges_for_reports(secured_es8: Secured) -> None:
         [result] = engine.bulk(name, b'{"create":{}}\n{"index":"docs"}\n')
         assert result.ok, result.reason
     secured_es8.ask("DELETE", f"/{name}")
-
-
-def test_search_log_without_engine_raises() -> None:
-    settings = EngineSettings(url=f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(EngineUnreachable, match="the engine behind the gateway cannot be reached"):
-        _use(settings, "test-log", SearchLog.prepare)

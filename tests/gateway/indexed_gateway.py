@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import orjson
@@ -21,7 +22,6 @@ from es_sbert.gateway.settings import (
     QueryTextPolicy,
     SearchLogSettings,
     SemanticSettings,
-    monthly_index,
 )
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.ingest_support import open_engine
@@ -56,7 +56,7 @@ class IndexedGateway:
         engine, gateway: Addresses.
         index: Documents with vectors.
         objects: An index like the one in which Kibana keeps saved objects.
-        log: The index of the gateway's log.
+        log: The file of the gateway's search log.
         nearest: Ids in the order of their cosine to the query.
         tags: Id → tag.
     """
@@ -66,7 +66,7 @@ class IndexedGateway:
     gateway: str
     index: str
     objects: str
-    log: str
+    log: Path
     nearest: list[str]
     tags: dict[str, str]
 
@@ -120,11 +120,9 @@ def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
         engine.bulk(objects, b'{"index":{"_id":"dashboard:semantic"}}\n' + orjson.dumps(saved) + b"\n")
         engine.refresh(index)
         engine.refresh(objects)
-        with served(async_search_before(engine_url)) as front:
-            log = SearchLogSettings(
-                QueryTextPolicy.from_options(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05
-            )
-            month = monthly_index(log.index, datetime.now(UTC))
+        with served(async_search_before(engine_url)) as front, TemporaryDirectory() as folder:
+            file = Path(folder) / "searches.jsonl"
+            log = SearchLogSettings(file, QueryTextPolicy.from_options(queries=False), "here")
             # Below the k-th document, so that it is the same whether the nearest are kept or excluded.
             near = np.sort(cosines)[::-1]  # (documents,)
             meaning = SemanticSettings(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
@@ -136,10 +134,9 @@ def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
                     gateway,
                     index,
                     objects,
-                    month,
+                    file,
                     [str(number) for number in np.argsort(-cosines)],
                     {str(number): tag for number, (tag, _) in enumerate(documents)},
                 )
         engine.delete_index(index)
         engine.delete_index(objects)
-        engine.delete_index(month)

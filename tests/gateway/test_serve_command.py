@@ -92,7 +92,9 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
         (["--cors-origin", "https://app.example/"], "is not a valid origin"),
         (["--log-queries"], "--search-log"),
         (["--search-log-key-file", "missing"], "--search-log"),
-        (["--search-log", "searches", "--search-log-key-file", "missing"], "cannot be read"),
+        (["--search-log", "-", "--search-log-key-file", "missing"], "cannot be read"),
+        (["--search-log", "es-sbert-searches"], "Set --search-log to a file (es-sbert-searches.jsonl)"),
+        (["--search-log", "missing/searches.jsonl"], "missing/searches.jsonl cannot be written: No such file"),
     ],
 )
 def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

@@ -368,18 +368,6 @@ class Upstream:
             await self.request("GET", "/", headers)
         return await self.request("POST", target, headers, without_search_pipeline(self.engine_type_or_default, body))
 
-    async def request_as_gateway(self, method: str, target: str, body: bytes, content_type: str) -> tuple[int, Any]:
-        """Send a request with the gateway's own credentials; return status and parsed body.
-
-        Raises:
-            EngineUnreachable: the engine did not respond.
-        """
-        try:
-            reply = await self.request(method, target, self.own_credentials, body, content_type)
-        except OwnCredentialsRefused:  # as the engine answered
-            return 401, None
-        return reply.status, reply.body
-
     async def health_problem(self) -> str | None:
         """Check whether the engine is available; return the reason if it is not, else None.
 

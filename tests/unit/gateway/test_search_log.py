@@ -1,244 +1,174 @@
-"""The log of searches when its engine is fast, slow, busy, gone or refuses: searches never notice."""
+"""The search log: lines in order, rotation, and a file that is slow, full or gone. Searches never notice."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 import orjson
 import pytest
 
-from es_sbert.errors import EngineUnreachable
+from es_sbert.errors import UsageError
+from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
 from es_sbert.gateway.settings import QueryTextPolicy, SearchLogSettings
 
-
-class Engine:
-    """Answers as scripted: each entry is what becomes of one bulk request; after the last, all is taken."""
-
-    def __init__(self, *script: Callable[[int], tuple[int, Any]] | Exception) -> None:
-        self.script = list(script)
-        self.taken: list[str] = []
-        self.sizes: list[int] = []
-        self.made: list[str] = []
-
-    async def __call__(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
-        await asyncio.sleep(0)
-        if method == "PUT":
-            assert content_type == "application/json"
-            self.made.append(path)
-            return 400, {"error": {"type": "resource_already_exists_exception"}, "status": 400}
-        assert content_type == "application/x-ndjson"
-        ids = [orjson.loads(line)["create"]["_id"] for line in body.splitlines()[::2]]
-        self.sizes.append(len(ids))
-        answer = self.script.pop(0) if self.script else _items(201)
-        if isinstance(answer, Exception):
-            raise answer
-        status, items = answer(len(ids))
-        if status == 200 and "items" in items:
-            self.taken += [i for i, item in zip(ids, items["items"], strict=False) if item["create"]["status"] == 201]
-        return status, items
+unix = pytest.mark.skipif(sys.platform == "win32", reason="needs files of Unix")
 
 
-def _items(*statuses: int) -> Callable[[int], tuple[int, Any]]:
-    """Each record's status, the last one for all that follow."""
-
-    def answer(count: int) -> tuple[int, Any]:
-        all_of = [*statuses, *[statuses[-1]] * count][:count]
-        types = {429: "es_rejected_execution_exception", 409: "version_conflict_engine_exception"}
-        errors = [{"type": types.get(s, "document_parsing_exception"), "reason": "cannot be read"} for s in all_of]
-        items = zip(all_of, errors, strict=True)
-        return 200, {"items": [{"create": {"status": s} | ({"error": e} if s >= 400 else {})} for s, e in items]}
-
-    return answer
+def search(number: int, index: str = "docs") -> SearchRecord:
+    return SearchRecord(index, "_search", SearchKind.SEMANTIC, 200, float(number), texts=["secret words"])
 
 
-def _refusal(status: int) -> Callable[[int], tuple[int, Any]]:
-    return lambda count: (status, {"error": {"type": "security_exception", "reason": "no"}, "status": status})
-
-
-def _search(number: int) -> SearchRecord:
-    return SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, texts=["secret words"], id=str(number))
-
-
-def _run(engine: Engine, use: Callable[[SearchLog], Awaitable[None]], **settings: Any) -> SearchLog:
+def settings(path: Path, buffer: int = 10_000, close_seconds: float = 60.0) -> SearchLogSettings:
     wording = QueryTextPolicy.from_options(queries=False)
-    chosen = {"wording": wording, "gateway": "here", "flush_seconds": 0.01, "close_seconds": 60.0, **settings}
-    wanted = SearchLogSettings(**chosen)
+    return SearchLogSettings(path, wording, "here", buffer=buffer, close_seconds=close_seconds)
 
-    async def main() -> SearchLog:
-        log = SearchLog(wanted, engine)
+
+def numbers(content: bytes) -> list[int]:
+    return [int(orjson.loads(line)["milliseconds"]["total"]) for line in content.splitlines()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_records_are_appended_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "searches.jsonl"
+    for start in (0, 1300):
+        log = SearchLog(settings(path))
         log.start()
-        await use(log)
-        await log.close()
-        return log
-
-    return asyncio.run(main())
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.005)
+        for number in range(start, start + 1300):
+            log.record(search(number))
+        asyncio.run(log.close())
+        assert log.dropped == 0
+    assert numbers(path.read_bytes()) == list(range(2600))
+    assert b"secret" not in path.read_bytes()
 
 
-def test_records_are_written_in_ordered_batches() -> None:
-    engine = Engine()
-
-    async def use(log: SearchLog) -> None:
-        for number in range(25):
-            log.record(_search(number))
-        assert log.waiting == 25
-
-    log = _run(engine, use, batch=10)
-    assert engine.taken == [str(number) for number in range(25)]
-    assert engine.sizes == [10, 10, 5]
-    assert len(engine.made) == 1
-    assert (log.written, log.dropped, log.waiting) == (25, 0, 0)
+def test_searches_of_the_dashboards_themselves_are_not_logged(tmp_path: Path) -> None:
+    log = SearchLog(settings(tmp_path / "searches.jsonl"))
+    log.start()
+    for number, index in enumerate([".kibana", "es-sbert-searches-*", "docs"]):
+        log.record(search(number, index))
+    asyncio.run(log.close())
+    assert numbers((tmp_path / "searches.jsonl").read_bytes()) == [2]
 
 
-def test_lone_record_is_flushed_after_a_delay() -> None:
-    engine = Engine()
+@unix
+@pytest.mark.parametrize("removed", [False, True])
+def test_file_that_was_rotated_is_created_again(tmp_path: Path, removed: bool) -> None:
+    path, old = tmp_path / "searches.jsonl", tmp_path / "searches.jsonl.1"
+    log = SearchLog(settings(path))
+    log.start()
+    log.record(search(0))
+    until(lambda: path.stat().st_size > 0)
+    if removed:
+        path.unlink()
+    else:
+        path.rename(old)
+    log.record(search(1))
+    asyncio.run(log.close())
+    assert numbers(path.read_bytes()) == [1]
+    if not removed:
+        assert numbers(old.read_bytes()) == [0]
 
-    async def use(log: SearchLog) -> None:
-        log.record(_search(0))
-        await _until(lambda: log.written == 1)
-        log.record(_search(1))
-        await _until(lambda: log.written == 2)
 
-    _run(engine, use)
-    assert engine.sizes == [1, 1]
-
-
-def test_unreachable_engine_loses_no_records_within_buffer(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@unix
+def test_reader_that_does_not_keep_up_costs_records_but_never_blocks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("es_sbert.gateway.search_log._MAX_BACKOFF_SECONDS", 0.01)
-    engine = Engine(
-        EngineUnreachable("nothing listens", "start it"), _refusal(503), _items(429, 201), lambda n: (200, {})
-    )
-
-    async def use(log: SearchLog) -> None:
-        for number in range(3):
-            log.record(_search(number))
-        await _until(lambda: log.written == 3)
-
-    with caplog.at_level(logging.WARNING, "es_sbert"):
-        log = _run(engine, use)
-    assert sorted(engine.taken) == ["0", "1", "2"]
-    assert log.dropped == 0
-    [said] = caplog.messages  # once, however often it was tried
-    assert "cannot be written: nothing listens. start it" in said
-
-
-def test_records_beyond_buffer_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async def use(log: SearchLog) -> None:
-        begin = time.perf_counter()
-        for number in range(10_005):
-            log.record(_search(number))
-        assert time.perf_counter() - begin < 60  # no request is waited for: 10,000 of them would take longer
-        assert (log.waiting, log.dropped) == (5, 10_000)
-
-    with caplog.at_level(logging.WARNING, "es_sbert"):
-        log = _run(Engine(), use, buffer=5)
-    assert (log.written, log.dropped) == (5, 10_000)
-    [said] = [message for message in caplog.messages if "missing" in message]
-    assert "5 records wait" in said
-    assert "secret words" not in caplog.text
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        log = SearchLog(settings(pipe, buffer=10, close_seconds=0.2))
+        metrics = GatewayMetrics()
+        metrics.track_search_log(log)
+        log.start()
+        start = time.monotonic()
+        for number in range(20_000):
+            log.record(search(number))
+        asyncio.run(log.close())
+        assert time.monotonic() - start < 30
+        assert 0 < log.dropped < 20_000
+        assert metrics.registry.get_sample_value("es_sbert_gateway_search_log_dropped_total") == log.dropped
+        assert any(getattr(record, "event", "") == "search_log_dropped" for record in caplog.records)
+    finally:
+        os.close(reader)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403])
-def test_permanent_rejection_drops_records_and_logs_remedy(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(log: SearchLog) -> None:
-        log.record(_search(0))
-        await _until(lambda: log.dropped == 1)
-        log.record(_search(1))
-        await _until(lambda: log.written == 1)
+@unix
+def test_error_costs_its_records_and_no_line_is_joined_to_a_broken_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write, failing = tmp_path / "searches.jsonl", os.write, threading.Event()
 
-    engine = Engine(_refusal(status))
-    with caplog.at_level(logging.WARNING, "es_sbert"):
-        _run(engine, use)
-    assert engine.taken == ["1"]
-    [record] = [record for record in caplog.records if getattr(record, "event", "") == "search_log_dropped"]
-    assert getattr(record, "fields")["dropped"] == 1  # noqa: B009
+    def half(descriptor: int, data: memoryview) -> int:
+        if not failing.is_set():
+            return write(descriptor, data)
+        if len(data) < 100:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[: len(data) - 50])
 
-
-def test_conflict_counts_as_written_and_rejection_as_dropped() -> None:
-    async def use(log: SearchLog) -> None:
-        for number in range(3):
-            log.record(_search(number))
-
-    log = _run(Engine(_items(409, 400, 201)), use)
-    assert (log.written, log.dropped) == (2, 1)
-
-
-def test_close_times_out_and_reports_lost_records(caplog: pytest.LogCaptureFixture) -> None:
-    class Stuck(Engine):
-        async def __call__(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    async def use(log: SearchLog) -> None:
-        for number in range(7):
-            log.record(_search(number))
-
-    with caplog.at_level(logging.WARNING, "es_sbert"):
-        log = _run(Stuck(), use, close_seconds=0.05)
-    assert (log.written, log.dropped, log.waiting) == (0, 7, 0)
-    assert any("7 records are missing" in message for message in caplog.messages)
+    monkeypatch.setattr("es_sbert.gateway.search_log.os.write", half)
+    log = SearchLog(settings(path))
+    log.start()
+    log.record(search(0))
+    until(lambda: path.stat().st_size > 0)
+    failing.set()
+    with caplog.at_level(logging.WARNING):
+        log.record(search(1))
+        until(lambda: log.dropped == 1)
+    failing.clear()
+    log.record(search(2))
+    asyncio.run(log.close())
+    first, broken, last = path.read_bytes().splitlines()
+    assert numbers(first + b"\n" + last) == [0, 2]
+    with pytest.raises(orjson.JSONDecodeError):
+        orjson.loads(broken)
+    assert "1 record is missing from the search log" in caplog.text
+    assert "No space left on device" in caplog.text
 
 
-def test_records_after_close_are_dropped() -> None:
-    engine = Engine()
-
-    async def use(log: SearchLog) -> None:
-        await log.close()
-        log.record(_search(0))
-
-    log = _run(engine, use)
-    assert (log.dropped, engine.sizes) == (1, [])
+def test_records_after_the_end_are_counted(tmp_path: Path) -> None:
+    log = SearchLog(settings(tmp_path / "searches.jsonl"))
+    log.start()
+    asyncio.run(log.close())
+    log.record(search(0))
+    assert log.dropped == 1
 
 
-def test_writer_crash_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def use(log: SearchLog) -> None:
-        log.record(_search(0))
-        await _until(lambda: bool(caplog.messages))
-
-    with caplog.at_level(logging.ERROR, "es_sbert"):
-        _run(Engine(ZeroDivisionError("a mistake of ours")), use)
-    assert "the search log has ended: ZeroDivisionError" in caplog.messages[0]
+def test_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    log = SearchLog(settings(Path("-")))
+    log.start()
+    log.record(search(3))
+    asyncio.run(log.close())
+    assert numbers(capfdbinary.readouterr().out) == [3]
 
 
-def test_unresponsive_engine_is_retried(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.search_log._REQUEST_TIMEOUT_SECONDS", 0.02)
-    monkeypatch.setattr("es_sbert.gateway.search_log._MAX_BACKOFF_SECONDS", 0.01)
-
-    class Silent(Engine):
-        asked = 0
-
-        async def __call__(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
-            self.asked += 1
-            if self.asked < 4:
-                await asyncio.Event().wait()
-            return await super().__call__(method, path, body, content_type)
-
-    async def use(log: SearchLog) -> None:
-        log.record(_search(0))
-        await _until(lambda: log.written == 1)
-
-    with caplog.at_level(logging.WARNING, "es_sbert"):
-        assert _run(Silent(), use).dropped == 0
-    assert "did not respond within" in caplog.messages[0]
+def test_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        SearchLog(settings(tmp_path / "missing" / "searches.jsonl"))
 
 
-def test_index_is_created_before_the_first_search() -> None:
-    engine = Engine()
+@pytest.mark.parametrize("name", ["es-sbert-searches", "searches", "log-2026.01"])
+def test_name_of_an_index_is_refused_with_the_way_out(name: str) -> None:
+    with pytest.raises(UsageError, match="is the name of an index") as caught:
+        settings(Path(name))
+    assert f"{name}.jsonl" in caught.value.remedy
+    assert "docs/kibana.md" in caught.value.remedy
 
-    async def use(log: SearchLog) -> None:
-        await _until(lambda: bool(engine.made))
 
-    _run(engine, use)
-    assert engine.sizes == []
+@pytest.mark.parametrize("name", ["-", "searches.jsonl", "searches.log", "logs/searches"])
+def test_names_of_files_are_accepted(name: str) -> None:
+    assert settings(Path(name)).path == Path(name)

@@ -62,7 +62,7 @@ def test_total_hits_are_parsed_from_partial_responses(answer: bytes, totals: lis
     ],
 )
 def test_searches_of_dashboards_themselves_are_recognized(expression: str, is_internal: bool) -> None:
-    assert is_internal_search(expression, "es-sbert-searches") is is_internal
+    assert is_internal_search(expression) is is_internal
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Documents of the search log: what they say, and what they never say."""
+"""Lines of the search log: what they say, and what they never say."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.search_log import SearchKind, SearchRecord, bulk_body, log_document
-from es_sbert.gateway.settings import QueryTextPolicy, check_index_name, monthly_index, monthly_index_pattern
-from es_sbert.mappings import read_body
+from es_sbert.gateway.search_log import SearchKind, SearchRecord, log_document
+from es_sbert.gateway.settings import QueryTextPolicy, check_index_name
 
+ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parents[1] / "golden/gateway/search_log.ndjson"
 KEY = b"0123456789abcdef"
 AT = datetime(2026, 1, 31, 23, 59, 59, 123456, UTC)
@@ -33,18 +33,16 @@ SEARCHES = [
         k=100,
         hits=0,
         at=AT,
-        id="a",
     ),
-    SearchRecord(
-        "docs,more-*", "_msearch", SearchKind.LEXICAL, 200, 3.0, upstream_milliseconds=2.5, hits=17, at=AT, id="b"
-    ),
-    SearchRecord("", "_search", SearchKind.HYBRID, 502, 1.0, texts=["a", "b"], at=AT + timedelta(seconds=2), id="c"),
+    SearchRecord("docs,more-*", "_msearch", SearchKind.LEXICAL, 200, 3.0, upstream_milliseconds=2.5, hits=17, at=AT),
+    SearchRecord("", "_search", SearchKind.HYBRID, 502, 1.0, texts=["a", "b"], at=AT + timedelta(seconds=2)),
 ]
 
 
-def test_bulk_body_matches_golden_file() -> None:
-    body = bulk_body(SEARCHES, "es-sbert-searches", QueryTextPolicy.from_options(queries=False, key=KEY), "here")
-    assert body == GOLDEN.read_bytes()
+def test_lines_match_golden_file() -> None:
+    wording = QueryTextPolicy.from_options(queries=False, key=KEY)
+    lines = [orjson.dumps(log_document(search, wording, "here")) + b"\n" for search in SEARCHES]
+    assert b"".join(lines) == GOLDEN.read_bytes()
 
 
 def _leaves(properties: dict[str, Any], prefix: str = "") -> set[str]:
@@ -62,8 +60,9 @@ def _names(value: dict[str, Any], prefix: str = "") -> set[str]:
     return names
 
 
-def test_documents_and_mapping_have_the_same_fields() -> None:
-    mapped = _leaves(read_body("common/searches")["mappings"]["properties"])
+def test_lines_and_index_template_have_the_same_fields() -> None:
+    template = orjson.loads((ROOT / "examples/search-log/index-template.json").read_bytes())
+    mapped = _leaves(template["template"]["mappings"]["properties"])
     wording = QueryTextPolicy.from_options(queries=True)
     assert set().union(*(_names(log_document(search, wording, "here")) for search in SEARCHES)) == mapped
 
@@ -103,19 +102,3 @@ def test_weak_hash_key_is_rejected(key: bytes) -> None:
 def test_invalid_index_name_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="not a valid index name"):
         check_index_name(name)
-
-
-def test_monthly_index_uses_utc() -> None:
-    east = timezone(timedelta(hours=9))
-    assert monthly_index("log", datetime(2026, 2, 1, 8, 0, tzinfo=east)) == "log-2026.01"
-    assert monthly_index_pattern("log") == "log-*"
-
-
-def test_record_ids_are_unique() -> None:
-    ids = {SearchRecord("docs", "_search", SearchKind.LEXICAL, 200, 1.0).id for _ in range(1000)}
-    assert len(ids) == 1000
-
-
-def test_bulk_lines_are_json() -> None:
-    lines = bulk_body(SEARCHES, "log", QueryTextPolicy.from_options(queries=True), "here").splitlines()
-    assert len([orjson.loads(line) for line in lines]) == 6

@@ -38,7 +38,7 @@ def test_search_log_key_file_gives_equal_queries_one_hash_in_all_gateways(tmp_pa
     def query_hash(*options: str) -> object:
         # With the parent: click keeps the help option of the first context that a command was given.
         with cli.make_context("es-sbert", ["serve"]) as parent:
-            context = serve.make_context("serve", ["--search-log", "searches", *options], parent=parent)
+            context = serve.make_context("serve", ["--search-log", "-", *options], parent=parent)
         settings = gateway_settings(context.params)
         assert settings.search_log is not None
         return settings.search_log.wording.of_texts(["how plants make energy"])["query_hash"]
