@@ -75,8 +75,3 @@ def flops(shape: Shape, lengths: NDArray[np.int64]) -> float:
     squares = float((lengths.astype(np.float64) ** 2).sum())
     products = 8 * shape.hidden**2 + 4 * shape.hidden * shape.intermediate
     return shape.layers * (products * tokens + 4 * shape.hidden * squares)
-
-
-def attention_flops(hidden: int, texts: int, tokens: int) -> float:
-    """Floating-point operations of the two products of attention in one layer, over texts of equal length."""
-    return 4.0 * texts * tokens**2 * hidden

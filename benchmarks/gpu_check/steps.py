@@ -16,7 +16,6 @@ _EVERY = (
     "semantic_text_splitter", "zstandard",
 )  # fmt: skip
 _SENTENCE_TRANSFORMERS = ("torch", "transformers", "sentence_transformers")
-_COMMAND_LINE = ("click", "cloup", "pydantic_settings", "rich", "pythonjsonlogger")
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,12 @@ STEPS = (
          uses=("torch",)),
     Step("parity", "parity", "every architecture and pooling in fp16 and fp32 against numpy: least cosine",
          needs=_SENTENCE_TRANSFORMERS),
-    Step("attention", "attention", "the two attention kernels at 15 to 512 tokens a text, and where they cross"),
     Step("speed", "speed", "texts and tokens a second at 15, 64 and 256 tokens, and of sentence-transformers fp16",
          uses=_SENTENCE_TRANSFORMERS),
     Step("stages", "stages", "shares of time: tokenize, plan, pack, copy, run, gather; the interpreter's lock"),
     Step("sweep", "speed", "workers × token budgets × windows on 200,000 short texts"),
     Step("profile", "stages", "kernels by time on the card; operators that compute on the CPU", uses=("torch",)),
     Step("pairs", "speed", "10,000 sentences to their most similar pair, in seconds"),
-    Step("refusals", "refusals", "without CUDA's libraries --device cuda fails, and says what is missing",
-         needs=("pytest", *_COMMAND_LINE)),
-    Step("objectives", "objectives", "every objective and kind of model: losses on CUDA against those on the CPU",
-         needs=(*_SENTENCE_TRANSFORMERS, "pytest", "datasets", "accelerate", "peft", "matplotlib", "yaml")),
     Step("training", "training", "training steps a second, compared with sentence-transformers' trainer",
          needs=(*_SENTENCE_TRANSFORMERS, "datasets", "accelerate", "peft", "matplotlib", "yaml", "click")),
     Step("reranker", "training", "cross-encoder pairs a second in fp16, compared with sentence-transformers",

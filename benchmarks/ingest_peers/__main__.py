@@ -33,7 +33,6 @@ from benchmarks.encode_peers.processor import this_processor
 from benchmarks.encode_peers.texts import TextSet, distinct
 from benchmarks.ingest_peers.contenders import contenders
 from benchmarks.ingest_peers.measure import Comparison
-from benchmarks.ingest_peers.ml_pipeline import has_ml_pipeline
 from benchmarks.ingest_peers.results import LOAD, SECTION, WHOLE, LoadRun
 from benchmarks.kept_runs import conditions, peers_folder, report, run_options
 from es_sbert.bundle.model_lookup import resolve_model
@@ -93,7 +92,7 @@ def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: S
     texts = first_documents(data, count)
     tokens = float(tokenizer(texts).tokens.mean())
     with tempfile.TemporaryDirectory() as work, closing(connect(EngineSettings(url=url))) as engine:
-        everyone = contenders(engine.info, ml_pipeline=has_ml_pipeline(engine))
+        everyone = contenders(engine.info)
         chosen = [one for one in everyone if not only or any(part in one.label for part in only)]
         comparison = Comparison(
             engine=engine,

@@ -44,14 +44,12 @@ class Contender:
         library: Of `worker.LIBRARIES`; empty for es-sbert, whose command is run.
         environment: Where it runs; None for es-sbert, which runs where the benchmark does.
         settings: How it is called, for the page.
-        ml_pipeline: Whether the engine embeds, by `ml_pipeline.text_embedding_pipeline`.
     """
 
     label: str
     library: str = ""
     environment: Environment | None = None
     settings: str = ""
-    ml_pipeline: bool = False
 
     @property
     def ours(self) -> bool:
@@ -59,16 +57,11 @@ class Contender:
         return self.environment is None
 
 
-def contenders(engine: EngineInfo, *, ml_pipeline: bool) -> list[Contender]:
-    """es-sbert and the libraries that load into this engine.
-
-    Args:
-        ml_pipeline: Whether the engine has OpenSearch's `text_embedding` pipeline.
-    """
+def contenders(engine: EngineInfo) -> list[Contender]:
+    """es-sbert and the libraries that load into this engine."""
     own = Contender(OWN, settings="its defaults, on the CPU; they disable refreshes until the load ends")
-    if engine.engine_type is EngineType.ELASTICSEARCH:
-        return [own, *_for_elasticsearch(engine)]
-    return [own, *_for_opensearch(), *([_ML_PIPELINE] if ml_pipeline else [])]
+    peers = _for_elasticsearch(engine) if engine.engine_type is EngineType.ELASTICSEARCH else _for_opensearch()
+    return [own, *peers]
 
 
 def _for_elasticsearch(engine: EngineInfo) -> list[Contender]:
@@ -115,17 +108,6 @@ def _for_opensearch() -> list[Contender]:
         ),
         *_scripts("opensearch-py", OPENSEARCH),
     ]
-
-
-# Its vectors are those of es-sbert; what it is compared for is the way that documents and vectors take.
-_ML_PIPELINE = Contender(
-    "OpenSearch text_embedding pipeline with es-sbert serve",
-    "opensearch-py pipeline",
-    OPENSEARCH,
-    "`batch_size` 64; 4 threads of `parallel_bulk` send bulk requests of 500 documents; memory and start include the "
-    "gateway's",
-    ml_pipeline=True,
-)
 
 
 def _scripts(client: str, environment: Environment) -> list[Contender]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from benchmarks.encode_peers.results import ContenderResult
 from benchmarks.encode_peers.texts import TextSet
 from benchmarks.ingest_peers import worker
 from benchmarks.ingest_peers.contenders import Contender
-from benchmarks.ingest_peers.ml_pipeline import PIPELINE, text_embedding_pipeline
 from benchmarks.ingest_peers.results import BULK, EMBEDDING, LOAD, WHOLE
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
@@ -220,8 +219,6 @@ class Comparison:
         if contender.ours:
             self._delete_index()
             load = self._run_command(documents)
-        elif contender.ml_pipeline:
-            load = self._run_pipeline(contender, documents)
         else:
             load = self._run_library(contender, documents)
         if self._vector_mapping() != expected:
@@ -234,7 +231,7 @@ class Comparison:
         python = self.environments.python(contender.environment)
         variables = self.environments.variables(contender.environment, self.threads)
         info = self.engine.info
-        options = {"url": info.url, "index": INDEX, "base64": info.supports_base64_vectors, "pipeline": PIPELINE}
+        options = {"url": info.url, "index": INDEX, "base64": info.supports_base64_vectors}
         # Without -P, modules of this folder would hide others of the same name.
         command: list[str | Path] = [python, "-P", Path(worker.__file__)]
         begin = time.perf_counter()
@@ -246,16 +243,6 @@ class Comparison:
             whole = time.perf_counter() - begin
             megabytes = process.ask(do="memory")["megabytes"]
         return Load(seconds, whole, megabytes, loaded["details"], loaded["versions"])
-
-    def _run_pipeline(self, contender: Contender, documents: Documents) -> Load:
-        variables, log = self._own_variables(), self._log("es-sbert serve")
-        with (
-            text_embedding_pipeline(self.engine, self.model, variables, log) as gateway,
-            PeakMemory(gateway.pid) as memory,
-        ):
-            load = self._run_library(contender, documents)
-        whole, megabytes = load.whole + gateway.start_seconds, load.megabytes + memory.megabytes
-        return replace(load, whole=whole, megabytes=megabytes)
 
     def _run_command(self, documents: Documents) -> Load:
         arguments = ["--url", self.engine.info.url, "--index", INDEX, "--id-field", "id", "--model", self.model]

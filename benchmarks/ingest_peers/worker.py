@@ -242,27 +242,6 @@ class OpenSearchScript(_Script):
         super().__init__(model, threads, options, OpenSearch(options["url"]), helpers, parallel)
 
 
-class OpenSearchPipeline(Library):
-    """With opensearch-py; the ingest pipeline of the option `pipeline` embeds."""
-
-    def __init__(self, model: str, threads: int, options: Options) -> None:
-        from opensearchpy import OpenSearch
-
-        self._client = OpenSearch(options["url"], timeout=_PIPELINE_SECONDS)
-        self._index, self._pipeline = options["index"], options["pipeline"]
-        self._client.indices.exists(index=self._index)  # connects
-
-    def ingest(self, ids: list[str], texts: list[str]) -> None:
-        from opensearchpy import helpers
-
-        pairs = zip(ids, texts, strict=True)
-        actions = ({"_index": self._index, "_id": id_, "_source": {"text": text}} for id_, text in pairs)
-        for sent, item in helpers.parallel_bulk(self._client, actions, chunk_size=_CHUNK, pipeline=self._pipeline):
-            if not sent:
-                raise RuntimeError(f"not indexed: {item}")
-        self._client.indices.refresh(index=self._index)
-
-
 def _parallel(script: Any) -> Callable[[str, int, Options], Any]:
     return lambda model, threads, options: script(model, threads, options, parallel=True)
 
@@ -277,7 +256,6 @@ LIBRARIES = {
     "elasticsearch-py parallel_bulk": _parallel(ElasticsearchScript),
     "opensearch-py streaming_bulk": OpenSearchScript,
     "opensearch-py parallel_bulk": _parallel(OpenSearchScript),
-    "opensearch-py pipeline": OpenSearchPipeline,
 }
 
 

@@ -19,10 +19,10 @@ import httpx
 import pytest
 import yaml
 
-from benchmarks.gpu_check.refusals import can_mount
 from es_sbert.config import cache_folder
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
+from tests.mounts import can_mount
 
 pytestmark = [
     pytest.mark.slow,

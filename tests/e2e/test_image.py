@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_check.refusals import can_mount
+from tests.mounts import can_mount
 
 pytestmark = [
     pytest.mark.long,

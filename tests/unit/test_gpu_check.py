@@ -12,12 +12,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.gpu_check import requirements, results
-from benchmarks.gpu_check.arithmetic import Shape, attention_flops, flops, peak_tflops
-from benchmarks.gpu_check.attention import HIDDEN, LENGTHS, crossover
+from benchmarks.gpu_check.arithmetic import Shape, flops, peak_tflops
 from benchmarks.gpu_check.context import Context, OutOfTime
-from benchmarks.gpu_check.objectives import largest_difference
 from benchmarks.gpu_check.random_models import make_texts, whole_words, write_cross_encoder, write_model
-from benchmarks.gpu_check.refusals import can_mount, describe_found, find_libraries, hiding
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.gpu_check.training import training_case
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
@@ -98,61 +95,13 @@ def test_summary_lists_goals_and_errors() -> None:
 
 def test_summary_names_what_was_not_run_without_a_verdict() -> None:
     cases = {"no libraries": {results.NOT_RUN: "libcublas.so.13 is found by the system's loader"}}
-    document = {"steps": {"refusals": {"cases": cases}, "reranker": {results.NOT_RUN: "no time was left"}}}
-    assert results.summary(document, ["refusals", "reranker"]) == [
-        "refusals: not run: no libraries: libcublas.so.13 is found by the system's loader",
+    document = {"steps": {"profile": {"cases": cases}, "reranker": {results.NOT_RUN: "no time was left"}}}
+    assert results.summary(document, ["profile", "reranker"]) == [
+        "profile: not run: no libraries: libcublas.so.13 is found by the system's loader",
         "reranker: not run: no time was left",
     ]
-    section = document["steps"]["refusals"]
+    section = document["steps"]["profile"]
     assert (results.errors_of(section), list(results.goals_of(section))) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("by_loader", "in_packages", "reason"),
-    [
-        ([], [], None),
-        (["liba.so.1"], [], "liba.so.1 is found by the system's loader"),
-        (
-            ["liba.so.1", "libb.so.2"],
-            ["libc.so.3"],
-            "liba.so.1, libb.so.2 are found by the system's loader; libc.so.3 is found in a pip package of NVIDIA",
-        ),
-    ],
-)
-def test_reason_names_libraries_that_cannot_be_hidden(
-    by_loader: list[str], in_packages: list[str], reason: str | None
-) -> None:
-    assert describe_found(by_loader, in_packages) == reason
-
-
-def test_command_is_left_as_it_is_if_nothing_can_be_hidden() -> None:
-    assert hiding({}, ["liba.so.1"], ["cat"]) == ["cat"]
-
-
-@pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux")
-def test_hidden_library_is_empty_for_the_command_alone(tmp_path: Path) -> None:
-    for name in ("liba.so.1.2", "libb.so.3"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "liba.so.1").symlink_to("liba.so.1.2")
-    places = find_libraries(["liba.so.1", "libb.so.3"], tmp_path)
-    assert places == {"liba.so.1": [str(tmp_path / "liba.so.1.2")], "libb.so.3": [str(tmp_path / "libb.so.3")]}
-    command = ["cat", str(tmp_path / "liba.so.1"), str(tmp_path / "libb.so.3")]
-    for hidden, seen in ((["liba.so.1"], "libb.so.3"), ([], "liba.so.1.2libb.so.3")):
-        assert subprocess.run(hiding(places, hidden, command), capture_output=True, text=True).stdout == seen
-
-
-@pytest.mark.parametrize(
-    ("expected", "found", "difference"),
-    [
-        ([2.0, 1.0], [2.0, 1.1], 0.1),
-        ([2.0, 0.01], [2.0, 0.02], 0.05),  # of a tenth of the first loss
-        ([2.0, 1.0], [2.0, float("nan")], float("inf")),
-        ([2.0, 1.0], [2.0], float("inf")),
-        ([], [], float("inf")),
-    ],
-)
-def test_runs_differ_by_their_worst_step(expected: list[float], found: list[float], difference: float) -> None:
-    assert largest_difference(expected, found) == pytest.approx(difference)
 
 
 def test_time_that_is_too_short_for_a_case_names_the_limit(tmp_path: Path) -> None:
@@ -172,7 +121,6 @@ def test_flops_equal_the_sum_of_matrix_products() -> None:
     layer += product(length, hidden, length) + product(length, length, hidden)  # over all heads
     assert flops(Shape(hidden, 2, 3, wide), np.array([length])) == 3 * layer
     assert flops(Shape(hidden, 2, 3, wide), np.array([length, length])) == 6 * layer
-    assert attention_flops(hidden, 1, length) == product(length, hidden, length) + product(length, length, hidden)
 
 
 def test_shape_is_read_from_bert_and_distilbert_config() -> None:
@@ -196,20 +144,6 @@ def test_shape_is_read_from_bert_and_distilbert_config() -> None:
 )
 def test_peak_tflops_by_gpu_name(card: str, peak: float | None) -> None:
     assert peak_tflops(card) == peak
-
-
-def test_crossover_is_where_the_default_stays_faster() -> None:
-    hidden = HIDDEN[0]
-
-    def cases(faster: list[str]) -> dict[str, dict[str, str]]:
-        return {f"{hidden}/{length}": {"faster": name} for length, name in zip(LENGTHS, faster, strict=True)}
-
-    other = "sdpa_kernel=2"
-    assert crossover(cases([other] * 4 + ["default"] * (len(LENGTHS) - 4)), hidden) == LENGTHS[4]
-    assert crossover(cases(["default", other] + ["default"] * (len(LENGTHS) - 2)), hidden) == LENGTHS[2]
-    assert crossover(cases(["default"] * len(LENGTHS)), hidden) == LENGTHS[0]
-    assert crossover(cases([other] * len(LENGTHS)), hidden) is None
-    assert crossover({}, hidden) is None
 
 
 @pytest.mark.slow

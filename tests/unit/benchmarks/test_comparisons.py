@@ -28,7 +28,6 @@ from benchmarks.ingest_peers.bulk_alone import ReadyEncoder
 from benchmarks.ingest_peers.contenders import OWN as OWN_LOAD
 from benchmarks.ingest_peers.contenders import contenders
 from benchmarks.ingest_peers.measure import check_vectors
-from benchmarks.ingest_peers.ml_pipeline import connector_body, pipeline_body
 from benchmarks.ingest_peers.results import BULK, EMBEDDING, LOAD, WHOLE, LoadRun, harmonic_limit
 from benchmarks.kept_runs import Section
 from benchmarks.pairs_results import OURS, PairsResult, PairsRun
@@ -42,9 +41,7 @@ from benchmarks.search_peers.worker import closed_loop, complete_hits
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import IndexType
-from tests.docs_requests import shown_requests
 
-_ROOT = Path(__file__).parents[3]
 _ENGINES = [
     EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200"),
     EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200"),
@@ -156,21 +153,13 @@ def test_correlation_of_vectors() -> None:
 
 @pytest.mark.parametrize("engine", _ENGINES, ids=lambda engine: engine.label)
 def test_every_library_of_an_engine_has_code_and_settings(engine: EngineInfo) -> None:
-    own, *peers = contenders(engine, ml_pipeline=True)
+    own, *peers = contenders(engine)
     assert own.label == OWN_LOAD
     assert {peer.library for peer in peers} <= set(ingest_worker.LIBRARIES)
     assert all(one.settings for one in (own, *peers))
     searched = [*own_paths(), *peer_paths(engine)]
     assert len({path.label for path in searched}) == len(searched)
     assert offered_types(engine)[0] is IndexType.HNSW
-
-
-def test_ml_pipeline_is_that_of_the_documentation() -> None:
-    shown = {request.path: request.body for request in shown_requests(_ROOT / "docs/opensearch-ml.md")}
-    connector = json.loads(shown["/_plugins/_ml/connectors/_create"])
-    url = "http://127.0.0.1:9280/v1/embeddings"
-    assert connector_body(DEFAULT_MODEL, url) == connector | {"name": "ingest-peers"}
-    assert pipeline_body("MODEL_ID") == json.loads(shown["/_ingest/pipeline/embed-text"])
 
 
 def test_ready_vectors_are_those_of_the_texts() -> None:
