@@ -64,54 +64,11 @@ def test_environment_reports_gpu_libraries_and_provider(
     assert done.stdout == ""
 
 
-def test_stage_shares_add_up_to_one(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
-    more = ("--case", "/15", "--case", "/256", "--texts", "300")
-    _, section = run_step(cuda_stand_ins, "stages", tmp_path, model, scratch, *more)
-    assert sorted(section["cases"]) == ["tiny/15", "tiny/256"]
-    for case in section["cases"].values():
-        assert sum(case["share"].values()) == pytest.approx(1)
-        assert set(case["seconds"]) == {"tokenize", "plan", "pack", "copy in", "run", "copy out", "gather"}
-        assert case["cpu_seconds_of_calling_thread"].keys() == case["seconds"].keys()
-
-
-def test_sweep_and_speed_need_no_torch(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
-    _, section = run_step(
-        cuda_stand_ins, "sweep", tmp_path, model, scratch, "--case", "2 workers, 65536", "--texts", "200"
-    )
-    assert section["fastest"] in section["cases"]
-    assert len(section["cases"]) == 2
-    _, section = run_step(
-        cuda_stand_ins, "speed", tmp_path, model, scratch, "--case", "/64", "--texts", "100", "--rounds", "2"
-    )
-    assert section["cases"]["tiny/64"]["texts_per_second"]["rounds"] == 2
-    assert section["cases"]["tiny/64"]["sentence_transformers"] is None
-
-
-def test_profile_finds_no_compute_operator_on_cpu(
-    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
-) -> None:
-    _, section = run_step(cuda_stand_ins, "profile", tmp_path, model, scratch, "--case", "/15", "--texts", "100")
-    case = section["cases"]["tiny/15"]
-    assert case["computing_on_the_cpu"] == []
-    operators = {row["operator"]: row["provider"] for row in case["operators"]}
-    assert operators["PackedMultiHeadAttention"] == "CUDAExecutionProvider"
-
-
 def test_no_gpu_writes_no_results(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
     done, section = run_step(cuda_stand_ins, "environment", tmp_path, model, scratch, cards=0)
     assert done.returncode == 2
     assert "the NVIDIA driver offers no card" in done.stderr
     assert section == {}
-
-
-def test_case_without_enough_time_names_the_limit(
-    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
-) -> None:
-    more = ("--case", "/15", "--limit", "60")
-    done, section = run_step(cuda_stand_ins, "speed", tmp_path, model, scratch, *more)
-    assert "of the 60 s of --limit are left, and a case needs 60" in section["cases"]["tiny/15"]["error"]
-    assert "raise --limit" in done.stderr
-    assert done.returncode == 1
 
 
 def test_steps_run_in_separate_processes_and_share_one_file(

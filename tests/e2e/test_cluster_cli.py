@@ -55,19 +55,6 @@ def test_texts_are_output_by_cluster_largest_first(cluster: Callable[..., Done])
     assert Path("out.jsonl").read_text() == done.out
 
 
-def test_text_output_shows_size_name_and_central_texts(cluster: Callable[..., Done]) -> None:
-    done = cluster("docs.jsonl")
-    assert done.out.splitlines() == [
-        f"cluster 0: 4 texts  {NAMES[0]}",
-        "  1.00000  docs.jsonl:1  a man plays guitar",
-        f"cluster 1: 3 texts  {NAMES[1]}",
-        "  1.00000  docs.jsonl:2  the cat sleeps on the mat",
-        f"cluster 2: 2 texts  {NAMES[2]}",
-        "  1.00000  docs.jsonl:4  query passage",
-    ]
-    assert "3 clusters of 9 texts by kmeans, their number chosen by silhouette, silhouette 1.000" in done.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "smallest", "message"),
     [
@@ -85,28 +72,6 @@ def test_each_method_finds_the_groups(
         zip(GROUPS, (0, 1, smallest), strict=True)
     )
     assert message in done.err
-
-
-@pytest.mark.parametrize("method", ["hdbscan", "communities"])
-def test_all_noise_suggests_lower_min_size(cluster: Callable[..., Done], method: str) -> None:
-    done = cluster("docs.jsonl", "--method", method, "--min-size", "10")
-    assert (done.code, done.out) == (0, "noise: 9 texts\n")
-    assert f"0 clusters of 9 texts by {method}, 100.0% noise, in" in done.err
-    assert "No text is in a cluster. Try a lower --min-size" in done.err
-
-
-def test_noise_is_last_with_null_name_and_cosine(cluster: Callable[..., Done]) -> None:
-    arguments = ("docs.jsonl", "--method", "communities", "--min-cosine", "0.9999", "--min-size", "3")
-    assert objects(cluster(*arguments, "--json").out)[-2:] == [
-        {"cluster": None, "name": None, "id": f"docs.jsonl:{line}", "cosine": None, "text": GROUPS[2]}
-        for line in (4, 9)
-    ]
-    assert cluster(*arguments).out.splitlines()[-1] == "noise: 2 texts"
-
-
-def test_seed_gives_same_clusters(cluster: Callable[..., Done]) -> None:
-    first, second = (cluster("docs.jsonl", "--k", "2", "--seed", "7", "--json") for _ in range(2))
-    assert first.out == second.out
 
 
 def test_stop_words_option_takes_none_or_a_file(cluster: Callable[..., Done]) -> None:
@@ -161,23 +126,6 @@ def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine
     assert list(values.values()).count(NAMES[0]) == 4
 
 
-def test_html_report_replaces_stdout(cluster: Callable[..., Done]) -> None:
-    done = cluster("docs.jsonl", "--k", "3", "--html", "page.html")
-    assert (done.code, done.out) == (0, "")
-    page = Path("page.html").read_text()
-    assert "<title>Clusters of docs.jsonl</title>" in page
-    assert NAMES[0] in page
-
-
-def test_clusters_without_texts_are_numbered(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
-    load(cli, model, engine_url, index_name)
-    _forget_text(engine_url, index_name)
-    done = cli("cluster", "--index", index_name, "--url", engine_url, "--json")
-    assert {(one["name"], one["text"]) for one in objects(done.out)} == {(f"cluster {n}", "") for n in range(3)}
-    shown = cli("cluster", "--index", index_name, "--url", engine_url).out.splitlines()
-    assert shown[:4] == ["cluster 0: 4 texts", *(f"  1.00000  {name}  " for name in ("d2", "d4", "d7"))]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -209,13 +157,3 @@ def test_bad_input_is_refused_with_remedy(
     assert done.code == 2
     assert message in done.err
     assert done.out == ""
-
-
-def _forget_text(url: str, index: str) -> None:
-    """Let the mapping no longer say which text was embedded."""
-    with open_engine(url) as engine:
-        state = engine.get_index(index)
-        assert state is not None
-        meta = state.mappings["_meta"]
-        del meta["es_sbert"]["fields"]["embedding"]["text"]
-        engine.put_mapping(index, {"_meta": meta})

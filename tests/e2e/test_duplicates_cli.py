@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import pytest
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import contents, open_engine, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, Hold
-from tests.terminal import run_in_terminal
 
 # The words of the tiny model; equal texts are near-duplicates of any model.
 TEXTS = ["a man plays guitar", "the cat sleeps", "a man plays guitar", "query passage", "the cat  sleeps ."]
@@ -55,13 +53,6 @@ def test_first_of_duplicates_in_a_file_is_kept(duplicates: Callable[..., Done]) 
     ]
 
 
-def test_keep_longest(duplicates: Callable[..., Done]) -> None:
-    # White space is nothing to the model, so the two have one vector.
-    write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps"}, {"text": "the  cat   sleeps"}, {"text": "a man"}])
-    done = duplicates("docs.jsonl", "--json", "--keep", "longest", *THRESHOLD)
-    assert groups(done.out) == {1: [("docs.jsonl:1", False, 1.0), ("docs.jsonl:2", True, 1.0)]}
-
-
 def test_html_report_replaces_stdout(duplicates: Callable[..., Done]) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     done = duplicates("docs.jsonl", "--id-field", "id", *THRESHOLD, "--html", "page.html")
@@ -71,16 +62,6 @@ def test_html_report_replaces_stdout(duplicates: Callable[..., Done]) -> None:
     assert "a man plays guitar" in page
     done = duplicates("docs.jsonl", "--id-field", "id", *THRESHOLD, "--html", "page.html", "--json")
     assert groups(done.out) == {1: [("d9", True, 1.0), ("d7", False, 1.0)]}
-
-
-def test_model_environment_variable_is_ignored_for_index(
-    cli: Cli, engine_url: str, index: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ES_SBERT_MODEL", "another")
-    assert cli("duplicates", "--index", index, "--url", engine_url).code == 0
-    for option, value in (("--model", "another"), ("--dimensions", "8")):
-        done = cli("duplicates", "--index", index, "--url", engine_url, option, value)
-        assert (done.code, "--model and --dimensions." in done.err) == (2, True)
 
 
 def test_keep_newest_by_date_field(duplicates: Callable[..., Done]) -> None:
@@ -108,13 +89,6 @@ def test_unparseable_dates_are_an_error(duplicates: Callable[..., Done], date: o
     done = duplicates("docs.jsonl", "--json", "--keep", "newest", "--date-field", "date")
     assert (done.code, done.out) == (2, "")
     assert message in done.err
-
-
-def test_no_near_duplicates_prints_nothing(duplicates: Callable[..., Done]) -> None:
-    write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps"}, {"text": "a man plays guitar"}])
-    done = duplicates("docs.jsonl", "--json", *THRESHOLD)
-    assert (done.code, done.out) == (0, "")
-    assert "0 near-duplicates of 0 texts among 2" in done.err
 
 
 def test_index_keeps_lowest_id_and_is_unchanged(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
@@ -193,36 +167,6 @@ def test_collapse_on_written_group_shows_one_hit_a_group_and_every_other_documen
     assert contents(engine_url, index)["d7"]["group"] == "d9"
 
 
-def test_terminal_shows_ten_groups_the_largest_first(model: Path, tmp_path: Path) -> None:
-    words = ["cat", "guitar", "query", "passage", "man", "mat", "the", "on", "a", "plays", "sleeps"]
-    texts = [word for number, word in enumerate(words) for _ in range(14 if number == 5 else 2)]
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    command = ["-m", "es_sbert", "duplicates", str(tmp_path / "docs.jsonl"), "--model", str(model), "--threads", "1"]
-    command += ["--precision", "fp32", *THRESHOLD]
-    run = run_in_terminal([sys.executable, *command], environment=dict(os.environ), columns=200, rows=100)
-    assert run.code == 0
-    rows = run.frames[-1].rows
-    assert [row for row in rows if row.startswith("group")][:2] == ["group 1: 14 texts", "group 2: 2 texts"]
-    assert len([row for row in rows if row.startswith("group")]) == 10
-    assert "  … and 3 more texts" in rows
-    assert "… and 1 more group: -o FILE writes all, --html FILE shows them" in rows
-    piped = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
-    assert piped.stdout.count("group ") == 11
-
-
-def test_cosines_below_the_threshold_are_explained(duplicates: Callable[..., Done]) -> None:
-    write_jsonl(Path("docs.jsonl"), [{"text": "the cat"}, {"text": "the cat the man"}, {"text": "the man"}])
-    cosines = sorted(
-        orjson.loads(line)["cosine"]
-        for line in duplicates("docs.jsonl", "--json", "--min-cosine", "-1").out.splitlines()
-    )
-    first = duplicates("docs.jsonl", "--json", "--min-cosine", "-1")
-    assert (len(cosines), "a near-duplicate of another one of its group" in first.err) == (3, False)
-    done = duplicates("docs.jsonl", "--min-cosine", f"{cosines[0] + 1e-4:.5f}")
-    assert done.out.splitlines()[0] == f"group 1: 3 texts, lowest cosine {cosines[0]:.5f} (a chain)"
-    assert f"1 group with cosines below --min-cosine {cosines[0] + 1e-4:.5f} (the lowest: {cosines[0]:.5f})" in done.err
-
-
 def test_two_commands_that_write_fields_at_once_both_own_theirs(
     cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:
@@ -244,19 +188,6 @@ def test_two_commands_that_write_fields_at_once_both_own_theirs(
         done = cli(*command, *where, field)
         assert done.code == 0, done.err
         assert f"{field} written to 0 documents" in done.err
-
-
-def test_knn_method_reports_recall_and_matches_exact(cli: Cli, engine_url: str, index: str) -> None:
-    arguments = ("--index", index, "--url", engine_url, "--json", "--min-cosine", "0.9")
-    exact = cli("duplicates", *arguments)
-    done = cli("duplicates", *arguments, "--method", "knn")
-    assert done.code == 0
-    assert done.out == exact.out != ""
-    assert "recall 100.0%" in done.err
-    assert "near-duplicates of 5 random documents, found exactly, are in the same group" in done.err
-    assert "among 5, found by kNN in" in done.err
-    done = cli("duplicates", *arguments, "--method", "knn", "--recall-sample", "0", "--neighbors", "1")
-    assert (done.out, "the recall was not measured" in done.err) == (exact.out, True)
 
 
 def kept_alive(arguments: list[str | Path], folder: Path, proxy: FaultyProxy, hold: Hold) -> subprocess.Popen[str]:
@@ -317,24 +248,6 @@ def test_resumes_after_sigkill_or_sigint(
     assert not state.exists()
     exact = cli("duplicates", "--index", index, "--json", "--url", es9_url, *THRESHOLD)
     assert done.out == exact.out != ""
-
-
-def test_interrupted_exact_comparison_leaves_no_file(
-    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
-) -> None:
-    index = fresh_index(es9_url)
-    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
-    load = ("--url", es9_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
-    assert cli("ingest", "--index", index, *load).code == 0
-    before = sorted(Path().iterdir())
-    hold = Hold(lambda: True)
-    with FaultyProxy(es9_url, always=hold, paths="/_search") as proxy:
-        arguments: list[str | Path] = ["duplicates", "--index", index, "-o", "out.jsonl", "--html", "page.html"]
-        process = kept_alive(arguments, Path(), proxy, hold)
-        out, err = stopped(process, signal.SIGINT, hold)
-    assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "Interrupted."
-    assert sorted(Path().iterdir()) == before
 
 
 @pytest.mark.parametrize(

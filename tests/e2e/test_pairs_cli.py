@@ -57,20 +57,6 @@ def test_all_pairs_of_a_file_match_brute_force(pairs: Callable[..., Done], model
     assert lines(Path("out.jsonl").read_text()) == found[:2]
 
 
-def test_html_report_replaces_stdout(pairs: Callable[..., Done]) -> None:
-    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
-    done = pairs("docs.jsonl", "--html", "page.html")
-    assert (done.code, done.out) == (0, "")
-    assert "<title>Most similar pairs of docs.jsonl</title>" in Path("page.html").read_text()
-    Path("other.txt").write_text("a man plays\nquery\n")
-    done = pairs("--between", "docs.jsonl", "other.txt", "--html", "page.html")
-    assert (done.code, done.out) == (0, "")
-    page = Path("page.html").read_text()
-    assert "<title>Most similar pairs of docs.jsonl and other.txt</title>" in page
-    assert "other.txt:2" in page
-    assert "Pair 1, margin " in page
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -90,25 +76,6 @@ def test_texts_are_identified_by_file_and_line(pairs: Callable[..., Done], name:
     )
     if name != "t.txt":  # an empty line of plain text is no record
         assert "1 left out: it has no text (first: " in done.err
-
-
-def test_repeated_texts_are_pairs_unless_distinct(pairs: Callable[..., Done]) -> None:
-    Path("t.txt").write_text("the cat sleeps\na man plays guitar\nthe cat sleeps\n")
-    [best, *_] = lines(pairs("t.txt", "--json").out)
-    assert (best["cosine"], best["first"]["id"], best["second"]["id"]) == (1.0, "t.txt:1", "t.txt:3")
-    done = pairs("t.txt", "--json", "--distinct")
-    [only] = lines(done.out)
-    assert (only["first"]["id"], only["second"]["id"]) == ("t.txt:1", "t.txt:2")
-    assert "1 left out: its text is identical to an earlier one (first: t.txt:3)" in done.err
-
-
-def test_unreadable_records_are_counted_and_first_named(pairs: Callable[..., Done]) -> None:
-    Path("t.jsonl").write_text('{"text":"the cat"}\n{"text":\n{"text":5}\n{"text":"a man"}\nnull\n')
-    done = pairs("t.jsonl")
-    assert done.code == 0
-    assert "1 pair of 2 texts" in done.err
-    assert "2 left out: the record cannot be read (first: t.jsonl:2: malformed JSON" in done.err
-    assert "1 left out: the text field text is a JSON number, not a string (first: t.jsonl:3)" in done.err
 
 
 def test_two_files_are_aligned_by_margin(pairs: Callable[..., Done]) -> None:

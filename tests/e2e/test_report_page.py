@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,43 +190,6 @@ def expect_accessible(tab: ReportPage) -> None:
     assert result.violations_count == 0, result.generate_report()
 
 
-def test_page_structure_for_screen_readers(open_report: OpenReport) -> None:
-    tab = open_report(duplicates())
-    expect(tab.page.locator("body")).to_match_aria_snapshot("""
-    - navigation "Skip links":
-      - link "Skip to the groups"
-      - link "Skip to the texts"
-    - banner:
-      - heading "Report of duplicates" [level=1]
-      - combobox "Theme"
-    - main:
-      - status
-      - search:
-        - searchbox "Find texts"
-      - region "Near-duplicates":
-        - heading "Near-duplicates" [level=2]
-        - list "Near-duplicates":
-          - listitem:
-            - button "Group 1 3 texts, lowest cosine 0.95123 The parcel has not arrived yet."
-      - region "Map":
-        - heading "Map" [level=2]
-        - group "Map controls":
-          - button "Zoom in"
-          - button "Zoom out"
-          - button "Zoom to selection" [disabled]
-          - button "Show all"
-        - application "Map of 6 texts"
-        - list "Legend"
-      - region "All groups":
-        - heading "All groups" [level=2]
-        - heading "Group 1" [level=3]
-        - list:
-          - listitem
-          - listitem
-        - heading "Group 2" [level=3]
-    """)
-
-
 def test_keyboard_moves_from_groups_to_members_to_search(open_report: OpenReport) -> None:
     tab = open_report(clusters())
     keyboard = tab.page.keyboard
@@ -261,25 +223,6 @@ def test_keyboard_moves_from_groups_to_members_to_search(open_report: OpenReport
     assert tab.focused() == "query"
 
 
-def test_map_works_by_keyboard(open_report: OpenReport) -> None:
-    tab = open_report(clusters())
-    whole = tab.map_pixels()
-    tab.page.locator("#map-canvas").focus()
-    tab.page.keyboard.press("+")
-    tab.page.keyboard.press("ArrowRight")
-    expect(tab.page.get_by_role("status")).to_have_text(re.compile(r"Text \d+ about .+ 25 texts, mean cosine 0\.650\."))
-    expect(tab.page.locator("#map-hover")).to_be_visible()
-    assert tab.map_pixels() != whole
-    tab.page.keyboard.press("Enter")
-    expect(tab.page.locator("#group-list [aria-pressed=true]")).to_have_count(1)
-    assert tab.focused() == "map-canvas"
-    tab.page.keyboard.press("Escape")
-    tab.page.keyboard.press("0")
-    expect(tab.page.locator("#group-list [aria-pressed=true]")).to_have_count(0)
-    tab.page.locator("#query").focus()
-    assert tab.map_pixels() == whole
-
-
 def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab = open_report(duplicates())
     box = tab.page.locator("#map-canvas").bounding_box()
@@ -311,37 +254,6 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab.page.locator("#zoom-all").click()
     tab.page.locator("#query").hover()
     assert tab.map_pixels() == whole
-
-
-def test_map_zooms_by_pinch(open_report: OpenReport) -> None:
-    tab = open_report(clusters(), has_touch=True)
-    box = tab.page.locator("#map-canvas").bounding_box()
-    assert box is not None
-    whole = tab.map_pixels()
-    middle, line = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    touch = tab.page.context.new_cdp_session(tab.page)
-    for apart in (20, 40, 80, 120):
-        points = [{"x": middle + way * apart, "y": line, "id": way + 1} for way in (-1, 1)]
-        name = "touchStart" if apart == 20 else "touchMove"
-        touch.send("Input.dispatchTouchEvent", {"type": name, "touchPoints": points})
-    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    assert tab.map_pixels() != whole
-    expect(tab.page.locator("#group-list [aria-pressed=true]")).to_have_count(0)
-    tab.page.locator("#zoom-all").click()
-    assert tab.map_pixels() == whole
-
-
-def test_group_selected_on_map_is_shown_in_list(open_report: OpenReport) -> None:
-    texts = [f"text {number}" for number in range(260)]
-    groups = [ReportGroup(str(number), (2 * number, 2 * number + 1), (0.9, 0.9)) for number in range(130)]
-    tab = open_report(report(ReportKind.PAIRS, texts, groups))
-    expect(tab.page.locator("#groups-count")).to_have_text("100 of 130 pairs listed.")
-    tab.page.get_by_role("searchbox").fill("text-259")
-    tab.page.locator("#found-list button").click()
-    expect(tab.groups.nth(129)).to_have_attribute("aria-pressed", "true")
-    expect(tab.page.locator("#groups-count")).to_have_text("130 of 130 pairs listed.")
-    tab.page.keyboard.press("Escape")
-    expect(tab.groups.nth(129)).to_be_focused()
 
 
 def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport) -> None:
@@ -391,28 +303,6 @@ def test_differing_words_are_marked_side_by_side(open_report: OpenReport) -> Non
     expect(tab.details.locator(".comparison").last).to_contain_text("identical texts")
 
 
-def test_all_pairs_show_a_comparison(open_report: OpenReport) -> None:
-    tab = open_report(pairs())
-    expect(tab.details.locator(".comparison")).to_have_count(3)
-    expect(tab.details.locator("del").last).to_have_text("I can't sign in.")
-    expect(tab.page.locator("#legend li")).to_have_text(["in a pair (4)", "in no pair (1)"])
-
-
-def test_texts_in_no_group_are_listed_from_the_legend(open_report: OpenReport) -> None:
-    tab = open_report(clusters())
-    whole = tab.map_pixels()
-    tab.page.get_by_role("button", name="in no cluster (10)").click()
-    assert tab.focused() == "found-heading"
-    expect(tab.page.locator("#found-heading")).to_have_text("Texts in no cluster")
-    expect(tab.page.locator("#found-list > li")).to_have_count(10)
-    expect(tab.page.locator("#found-list > li").first).to_contain_text("Text 750 about")
-    assert tab.map_pixels() != whole
-    tab.page.get_by_role("button", name="Close").click()
-    expect(tab.page.locator("#found")).to_be_hidden()
-    assert tab.focused() == "query"
-    assert tab.map_pixels() == whole
-
-
 def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
     groups = [
         ReportGroup(text, (number, (number + 1) % len(HOSTILE)), (0.5, 0.5), kept=number)
@@ -445,20 +335,6 @@ def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_rtl_texts_are_rendered_rtl(open_report: OpenReport) -> None:
-    tab = open_report(report(ReportKind.CLUSTERS, HOSTILE[-1:], [ReportGroup("1", (0,), (1.0,))]))
-    assert tab.page.locator("#details .text").evaluate("one => getComputedStyle(one).direction") == "rtl"
-
-
-def test_ids_are_shown_when_texts_are_unknown(open_report: OpenReport) -> None:
-    tab = open_report(report(ReportKind.DUPLICATES, ["", "", ""], [ReportGroup("1", (0, 2), (1.0, 0.96), kept=0)]))
-    expect(tab.page.locator("#notes")).to_contain_text("The texts are not known; their ids are shown.")
-    expect(tab.groups.first).to_contain_text("text-0")
-    expect(tab.details.locator(".side").last).to_contain_text("text-2")
-    tab.page.get_by_role("searchbox").fill("TEXT-1")
-    expect(tab.page.locator("#found-list > li")).to_have_count(1)
-
-
 def test_page_states_what_it_omits(open_report: OpenReport) -> None:
     tab = open_report(clusters(), {"max_texts": 200, "max_groups": 25})
     notes = tab.page.locator("#notes li")
@@ -485,43 +361,3 @@ def test_empty_report_is_a_valid_page(open_report: OpenReport, kind: ReportKind)
         tab.page.locator("#map-canvas").focus()
         tab.page.keyboard.press("+")
         expect_accessible(tab)
-
-
-def test_overlapping_points_are_listed_separately(open_report: OpenReport) -> None:
-    groups = [ReportGroup("same", (0, 1, 2), (1, 1, 1))]
-    tab = open_report(report(ReportKind.CLUSTERS, ["a", "b", "c"], groups, points=np.zeros((3, 2))))
-    tab.page.locator("#map-canvas").focus()
-    expect(tab.page.locator("#map-hover")).to_be_visible()
-    expect(tab.details.locator("ol > li")).to_have_count(3)
-
-
-def test_colors_follow_system_until_chosen(open_report: OpenReport) -> None:
-    tab = open_report(clusters(), color_scheme="dark")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    dark, dark_map = tab.page.evaluate(ground), tab.map_pixels()
-    tab.page.get_by_label("Theme").select_option("light")
-    light = tab.page.evaluate(ground)
-    assert (dark, light) == ("rgb(20, 23, 27)", "rgb(255, 255, 255)")
-    assert tab.map_pixels() != dark_map
-    tab.page.get_by_label("Theme").select_option("system")
-    assert tab.page.evaluate(ground) == dark
-    assert tab.map_pixels() == dark_map
-    tab.page.emulate_media(color_scheme="light")
-    tab.page.wait_for_function(f"{ground} === '{light}'")
-    tab.wait_for_other_pixels(dark_map)
-
-
-def test_page_has_no_animations(open_report: OpenReport) -> None:
-    tab = open_report(clusters(), reduced_motion="reduce")
-    moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
-    assert tab.page.evaluate(moving) == 0
-    assert tab.page.evaluate("document.getAnimations().length") == 0
-
-
-def test_selected_texts_are_printed(open_report: OpenReport) -> None:
-    tab = open_report(duplicates())
-    tab.groups.nth(1).click()
-    tab.page.emulate_media(media="print")
-    expect(tab.details.locator("del").first).to_be_visible()
-    expect(tab.page.locator("#groups")).to_be_hidden()
-    expect(tab.page.get_by_role("button")).to_have_text(["Group 1 (3)", "Group 2 (2)", "without near-duplicates (1)"])

@@ -23,7 +23,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
-from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.errors import UsageError
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
 
@@ -118,13 +118,6 @@ def test_groups_and_cosines_match_all_pairs(engine: Engine, index: str, tmp_path
     }
 
 
-def test_filter_applies_inside_knn_searches(engine: Engine, index: str, tmp_path: Path) -> None:
-    filter = {"term": {"even": True}}
-    found = search(engine, index, tmp_path / "state", filter=filter, neighbors=2)
-    assert named(found) == exact(engine, index, filter=filter) != []
-    assert found.compared == 60
-
-
 def test_many_copies_do_not_hide_other_near_duplicates(
     engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
@@ -136,17 +129,6 @@ def test_many_copies_do_not_hide_other_near_duplicates(
     assert named(found) == exact(engine, index, 0.97)
     [group] = [{name for name, _ in members} for _, members in named(found) if "copy000" in dict(members)]
     assert group >= {f"copy{number:03}" for number in range(70)} | {"near"}
-
-
-def test_lowest_id_is_kept_for_any_characters(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
-    ids = ["b", "a b", "a", 'a"b', "a\\b", "a!", "ä", "Z", "😀", "~"]
-    path = write_jsonl(tmp_path / "docs.jsonl", [{"id": one, "text": "the cat", "even": True} for one in ids])
-    load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
-    found = search(engine, index_name, tmp_path / "state")
-    assert named(found) == exact(engine, index_name)
-    assert list(found.texts.ids) == sorted(ids)
 
 
 def test_chunked_documents_match_by_best_chunks(
@@ -377,19 +359,6 @@ def test_transient_failures_are_retried(engine_url: str, index: str, tmp_path: P
         found = search(engine, index, tmp_path / "state")
         assert not proxy.faults
         assert named(found) == exact(engine, index)
-
-
-def test_invalid_searches_are_refused(es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
-    index = fresh_index(es9_url)
-    with open_engine(es9_url) as engine:
-        with pytest.raises(IndexMissing):
-            search(engine, index, tmp_path / "state")
-        engine.create_index(index, {})
-        with pytest.raises(IndexMismatch):
-            search(engine, index, tmp_path / "state")
-    for wrong in ({"min_cosine": 1.5}, {"neighbors": 0}, {"neighbors": 10_000}, {"sample": -1}):
-        with pytest.raises(UsageError):
-            DuplicateSearchSettings(**{"min_cosine": 0.9} | wrong)
 
 
 def test_foreign_checkpoint_is_left_alone(tmp_path: Path) -> None:

@@ -67,39 +67,6 @@ def test_error_page_passes_axe(page: SearchPage) -> None:
     expect_accessible(page)
 
 
-def test_page_structure_for_screen_readers(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="the light of stars")
-    expect(page.page.locator("body")).to_match_aria_snapshot("""
-    - link "Skip to the results"
-    - banner:
-      - heading "Semantic search" [level=1]
-      - search:
-        - searchbox "What are you looking for?"
-        - button "Search"
-        - combobox "Index"
-    - main:
-      - status: /Semantic. \\d+ found, 10 shown. Lexical. \\d+ found, 10 shown. Hybrid. \\d+ found, 10 shown./
-      - heading "Results for “the light of stars”" [level=2]
-      - region "Filters":
-        - group:
-          - group "topic":
-            - list:
-              - listitem:
-                - checkbox /Space \\d+/
-      - region "Semantic":
-        - heading "Semantic" [level=3]
-        - list:
-          - listitem:
-            - heading /.+/ [level=4]
-            - button /More like .+/
-      - region "Lexical"
-      - region "Hybrid"
-      - region "Map of the hits":
-        - listbox "Map of the hits":
-          - option /.+, cosine 0\\.\\d+, .+ hit/
-    """)
-
-
 def test_colors_follow_system_until_chosen(open_page: OpenPage, gateway: str, dated_index: str) -> None:
     page = open_page(gateway, color_scheme="dark")
     page.open(index=dated_index)
@@ -112,10 +79,3 @@ def test_colors_follow_system_until_chosen(open_page: OpenPage, gateway: str, da
     assert page.page.evaluate(ground) == light  # remembered
     page.page.get_by_label("Colors").select_option("system")
     assert page.page.evaluate(ground) == dark
-
-
-def test_reduced_motion_disables_animations(open_page: OpenPage, gateway: str, dated_index: str) -> None:
-    page = open_page(gateway, reduced_motion="reduce")
-    page.open(index=dated_index, q="stars")
-    moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
-    assert page.page.evaluate(moving) == 0

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
 from es_sbert.index.text_template import TextFieldError, TextTemplate
-from es_sbert.search import SemanticIndex
-from tests.gateway.ui.corpus import BOOK, HOSTILE, book_in
+from tests.gateway.ui.corpus import HOSTILE
 from tests.gateway.ui.search_page import SearchPage
 
 BY_ID = {document["id"]: document for document in HOSTILE}
@@ -54,28 +53,6 @@ def test_more_like_this_with_path_like_id(page: SearchPage, hostile_index: str) 
     expect(page.page.locator("#results-heading")).to_contain_text(odd["title"][:100])
     page.expect_done()
     assert page.found("like") == len(HOSTILE) - 1
-
-
-def test_very_long_document_is_found_with_all_others(page: SearchPage, hostile_index: str, es9_url: str) -> None:
-    with book_in(es9_url, hostile_index):
-        page.open(index=hostile_index, q="zeppelin sun")
-        assert str(BOOK["title"]) in page.titles("lexical").all_inner_texts()
-        assert page.found("lexical") > 1
-        assert page.found("hybrid") == len(HOSTILE) + 1
-
-
-def test_best_passage_is_highlighted(page: SearchPage, hostile_index: str, es9_url: str) -> None:
-    words = "live music"
-    page.open(index=hostile_index, q=words)
-
-    with SemanticIndex(hostile_index, es9_url) as index:
-        best = next(hit for hit in index.search(words, k=5) if hit.id == "passages")
-    assert best.passage is not None
-    assert "concert" in (best.passage.text or "")
-    hit = page.column("semantic").locator(".hits > li", has_text="Weather")
-    # Emoji before it count as one character each, as in Python.
-    expect(hit.locator("mark")).to_have_text((best.passage.text or "").removeprefix("😀 Weather. "))
-    expect(hit.locator(".cosine")).to_have_text(f"cosine {best.cosine:.3f}")
 
 
 WORDS = st.text(st.sampled_from("ab \t\n\x1c\x85\xa0\u2003\ufeff😀."), max_size=6)

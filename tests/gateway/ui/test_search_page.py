@@ -48,19 +48,6 @@ def test_lexical_and_semantic_results_side_by_side(page: SearchPage, dated_index
     expect(page.status).to_have_text(told)
 
 
-def test_lexical_hits_are_highlighted_and_have_cosines(
-    page: SearchPage, dated_index: str, oracle: SemanticIndex
-) -> None:
-    page.open(index=dated_index, q="the moon")
-
-    # Not "the", which has found most of the documents.
-    marked = page.column("lexical").locator("mark").all_inner_texts()
-    assert {word.lower() for word in marked} == {"moon"}
-    cosine = {hit.source["title"]: hit.cosine for hit in oracle.search("the moon", k=48)}
-    expected = [cosine[title] for title in page.titles("lexical").all_inner_texts()]
-    assert page.cosines("lexical") == pytest.approx(expected, abs=0.0006)
-
-
 def test_more_hits_button(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
     page.open(index=dated_index, q=QUERY)
     points = page.points.count()
@@ -102,49 +89,6 @@ def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_ind
     assert page.found("hybrid") == len(kept)
 
 
-def test_inapplicable_filters_are_reported(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="the light", **{"f.topic.keyword": "Space", "f.gone": "x", "f.year": "y"})
-
-    expect(page.status).to_contain_text("Filters ignored: gone, year.")
-    chosen = page.page.get_by_role("list", name="Active filters")
-    expect(chosen.locator("li", has_text="gone: x")).to_contain_text("ignored: not a filter of this index")
-    assert page.found("semantic") == sum(article["topic"] == "Space" for article in ARTICLES.values())
-    page.page.get_by_role("button", name="Remove filter year: y").click()
-    page.page.get_by_role("button", name="Remove filter gone: x").click()
-    expect(page.status).not_to_contain_text("ignored")
-    assert "gone" not in page.page.url
-
-
-def test_date_and_boolean_facets(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="the light")
-    dates = page.counts("published")
-    assert sum(dates.values()) == len(ARTICLES)
-    span, count = next(iter(dates.items()))
-    begin = re.fullmatch(r"(\d{4}) or later", span)  # the newest come first
-    assert begin, span
-
-    page.choose("published", span)
-    assert page.found("semantic") == count
-    assert min(ARTICLES[title]["year"] for title in page.titles("semantic").all_inner_texts()) >= int(begin[1])
-    page.choose("published", span)
-    page.choose("long", "true")
-    assert {ARTICLES[title]["long"] for title in page.titles("hybrid").all_inner_texts()} == {True}
-
-
-def test_outlier_does_not_collapse_a_facet(page: SearchPage, outlier_index: str) -> None:
-    page.open(index=outlier_index, q="light")
-
-    prices = page.counts("price")
-    assert prices == {"up to 19": 19, "20 to 29": 10, "30 to 49": 20, "50 to 69": 20, "70 to 79": 10, "80 and up": 22}
-    assert page.counts("stars") == {"1": 34, "2": 34, "3": 33}  # each value, as there are few
-    expect(page.facet("same")).to_have_count(0)  # nothing to choose
-    page.choose("price", "20 to 29")
-    assert page.found("hybrid") == 10
-    page.choose("price", "20 to 29")
-    page.choose("stars", "3")
-    assert page.found("hybrid") == 33
-
-
 def test_stale_map_never_replaces_newer_one(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     held: list[Route] = []
@@ -155,27 +99,6 @@ def test_stale_map_never_replaces_newer_one(page: SearchPage, dated_index: str) 
     with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/api/map")):
         page.page.get_by_role("button", name="Show more Lexical hits").click()
     expect(page.titles("lexical")).to_have_count(20)
-    expect(page.points).to_have_count(len(_shown(page)))
-
-
-def test_more_hits_while_another_column_is_slow(page: SearchPage, dated_index: str) -> None:
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        if route.request.headers["x-es-sbert"] != "off":
-            held.append(route)
-        else:
-            route.continue_()
-
-    page.page.route("**/_search", hold)
-    page.page.goto(f"{page.url}/ui/?index={dated_index}&q=the+light")
-    page.page.get_by_role("button", name="Show more Lexical hits").click()
-    expect(page.titles("lexical")).to_have_count(20)
-    assert len(held) == 2
-    for route in held:
-        route.continue_()
-    page.expect_done()
-    expect(page.titles("hybrid")).to_have_count(10)
     expect(page.points).to_have_count(len(_shown(page)))
 
 
@@ -222,37 +145,6 @@ def test_copied_request_finds_the_same_hits(
         assert [hit["_source"]["title"] for hit in answer.json()["hits"]["hits"]] == shown
 
 
-def test_map_is_navigable_by_keyboard(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="the light of stars")
-    shown = _shown(page)
-    assert page.points.count() == len(shown)
-    seen = {label.split(", cosine ")[0] for label in page.points.evaluate_all("all => all.map(p => p.ariaLabel)")}
-    assert seen == shown
-
-    selected = page.page.locator("#map-drawing [aria-selected='true']")
-    caption = page.page.locator("#map-caption")
-    expect(caption).to_contain_text(page.titles("semantic").first.inner_text())
-    expect(selected).to_have_attribute("aria-label", caption.inner_text())
-    page.points.last.hover()
-    expect(selected).to_have_attribute("aria-label", page.points.last.get_attribute("aria-label") or "")
-
-    page.page.locator("#map-drawing [tabindex='0']").focus()
-    focused = page.page.locator("#map-drawing :focus")
-    visited = {focused.get_attribute("aria-label")}
-    for key in ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"):
-        page.page.keyboard.press(key)
-        label = focused.get_attribute("aria-label")
-        assert label is not None
-        visited.add(label)
-        expect(caption).to_have_text(label)
-        expect(selected).to_have_attribute("aria-label", label)
-    assert len(visited) > 2
-
-    page.page.keyboard.press("Enter")
-    title = label.split(", cosine ")[0]
-    expect(page.page.locator(".hits > li:focus h4")).to_have_text(title)
-
-
 def test_keyboard_only_search(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index)
     expect(page.page.get_by_role("searchbox")).to_be_focused()
@@ -271,37 +163,6 @@ def test_keyboard_only_search(page: SearchPage, dated_index: str) -> None:
     page.page.keyboard.press("Enter")
     expect(page.status).to_have_text("Type what you are looking for.")
     assert page.page.title() == "Semantic search"
-
-
-def test_focus_moves_to_new_hits(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="stars", **{"f.topic.keyword": "Space"})
-    page.page.get_by_role("button", name="Remove filter topic: Space").press("Enter")
-    expect(page.facet("topic").get_by_role("checkbox", name="Space")).to_be_focused()
-    page.column("semantic").get_by_role("button", name="More like").first.press("Enter")
-    page.expect_done()
-    expect(page.page.locator("#results")).to_be_focused()
-
-
-def test_titles_are_not_repeated_in_texts(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="why do cats purr")
-    for column in COLUMNS:
-        for hit in page.column(column).locator(".hits > li").all():
-            title = hit.locator("h4").inner_text()
-            assert not hit.locator(".text").inner_text().startswith(title)
-    found = page.column("lexical").locator(".hits > li", has_text="Why cats purr")
-    assert {word.lower() for word in found.locator("h4 mark").all_inner_texts()} == {"cats", "purr"}
-
-
-def test_scores_are_explained(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="the light of stars")
-    for column, name in (("lexical", "BM25"), ("hybrid", "hybrid score")):
-        score = page.column(column).locator(".score").first
-        expect(score).to_have_text(re.compile(rf"^{name} [\d,]+\.\d\d$"))
-        expect(score).to_have_attribute("title", re.compile("within one search only"))
-        expect(page.column(column).locator(".note").first).to_contain_text("within one search only")
-    # The engine's score of a vector search is its cosine on another scale.
-    expect(page.column("semantic").locator(".score")).to_have_count(0)
-    expect(page.column("semantic").locator(".note").first).to_contain_text("1 is the closest, 0 unrelated")
 
 
 def test_start_page_suggests_queries_from_index(page: SearchPage, dated_index: str) -> None:
@@ -363,35 +224,6 @@ def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index:
     expect(page.views.filter(has_text="Lexical")).to_have_attribute("aria-pressed", "true")
 
 
-def test_map_point_leads_to_hit_in_another_column(page: SearchPage, dated_index: str) -> None:
-    page.page.set_viewport_size({"width": 400, "height": 800})
-    page.open(index=dated_index, q="the light of stars")
-    page.page.locator("#map-drawing .point.lexical").first.click()
-    expect(page.column("lexical").locator(".hits > li:focus")).to_be_visible()
-
-
-def test_wide_screen_shows_all_columns(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="the light of stars")
-    for column in COLUMNS:
-        expect(page.titles(column).first).to_be_in_viewport()
-    expect(page.facet("topic")).to_be_visible()
-    expect(page.views).to_have_count(0)
-
-    # The first hits are level, also where one summary takes two lines.
-    summary = page.column("lexical").locator(".summary")
-    summary.evaluate("element => { element.textContent = 'over 10,000 documents in 12,345 ms (engine 12,340 ms)'; }")
-    tops = [page.column(column).locator(".hits").evaluate("e => e.getBoundingClientRect().y") for column in COLUMNS]
-    assert tops == pytest.approx([tops[0]] * 3, abs=0.5)
-
-
-def test_rtl_and_long_texts_in_heading(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index, q="طلوع " * 100 + "!")
-    heading = page.page.locator("#results-heading bdi")
-    assert len(heading.inner_text()) < 160
-    for part in (heading, page.page.get_by_role("searchbox")):
-        assert part.evaluate("part => part.matches(':dir(rtl)')")
-
-
 def test_broken_response_stream_raises_request_failed(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index)
     said = page.page.evaluate("""async () => {
@@ -402,13 +234,6 @@ def test_broken_response_stream_raises_request_failed(page: SearchPage, dated_in
     }""")
     assert said[0] == "RequestFailed"
     assert "Check that it is running" in said[1]
-
-
-def test_text_too_long_for_model_still_searches_lexically(page: SearchPage, dated_index: str) -> None:
-    page.page.goto(f"{page.url}/ui/?index={dated_index}&q={'light%20' * 1700}")
-    expect(page.column("semantic").locator(".problem")).to_contain_text("the limit is 10,000")
-    expect(page.titles("lexical").first).to_be_visible()
-    page.refused = True
 
 
 def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opensearch_index: str) -> None:

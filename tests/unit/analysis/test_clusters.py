@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.metrics.pairwise import cosine_similarity
 
 import es_sbert.analysis.clusters as module
-from es_sbert.analysis import Clustering, ClusterMethod, cluster_texts
+from es_sbert.analysis import Clustering, cluster_texts
 from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_vectors
 from es_sbert.errors import UsageError
 from es_sbert.vectors import Vectors
@@ -52,13 +52,6 @@ def test_separated_groups_are_found(method: str) -> None:
     found = cluster_texts(vectors, method)
     assert (found.method, found.noise, len(found.clusters)) == (method, (), 4)
     assert same(found.labels, groups)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_clusters_ignore_vector_length(method: str) -> None:
-    vectors, groups = blobs()
-    lengths = np.random.default_rng(1).uniform(0.01, 100, (len(vectors), 1)).astype(np.float32)
-    assert same(cluster_texts(vectors * lengths, method).labels, groups)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -137,14 +130,6 @@ def test_communities_equal_sentence_transformers(
     assert all(cosine >= threshold for cluster in found.clusters for cosine in cluster.cosines)
 
 
-def test_community_center_comes_first() -> None:
-    angles = np.radians([0, 20, 40, 60, 200])
-    vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
-    found = cluster_texts(vectors, "communities", min_cosine=0.9, min_size=3)
-    assert found.clusters == (module.TextCluster((1, 0, 2), (1.0, 0.93969, 0.93969)),)
-    assert found.noise == (3, 4)
-
-
 def test_cosine_equal_to_threshold_joins_the_community() -> None:
     vectors = np.array([[1, 0], [0.6, 0.8]], np.float32)
     assert members(cluster_texts(vectors, "communities", min_cosine=0.6, min_size=2)) == [(0, 1)]
@@ -168,11 +153,6 @@ def test_silhouette_without_noise_equals_scikit_learn(seed: int, count: int, k: 
     else:
         reference = silhouette_score(vectors[inside].astype(np.float64), labels[inside], metric="cosine")
         assert found == pytest.approx(reference, abs=2e-5)
-
-
-def test_identical_texts_per_cluster_have_silhouette_1() -> None:
-    vectors = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
-    assert cluster_texts(vectors, k=3).silhouette == 1
 
 
 @pytest.mark.parametrize("method", WITH_K)
@@ -202,13 +182,6 @@ def test_one_text_is_a_cluster_or_noise(method: str) -> None:
     found = cluster_texts(np.ones((1, 3), np.float32), method)
     assert (members(found), found.noise) == (([(0,)], ()) if method in WITH_K else ([], (0,)))
     assert found.silhouette is None
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_identical_texts_are_one_cluster(method: str) -> None:
-    found = cluster_texts(np.ones((30, 3), np.float32), method)
-    assert members(found) == [tuple(range(30))]
-    assert (set(found.clusters[0].cosines), found.silhouette) == ({1.0}, None)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -250,11 +223,6 @@ def test_chunks_of_a_text_are_averaged_by_direction() -> None:
     found = cluster_texts(vectors, k=2, starts=starts)
     assert members(found) == [(0, 1), (2, 3)]
     assert found.clusters[0].cosines == (1.0, 1.0)
-
-
-def test_one_chunk_per_text_equals_no_starts() -> None:
-    vectors, _ = blobs(20)
-    assert cluster_texts(vectors, k=3, starts=np.arange(20)) == cluster_texts(vectors, k=3)
 
 
 def test_opposite_vectors_have_no_center() -> None:
@@ -301,7 +269,3 @@ def test_zero_and_non_finite_vectors_are_rejected(method: str) -> None:
         cluster_texts(np.array([[1, 0], [0, 0]], np.float32), method)
     with pytest.raises(UsageError, match="vector 0 is zero or holds a value that is not finite"):
         cluster_texts(np.array([[np.nan, 0], [0, 1]], np.float32), method)
-
-
-def test_methods_match_the_command_line() -> None:
-    assert list(ClusterMethod) == METHODS

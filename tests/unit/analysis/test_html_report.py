@@ -148,18 +148,7 @@ def test_points_are_scaled_without_distortion() -> None:
     np.testing.assert_allclose(shown, [[0, 0.375], [1, 0.375], [0.5, 0.625]], atol=1e-4)
 
 
-def test_identical_points_are_centered() -> None:
-    shown = points_of(page_data(report_bytes(report(["a", "b"], TWO, points=np.ones((2, 2), np.float32)))))
-    np.testing.assert_allclose(shown, 0.5, atol=1e-4)
-
-
 # What is on the page.
-
-
-def test_long_texts_are_shortened_and_counted() -> None:
-    data = page_data(report_bytes(report(["é" * 2001, "b" * 2000], TWO)))
-    assert (data["limit"], data["shortened"]) == (2000, [0])
-    assert [len(text) for text in data["texts"]] == [2000, 2000]
 
 
 def test_character_limit_decreases_with_total_length() -> None:
@@ -211,15 +200,6 @@ def test_page_has_the_first_groups() -> None:
     assert data["total"] == {"texts": 51, "groups": 50, "grouped": 51}
 
 
-def test_marks_show_where_texts_differ() -> None:
-    texts = ["The 😀 red car", "The 😀 blue car", "The 😀 red car", "", "x" * 3000, "x" * 2999 + " y"]
-    group = ReportGroup("1", (0, 1, 2, 3), (1, 0.9, 1, 0.9), kept=0)
-    long = ReportGroup("2", (4, 5), (1, 0.9), kept=4)
-    data = page_data(report_bytes(report(texts, [group, long], ReportKind.DUPLICATES)))
-    assert data["groups"][0]["marks"] == [None, [[6, 9], [6, 10], 1, 0], None, None]
-    assert data["groups"][1]["marks"] == [None, [[], [], 0, 1]]
-
-
 # Differing words.
 
 
@@ -243,19 +223,6 @@ def test_differing_words(first: str, second: str, parts: list[str], others: list
     diff = differing_words(first, second)
     assert [first[start:end] for start, end in diff.first] == parts
     assert [second[start:end] for start, end in diff.second] == others
-
-
-@given(st.text("ab .é\n", max_size=30), st.text("ab .é\n", max_size=30))
-def test_texts_are_equal_without_their_differing_words(first: str, second: str) -> None:
-    diff = differing_words(first, second)
-
-    def rest(text: str, spans: list[tuple[int, int]]) -> str:
-        for start, end in reversed(spans):
-            text = text[:start] + text[end:]
-        return re.sub(r"\s", "", text)
-
-    assert rest(first, diff.first) == rest(second, diff.second)
-    assert max(len(diff.first), len(diff.second)) <= diff.differences <= len(diff.first) + len(diff.second)
 
 
 # The map.
@@ -283,22 +250,6 @@ def test_map_projects_onto_the_directions_of_greatest_variance() -> None:
     assert name == "PCA"
     assert points.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1, atol=1e-5)
-
-
-@pytest.mark.usefixtures("no_umap")
-@pytest.mark.parametrize(("count", "dimensions"), [(0, 8), (1, 8), (2, 8), (3, 1), (40, 2)])
-def test_map_of_few_texts_is_finite(count: int, dimensions: int) -> None:
-    points, _ = map_points(normal(count, dimensions))
-    assert points.shape == (count, 2)
-    assert np.isfinite(points).all()
-    if count == 2:
-        assert np.abs(points[0] - points[1]).max() > 0.1
-
-
-def test_identical_texts_map_to_one_point() -> None:
-    points, name = map_points(np.repeat(normal(1), 40, axis=0) * np.linspace(1, 9, 40, dtype=np.float32)[:, None])
-    assert name == "PCA"
-    assert not points.any()
 
 
 @pytest.mark.usefixtures("no_umap")

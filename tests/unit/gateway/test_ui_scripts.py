@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.gateway.ui.page_routes import page_files
-from es_sbert.index.text_template import TITLE_FIELDS, TextFieldError, TextTemplate
+from es_sbert.index.text_template import TextFieldError, TextTemplate
 from tests.programs import program
 
 # Around words that the engine found.
@@ -64,11 +64,6 @@ def test_stop_words_and_single_letters_are_not_highlighted(call: Calls) -> None:
     }
     found = call("stopwords.js", "wordsToHighlight", [[query] for query in highlighted])
     assert dict(zip(highlighted, found, strict=True)) == highlighted
-
-
-@pytest.mark.parametrize("query", ["moon landing", "to be or not to be", "C", "日本の猫", "Windows 7", "😀", " "])
-def test_query_without_stop_words_is_highlighted_whole(call: Calls, query: str) -> None:
-    assert call("stopwords.js", "wordsToHighlight", [[query]]) == [None]
 
 
 def test_highlight_query_omits_stop_words(call: Calls) -> None:
@@ -177,52 +172,6 @@ def test_html_is_shown_as_it_is_embedded(call: Calls, html: str) -> None:
     assert runs == [{"text": embedded, "marked": False}]
 
 
-def test_html_that_is_embedded_with_its_tags_is_shown_with_them(call: Calls) -> None:
-    [title] = call("text.js", "titleOf", [[_hit({"title": "<i>A</i> &amp; B"}), FIELD]])
-    assert title["text"] == "<i>A</i> &amp; B"
-
-
-def test_joiners_are_shown_and_control_characters_are_not(call: Calls) -> None:
-    [shown] = call("text.js", "visible", [["می\u200cخواهم 👩\u200d🚀 \x1b\x9b"]])
-    assert shown == "می\u200cخواهم 👩\u200d🚀 \ufffd\ufffd"
-
-
-def test_titles_have_the_same_names_as_in_a_terminal(call: Calls) -> None:
-    assert call("text.js", "titleFields", [[TEXT_ALONE]]) == [list(TITLE_FIELDS)]
-
-
-def test_passages_and_titles_of_lists_are_shown(call: Calls) -> None:
-    field = FIELD | {"texts": ["title", "parts.text"], "parts": [["", "title"], [". ", "parts.text"]]}
-    source = {"title": ["Weather", "News"], "parts": [{"text": RAIN}, {"text": "Sun."}]}
-    [runs] = call("excerpts.js", "excerptRuns", [[_hit(source, inner_hits=_passage(40, 44)), field]])
-    assert [run["text"] for run in runs if run["marked"]] == ["Sun."]
-    [title] = call("text.js", "titleOf", [[_hit(source), field]])
-    assert title == {"text": "Weather\nNews", "field": "title"}
-
-
-def test_matches_are_marked_in_fully_highlighted_titles(call: Calls) -> None:
-    whole = _hit({"title": "Why cats purr"}, highlight={"title": [f"Why {ON}cats{OFF} purr"]})
-    part = _hit({"title": "Why cats purr. And when."}, highlight={"title": [f"Why {ON}cats{OFF} purr."]})
-
-    marked, plain = call("excerpts.js", "titleRuns", [[whole, FIELD], [part, FIELD]])
-
-    assert [run["text"] for run in marked if run["marked"]] == ["cats"]
-    assert plain == [{"text": "Why cats purr. And when.", "marked": False}]
-
-
-@pytest.mark.parametrize(
-    ("kind", "number", "text"),
-    [
-        ("countText", 1_234_567, "1,234,567"), ("durationText", 1234.56, "1,235 ms"),
-        ("cosineText", 0.54321, "0.543"), ("cosineText", -0.0001, "0.000"), ("cosineText", 1, "1.000"),
-        ("scoreText", 13.178, "13.18"), ("scoreText", 1319.9, "1,319.90"),
-        ("valueText", 1998, "1998"), ("valueText", 12_500, "12,500"), ("valueText", 0.10000000149011612, "0.1"),
-    ],
-)  # fmt: skip
-def test_number_formats(call: Calls, kind: str, number: float, text: str) -> None:
-    assert call("numbers.js", kind, [[number]]) == [text]
-
-
 WHOLE = {"kind": "number", "field": "n", "whole": True}
 FRACTIONS = {"kind": "number", "field": "n", "whole": False}
 DATES = {"kind": "date", "field": "d"}
@@ -262,16 +211,6 @@ def test_facet_values_have_labels_and_filters(
         assert call("queries.js", "filterOf", [[facet, [value]]]) == [query]
 
 
-def test_invalid_facet_values_are_rejected(call: Calls) -> None:
-    wrong = [(WHOLE, value) for value in ("x", "", "..", "1..x", "0x10", " 1")]
-    wrong += [(DATES, value) for value in ("1998", "..", "2000-13-01T00:00:00.000Z", f"{_at('2000-01-01')}..1")]
-    right = [(WHOLE, "-1.5e+3"), (WHOLE, "..0"), (DATES, f"{_at('2000-01-01')}.."), (TERMS, "")]
-
-    found = call("queries.js", "isValueOf", [list(pair) for pair in [*wrong, *right]])
-
-    assert found == [False] * len(wrong) + [True] * len(right)
-
-
 def test_example_queries_are_titles_or_first_sentences(call: Calls) -> None:
     hits = [
         _hit({"title": "sun" + "x" * 500}),
@@ -293,19 +232,3 @@ def test_example_queries_are_titles_or_first_sentences(call: Calls) -> None:
         " ".join(["word"] * 16),
         ("sun" + "x" * 500)[:80],
     ]
-
-
-def test_example_queries_have_no_tags(call: Calls) -> None:
-    hits = [
-        _hit({"title": "Paper &amp; <b>printers</b> in stock"}),
-        _hit({}, highlight={"text": ["<div class='x'><p>Dear &quot;team&quot;, it rains. <a href='https://exam"]}),
-        _hit({}, highlight={"text": ["<script>several words of code"]}),
-    ]
-    [examples] = call("examples.js", "exampleQueries", [[hits, OF_HTML]])
-    assert examples == ["Paper & printers in stock", 'Dear "team", it rains']
-
-
-def test_at_most_five_examples(call: Calls) -> None:
-    hits = [_hit({"title": f"Title of the document {number}"}) for number in range(24)]
-    [examples] = call("examples.js", "exampleQueries", [[hits, FIELD]])
-    assert len(examples) == 5
