@@ -58,8 +58,10 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # need it, not at once: a dozen of them run at the same time.
 os.environ.setdefault("ES_SBERT_ENGINE_JAVA_OPTS", "-XX:TieredStopAtLevel=1 -XX:-AlwaysPreTouch")
 
-# A change is judged by the same examples on every machine, however slow; `--hypothesis-profile explore` looks for more.
-hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+# A change is judged by the same examples on every machine, however slow. `make long` tries more of them, and
+# `--hypothesis-profile explore` looks for others.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.register_profile("long", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("steady")
 

@@ -53,6 +53,7 @@ def write_documents(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_adapt_compares_registers_and_refuses(
     tmp_path: Path, own_cache: None, registry: Path, cli: Cli, es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:

@@ -108,22 +108,6 @@ def test_document_rejected_by_mapping_is_dead_lettered(
     assert "yesterday" in letter["reason"]
 
 
-@pytest.mark.parametrize("rest", [', "text": ""', ', "text": "  "', ', "text": "\\n\\t"', ', "text": null', ""])
-def test_documents_without_text_are_skipped_and_counted(ingest: Callable[..., Done], rest: str) -> None:
-    Path("docs.jsonl").write_bytes(jsonl(*GOOD) + f'{{"id": "c"{rest}}}\n'.encode())
-    done = ingest("docs.jsonl", "--id-field", "id")
-    assert done.code == 0
-    assert (done.summary["read"], done.summary["indexed"], done.summary["skipped"]["empty"]) == (3, 2, 1)
-    assert "1  skipped: no text" in done.err
-    assert not Path("dead.jsonl").exists()
-
-
-def test_duplicate_document_is_skipped_and_counted(ingest: Callable[..., Done]) -> None:
-    Path("docs.jsonl").write_bytes(jsonl(*GOOD, GOOD[0]))
-    done = ingest("docs.jsonl", "--id-field", "id")
-    assert (done.code, done.summary["indexed"], done.summary["skipped"]["duplicate"]) == (0, 2, 1)
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [("e.jsonl", b""), ("e.csv", b""), ("e.csv", b"id,text\n"), ("e.txt.gz", gzip.compress(b"", mtime=0))],
@@ -274,12 +258,6 @@ def test_index_of_another_model_exits_2(ingest: Callable[..., Done], tmp_path: P
     assert "--model" in done.err
 
 
-def test_missing_index_exits_2(cli: Cli, es9_url: str) -> None:
-    done = cli("ingest", "--index", "test-no-such-index", "--url", es9_url)
-    assert done.code == 2
-    assert "there is no index 'test-no-such-index'" in done.err
-
-
 def _edit_manifest(bundle: Path) -> None:
     path = bundle / "es_sbert.json"
     path.write_text(path.read_text().replace('"max_tokens": 24', '"max_tokens": 20'))
@@ -332,10 +310,3 @@ def test_broken_model_folder_is_refused(
     assert (done.code, done.out) == (2, "")
     assert "Error: " in done.err
     assert not Path("dead.jsonl").exists()
-
-
-def test_missing_model_folder_is_refused(ingest: Callable[..., Done]) -> None:
-    Path("docs.jsonl").write_bytes(jsonl(*GOOD))
-    done = ingest("docs.jsonl", "--model", "./no/such/model")
-    assert (done.code, done.out) == (2, "")
-    assert "no/such/model" in done.err

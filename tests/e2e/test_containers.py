@@ -113,6 +113,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], fo
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_gateway_serves_from_a_read_only_file_system(
     es9_url: str, fresh_index: Callable[[str], str], cli: Cli, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_gateway_serves_from_a_read_only_file_system(
     httpx.delete(f"{es9_url}/{found[0]['index']}", trust_env=False).raise_for_status()
 
 
+@pytest.mark.long
 def test_watch_embeds_from_a_read_only_file_system(
     es9_url: str, fresh_index: Callable[[str], str], cli: Cli, tmp_path: Path
 ) -> None:

@@ -259,6 +259,7 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
         check(has_vectors=False)
 
 
+@pytest.mark.long
 def test_resumed_migration_and_rollback_lose_no_document(both: list[Indices], tmp_path: Path) -> None:
     """Both are killed once they have copied documents, and other programs write before each command."""
     _, at = both

@@ -133,6 +133,7 @@ def test_several_instances_serve_and_embed_with_keys_of_least_privileges(
         assert (json.loads(logged)["index"], len(json.loads(logged)["query_hash"])) == (first, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pattern", "lacking"), [(pattern, name) for pattern, names in privileges(key_request("gateway")).items()
                              for name in names])  # fmt: skip

@@ -120,33 +120,6 @@ def test_misspelt_field_is_refused_for_index_source(ingest: Callable[..., Done],
 
 
 @on_one_engine
-def test_mapped_field_may_be_missing_in_first_documents(
-    ingest: Callable[..., Done], engine_url: str, index: str
-) -> None:
-    with open_engine(engine_url) as engine:
-        engine.create_index(index, {"mappings": {"properties": {"subtitle": {"type": "text"}}}})
-    done = ingest(*write_source("jsonl", DOCUMENTS), "--id-field", "id", "--text-template", "{title} {subtitle}")
-    assert (done.code, done.summary["indexed"]) == (0, 20)
-    assert done.summary["missing_fields"] == {"subtitle": 20}
-    assert "all documents lack the text field subtitle, or have null in it" in done.err
-
-
-@on_one_engine
-def test_documents_missing_a_field_are_counted(ingest: Callable[..., Done]) -> None:
-    some = [{"id": n, "title": "a cat"} | ({"body": "a man"} if n > 3 else {"body": None}) for n in range(10)]
-    done = ingest(*write_source("jsonl", some), "--id-field", "id", *RIGHT)
-    assert (done.code, done.summary["indexed"], done.summary["missing_fields"]) == (0, 10, {"body": 4})
-    assert "4 documents lack the text field body" in done.err
-
-
-@on_one_engine
-def test_field_only_in_second_file_is_accepted(ingest: Callable[..., Done]) -> None:
-    write_jsonl(Path("a.jsonl"), [{"id": n, "title": "a cat"} for n in range(1200)])
-    write_jsonl(Path("b.jsonl"), [{"id": "b", "title": "a cat", "body": "a man"}])
-    assert ingest("a.jsonl", "b.jsonl", "--id-field", "id", "--dry-run", *RIGHT).code == 0
-
-
-@on_one_engine
 def test_misspelt_field_keeps_dead_letters_on_retry(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     bad = {"id": "x", "title": ["a string", 7], "body": "a man"}
     ingest(*write_source("jsonl", [*DOCUMENTS, bad]), "--id-field", "id", *RIGHT)
@@ -238,18 +211,6 @@ def test_pipe_is_read_once(ingest: Callable[..., Done], engine_url: str, index: 
     writer.join()
     assert done.summary["indexed"] == 20
     assert set(contents(engine_url, index)) == {document["id"] for document in DOCUMENTS}
-
-
-@on_one_engine
-def test_misspelt_field_in_pipe_is_refused(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
-    os.mkfifo("pipe.jsonl")
-    data = b"".join(orjson.dumps(document) + b"\n" for document in DOCUMENTS)
-    writer = threading.Thread(target=lambda: Path("pipe.jsonl").write_bytes(data))
-    writer.start()
-    done = ingest("pipe.jsonl", "--id-field", "id", *MISSPELT)
-    writer.join()
-    assert (done.code, state_of(engine_url, index)) == (2, None)
-    assert "Did you mean title?" in done.err
 
 
 class TestDryRun:

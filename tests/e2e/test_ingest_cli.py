@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import signal
@@ -16,7 +15,6 @@ from typing import Any
 
 import orjson
 import pytest
-import zstandard
 
 from tests.e2e.cli_support import Cli, Done
 from tests.e2e.scraping import scrape
@@ -38,16 +36,6 @@ def ingest(cli: Cli, model: Path, engine_url: str, index_name: str) -> Callable[
 
 def counts(done: Done) -> dict[str, Any]:
     return {name: done.summary[name] for name in COUNTS if done.summary[name]}
-
-
-def test_every_format_and_compression(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
-    Path("a.jsonl").write_bytes(b'{"id": 1, "text": "a man plays guitar"}\n')
-    Path("b.csv.gz").write_bytes(gzip.compress(b'id,text\n2,"the cat, on ""the"" mat"\n'))
-    Path("c.tsv.zst").write_bytes(zstandard.ZstdCompressor().compress(b'id\ttext\n3\t"a man\n'))
-    done = ingest("*.jsonl", "b.csv.gz", "c.tsv.zst", "--id-field", "id", "--json")
-    assert (done.code, counts(done)) == (0, {"read": 3, "indexed": 3})
-    texts = {key: source["text"] for key, source in contents(engine_url, index_name).items()}
-    assert texts == {"1": "a man plays guitar", "2": 'the cat, on "the" mat', "3": '"a man'}
 
 
 def test_reload_update_and_backfill(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
@@ -110,19 +98,6 @@ def test_model_defaults_to_that_of_the_index(
 
 def start(arguments: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
-
-
-def test_stdin_may_be_compressed(engine_url: str, index_name: str, model: Path, tmp_path: Path) -> None:
-    data = gzip.compress(b"".join(orjson.dumps(document) + b"\n" for document in sentences(30)))
-    process = start(
-        [*options(engine_url, index_name, model), "-", "--format", "jsonl", "--id-field", "id", "--json"],
-        stdin=subprocess.PIPE,
-        cwd=tmp_path,
-    )
-    out, err = process.communicate(data, timeout=120)
-    assert process.returncode == 0, err.decode()
-    assert orjson.loads(out)["indexed"] == 30
-    assert len(contents(engine_url, index_name)) == 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -220,6 +195,7 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert "\x1b" not in said
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_source_size(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:

@@ -224,12 +224,6 @@ def test_load_goes_on_without_metrics_if_their_port_is_in_use(cli: Cli) -> None:
     assert "The load goes on without metrics. Set --metrics to another port" in said
 
 
-def test_invalid_option_value_is_logged_as_event(cli: Cli) -> None:
-    done = cli("ingest", "--log-format", "json", "--bulk-bytes", "1")
-    [event] = [orjson.loads(line) for line in done.err.splitlines()]
-    assert (done.code, event["event"], event["error"]) == (2, "failed", "BadParameter")
-
-
 @pytest.mark.parametrize("address", ["", "x", "70000", "1.2.3.4", "host:", ":1", "a b:1", "[::1]", "-1"])
 def test_invalid_metrics_addresses_are_rejected(cli: Cli, address: str) -> None:
     done = cli("ingest", "--index", "docs", f"--metrics={address}", "no-such-file.txt")
@@ -240,12 +234,6 @@ def test_metrics_without_extra_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("ingest", "--index", "docs", "--metrics", "0", "no-such-file.txt")
     assert (done.code, "[metrics]" in done.err) == (2, True)
-
-
-def test_quiet_silences_events_but_not_errors(cli: Cli) -> None:
-    done = cli("ingest", "--index", "docs", "--quiet", "--log-format", "json", "no-such-file.txt")
-    [event] = [orjson.loads(line) for line in done.err.splitlines()]
-    assert event["event"] == "failed"
 
 
 def test_each_load_writes_a_report_document(

@@ -328,6 +328,7 @@ def test_commands_succeed_without_loss(engine: str, state: str, command: str, ma
     scene.assert_complete()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "state"),
     [(engine, state) for state in STATES for engine in (ENGINES if "held" in state else ("es9",))],

@@ -20,7 +20,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import AccessDenied
 from es_sbert.index.privileges import (
     ADOPT,
     ADVISE,
@@ -349,15 +348,6 @@ def test_doctor_reports_missing_cluster_privilege(desk: Desk) -> None:
     assert done.code == 1
     assert "FAIL  engine: " in done.out
     assert "the cluster privilege monitor" in done.out
-
-
-def test_denied_api_is_not_reported_as_missing(desk: Desk) -> None:
-    key = desk.server.api_key(cluster=["monitor"], index={"docs*": ["read"]})
-    with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
-        with pytest.raises(AccessDenied) as caught:
-            engine.request_api("/_security/role")
-        assert "cluster privilege" in caught.value.remedy
-        assert engine.request_api("/_no/such/api") is None
 
 
 class AtTheThirdRequest(LoadObserver):

@@ -27,7 +27,7 @@ from tests.conftest import free_port
 from tests.e2e.systemd_units import ROOT, ServiceManager, replace_all, substitutes, wait_for, write_program
 from tests.engine.secured import PASSWORD, Secured
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = [pytest.mark.long, pytest.mark.engine]
 _PAGE = (ROOT / "docs/production.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Programs of the system that the page uses, as they are.

@@ -15,7 +15,7 @@ import pytest
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import also_es8
@@ -116,25 +116,6 @@ def test_text_output_has_hits_on_stdout_and_summary_on_stderr(search: Search) ->
     assert re.search(r"^1 hit in \d+ ms \(hybrid, knn, ", single.err, re.MULTILINE)
 
 
-def test_fields_option_selects_source_fields(search: Search) -> None:
-    done = search("someone makes music", "-k", "2", "--fields", "language, gone")
-    # Of the musician with his band and of the man with a guitar.
-    assert {line.strip() for line in done.out.splitlines()[2::2]} == {"language: xx", "language: en"}
-    assert "no hit has the field 'gone'" in done.err
-    machine = search("someone makes music", "-k", "2", "--fields", "language", "--json")
-    assert [list(orjson.loads(line)["source"]) for line in machine.out.splitlines()] == [["language"]] * 2
-    refused = search("someone makes music", "--fields", "a,,b")
-    assert (refused.code, "empty name" in refused.err) == (2, True)
-
-
-def test_filter_is_applied_during_search(search: Search) -> None:
-    done = search("someone makes music", "-k", "3", "--filter", '{"term": {"language": "xx"}}', "--json")
-    hits = [orjson.loads(line) for line in done.out.splitlines()]
-    assert len(hits) == 3
-    assert hits[0]["id"] == "5"
-    assert {hit["source"]["language"] for hit in hits} == {"xx"}
-
-
 def test_show_body_sends_nothing_and_prints_valid_request(site: Site, search: Search) -> None:
     shown = search("a shot against an illness", "-k", "2", "--show-body")
     assert shown.code == 0, shown.err
@@ -146,24 +127,6 @@ def test_show_body_sends_nothing_and_prints_valid_request(site: Site, search: Se
         pasted = [hit["_id"] for hit in engine.search(site.index, orjson.loads(body))["hits"]["hits"]]
     sent = search("a shot against an illness", "-k", "2", "--json")
     assert pasted == [orjson.loads(line)["id"] for line in sent.out.splitlines()]
-
-
-def test_min_cosine_drops_distant_hits(search: Search) -> None:
-    every = [orjson.loads(line) for line in search("someone makes music", "--json").out.splitlines()]
-    least = every[2]["cosine"] + 1e-4
-    done = search("someone makes music", "--min-cosine", f"{least}", "--json")
-    near = [orjson.loads(line) for line in done.out.splitlines()]
-    assert [hit["id"] for hit in near] == [hit["id"] for hit in every[:2]]
-    # The engine computes them in another way, and the last digit, which is rounded, may differ.
-    assert [hit["cosine"] for hit in near] == pytest.approx([hit["cosine"] for hit in every[:2]], abs=2e-6)
-
-
-def test_like_option_finds_similar_documents(search: Search) -> None:
-    done = search("--like", "2", "-k", "1", "--json")
-    assert done.code == 0, done.err
-    assert orjson.loads(done.out)["id"] == "7"  # the vaccine and the injection
-    shown = search("--like", "2", "--show-body", "--json")
-    assert '"must_not"' in shown.out
 
 
 @also_es8
@@ -214,16 +177,3 @@ def test_index_of_another_model_is_refused(site: Site, search: Search, encoder: 
     assert "--vector-field" in done.err
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         SemanticIndex(site.foreign, site.url, encoder=encoder)
-
-
-def test_semantic_index_with_own_or_shared_encoder(site: Site, encoder: Encoder) -> None:
-    with SemanticIndex(site.index, site.url, device="cpu", precision="fp32") as index:
-        own = index.search("the price of food", k=2)
-    with SemanticIndex(site.index, site.url, encoder=encoder) as index:
-        lent = index.search("the price of food", k=2)
-        assert orjson.dumps(index.body("the price of food", k=2))
-    assert [hit.id for hit in own] == [hit.id for hit in lent]
-    assert own.hits[0].source["title"] == "Inflation makes groceries more expensive."
-    assert len(encoder.encode(["still open"])) == 1
-    with pytest.raises(UsageError, match="a model and an encoder cannot be combined"):
-        SemanticIndex(site.index, site.url, model="m", encoder=encoder)

@@ -115,39 +115,10 @@ def test_torch_is_not_installed(python: Path, tmp_path: Path) -> None:
     assert found.strip() == "None"
 
 
-def test_wheel_contains_mappings_and_exporters(python: Path, tmp_path: Path) -> None:
-    code = (
-        "from importlib.resources import files; import json, es_sbert.exporters.export_bundle\n"
-        "for engine in ('elasticsearch', 'opensearch'):\n"
-        "    json.loads((files('es_sbert.mappings') / engine / 'index.json').read_text())\n"
-        "print(es_sbert.exporters.__file__, (files('es_sbert') / 'py.typed').is_file())"
-    )
-    place, typed = _run(python, "-c", code, cwd=tmp_path).split()
-    assert "site-packages" in place
-    assert typed == "True"
-
-
 def test_python_in_checkout_finds_exporters(python: Path) -> None:
     """There it takes the checkout's folder, beside which mappings and exporters stand."""
     code = "import es_sbert.exporters.export_bundle, es_sbert.search; print(es_sbert.exporters.__file__)"
     assert _run(python, "-c", code, cwd=ROOT).strip() == str(ROOT / "exporters/__init__.py")
-
-
-def test_wheel_contains_recipes(python: Path, tmp_path: Path) -> None:
-    code = (
-        "from importlib.resources import files\n"
-        "print(*sorted(entry.name for entry in (files('es_sbert.training') / 'recipes').iterdir()))"
-    )
-    assert "quickstart.yaml stsb-cosent.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
-
-
-def test_wheel_contains_search_page(python: Path, tmp_path: Path) -> None:
-    code = (
-        "from importlib.resources import files\n"
-        "print(*sorted(entry.name for entry in (files('es_sbert.gateway.ui') / 'static').iterdir()))"
-    )
-    here = sorted(entry.name for entry in (ROOT / "es_sbert/gateway/ui/static").iterdir())
-    assert _run(python, "-c", code, cwd=tmp_path).split() == here
 
 
 @pytest.mark.parametrize(

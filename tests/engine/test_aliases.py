@@ -162,6 +162,7 @@ def test_the_routing_of_an_alias_limits_searches(tenants: Rolling, encoder: Enco
             assert len(index.search(TEXT, 20)) == 12
 
 
+@pytest.mark.long
 def test_the_filter_of_an_alias_of_a_data_stream_limits_searches(
     es9_full_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -310,12 +311,6 @@ def test_semantic_index_adds_and_deletes_through_an_alias(rolling: Rolling, enco
         for write in (lambda: pattern.add([{"text": "a"}]), lambda: pattern.delete("d0")):
             with pytest.raises(UsageError, match=r"one index only, not .*-\*"):
                 write()
-
-
-def test_create_opens_an_alias_of_several_indices(rolling: Rolling, encoder: Encoder) -> None:
-    with SemanticIndex.create(rolling.alias, rolling.engine, encoder=encoder) as index:
-        assert index.search(TEXT, 1).indices_without_field == ()
-        assert len(index.search(TEXT, 10)) == 6
 
 
 def test_load_by_alias_writes_no_document_that_an_older_index_holds(

@@ -113,7 +113,10 @@ def test_feature_table_has_all_features_and_builds() -> None:
         assert set(cells.values()) <= {"yes", "no"}
 
 
-@pytest.mark.parametrize("fixture", ["es9_full_url", "es9_url", "es8_url", "opensearch_url", "opensearch2_url"])
+@pytest.mark.parametrize(
+    "fixture",
+    [pytest.param("es9_full_url", marks=pytest.mark.long), "es9_url", "es8_url", "opensearch_url", "opensearch2_url"],
+)
 def test_feature_table_matches_real_builds(
     fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]
 ) -> None:

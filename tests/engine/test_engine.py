@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -82,12 +80,6 @@ def test_shard_states_count_nested_objects_and_what_an_alias_filters_out(engine:
         engine.shard_states(f"{index}-missing")
 
 
-def test_get_index_returns_none_for_missing_index(engine: Engine, index_name: str) -> None:
-    assert engine.get_index(index_name) is None
-    with pytest.raises(IndexMissing, match=index_name):
-        engine.count(index_name)
-
-
 def test_alias_is_resolved_unless_it_has_several_indices(
     engine: Engine, index: str, fresh_index: Callable[[str], str]
 ) -> None:
@@ -144,22 +136,6 @@ def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> N
     assert engine.mget_sources(index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
 
 
-def test_bulk_from_four_threads(engine: Engine, index: str) -> None:
-    start = threading.Barrier(4)
-
-    def load(thread: int) -> list[BulkItemResult]:
-        start.wait()
-        ids = range(thread * 250, thread * 250 + 250)
-        return engine.bulk(index, actions(*[({"index": {"_id": str(n)}}, {"n": n}) for n in ids]))
-
-    with ThreadPoolExecutor(4) as pool:
-        results = [result for part in pool.map(load, range(4)) for result in part]
-    assert all(result.ok for result in results)
-    engine.refresh(index)
-    assert engine.count(index) == 1000
-    assert engine.count(index, {"range": {"n": {"lt": 250}}}) == 250
-
-
 def test_invalid_bulk_raises_with_status(engine: Engine, index: str) -> None:
     with pytest.raises(RequestFailed) as caught:
         engine.bulk(index, b'{"nonsense": {"_id": "1"}}\n{}\n')
@@ -187,12 +163,6 @@ def test_documents_are_found_in_all_routings(engine: Engine, index_name: str, mo
         assert all({"_seq_no", "_primary_term", "_shard"} <= hit.keys() for hit in found.values())
     matching = multi_get(engine, index_name, [everything[0][0]], query={"term": {"_routing": everything[0][1]}})
     assert list(matching) == everything[:1]
-
-
-def test_search_error_carries_engine_reason(engine: Engine, index: str) -> None:
-    with pytest.raises(RequestFailed, match=r"unknown query \[foo\]") as caught:
-        engine.search(index, {"query": {"foo": {}}})
-    assert caught.value.status == 400
 
 
 def scanned(engine: Engine, name: str, **options: Any) -> Iterator[list[Json]]:
@@ -391,11 +361,6 @@ def test_scan_refuses_an_index_that_was_replaced(engine: Engine, index: str, los
     engine.bulk(index, numbered(10))
     with pytest.raises(IndexMismatch, match="was deleted or replaced while it was read"):
         list(pages)
-
-
-def test_scan_of_missing_index_raises(engine: Engine, index_name: str) -> None:
-    with pytest.raises(IndexMissing):
-        next(scan_index(engine, index_name, query={"match_all": {}}, source_includes=[]))
 
 
 def test_dropped_connection_raises_unreachable_or_status_0(es9_url: str, opensearch_url: str) -> None:

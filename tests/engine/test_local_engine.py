@@ -301,6 +301,7 @@ def test_killed_server_is_unlisted(home: Home, begun: Begun, server: dict[str, A
     assert home.servers(begun.port) == []
 
 
+@pytest.mark.long
 def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
     with home.start("up", NAME, "--port", str(port)) as process:
         assert process.stderr is not None
@@ -314,6 +315,7 @@ def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
     assert home.servers(port) == []
 
 
+@pytest.mark.long
 def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
     done = home.run("up", NAME, "--port", str(port), "--heap", "1k", code=2)
     assert done.stdout == ""
@@ -324,6 +326,7 @@ def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
     assert home.servers(port) == []
 
 
+@pytest.mark.long
 def test_server_start_timeout_stops_it(home: Home, port: int) -> None:
     done = home.run("up", NAME, "--port", str(port), "--timeout", "0.5", code=2)
     assert f"does not answer on port {port} after 0.5 s" in done.stderr
@@ -341,6 +344,7 @@ def test_port_used_by_another_engine_is_refused(home: Home, es9_url: str) -> Non
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_up_restarts_a_killed_node_and_down_purges_all(home: Home) -> None:
     port = free_ports(NODES)
     urls = [f"http://localhost:{port + number}" for number in range(NODES)]
@@ -429,7 +433,7 @@ def test_each_engine_finds_vector_with_filter(engine_url: str, index_name: str) 
     assert [hit["_id"] for hit in hits] == ["2", "0"]
 
 
-@pytest.mark.parametrize("fixture", ["es9_full_url", "es8_url", "opensearch_url"])
+@pytest.mark.parametrize("fixture", [pytest.param("es9_full_url", marks=pytest.mark.long), "es8_url", "opensearch_url"])
 def test_painless_is_available(fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]) -> None:
     url = request.getfixturevalue(fixture)
     index = fresh_index(url)
@@ -439,10 +443,12 @@ def test_painless_is_available(fixture: str, request: pytest.FixtureRequest, fre
     assert http(url, f"/{index}/_search", "POST", body)["hits"]["max_score"] == 21.0
 
 
+@pytest.mark.long
 def test_full_es9_answers_root_endpoint(es9_full_url: str) -> None:
     assert http(es9_full_url, "/")["version"]["number"] == ENGINES["es9"].version
 
 
+@pytest.mark.long
 def test_full_es9_reindexes(es9_full_url: str, fresh_index: Callable[[str], str]) -> None:
     source, copy = fresh_index(es9_full_url), fresh_index(es9_full_url)
     http(es9_full_url, f"/{source}/_doc/1?refresh=true", "PUT", {"n": 20})
@@ -477,6 +483,7 @@ def loaded(
     return load
 
 
+@pytest.mark.long
 def test_exact_search_on_full_es9(es9_full_url: str, loaded: Callable[[str], Cli]) -> None:
     done = loaded(es9_full_url)("dog", "--exact", "--json", "-k", "2")
     assert done.code == 0, done.err

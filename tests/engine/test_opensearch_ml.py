@@ -23,6 +23,8 @@ from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.long
+
 PAGE = Path(__file__).parents[2] / "docs/opensearch-ml.md"
 
 

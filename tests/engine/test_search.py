@@ -14,7 +14,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
+from es_sbert.errors import FeatureMissing, IndexMismatch, UsageError
 from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
@@ -184,38 +184,6 @@ def test_hits_omit_the_vector_from_source(flat: SemanticIndex, corpus: Corpus) -
     assert hit.cosine == pytest.approx(1.0, abs=1e-6)
     assert hit.source == {"group": 17, "title": "document 17"}
     assert hit.index == corpus.flat
-
-
-def test_invalid_filter_raises_request_failed(flat: SemanticIndex, corpus: Corpus) -> None:
-    with pytest.raises(RequestFailed, match="nonsense") as caught:
-        flat.search_vector(corpus.vectors[0], 1, filter={"nonsense": {}})
-    assert caught.value.status == 400
-
-
-def test_k_out_of_range_raises(flat: SemanticIndex, corpus: Corpus) -> None:
-    assert len(flat.search_vector(corpus.vectors[0], 10_000)) == COUNT
-    quantized = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
-    assert len(quantized.search_vector(corpus.vectors[0], 10_000)) == COUNT
-    for k in (0, 10_001):
-        with pytest.raises(UsageError, match=f"k is {k}"):
-            flat.search_vector(corpus.vectors[0], k)
-
-
-def test_oversampling_improves_recall_when_quantized(flat: SemanticIndex, corpus: Corpus) -> None:
-    quantized = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
-
-    def found(oversample: float) -> int:
-        """How many of the true neighbors come back."""
-        hits = 0
-        for vector in corpus.vectors[:QUERIES]:
-            truth = {hit.id for hit in flat.search_vector(vector, 10)}
-            hits += len(truth & {hit.id for hit in quantized.search_vector(vector, 10, oversample=oversample)})
-        return hits
-
-    assert found(1.0) <= found(10.0)
-    assert found(10.0) >= 0.95 * 10 * QUERIES
-    with pytest.raises(UsageError, match="oversample requires a quantized index type"):
-        flat.search_vector(corpus.vectors[0], oversample=2.0)
 
 
 def test_vector_of_wrong_length_raises(flat: SemanticIndex) -> None:

@@ -17,7 +17,6 @@ from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.rank_fusion import fuse_rankings
-from es_sbert.search.vector_query import SearchMethod
 from tests.conftest import also_es8, on_every_version
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of, unit_scores
@@ -59,16 +58,6 @@ def number(hit: Any) -> int:
     return int(hit.id.removeprefix("two-"))
 
 
-def test_min_cosine_with_filter(site: SampleIndices, one: SemanticIndex) -> None:
-    values = cosines(site.query(TEXT), site.v)
-    least = best(values, 40)[-1] - 1e-4
-    keep = [row for row in range(COUNT) if row % 10 in (1, 3) and values[row] >= least]
-    result = one.search(TEXT, COUNT, filter={"terms": {"group": [1, 3]}}, min_cosine=least)
-    assert [hit.cosine for hit in result] == pytest.approx(best(values, COUNT, keep), abs=CLOSE)
-    assert {number(hit) for hit in result} == set(keep)
-    assert result.total == len(keep)
-
-
 def test_multiple_indices_are_searched_as_one(site: SampleIndices) -> None:
     """One of them is quantized, the other is not."""
     values = cosines(site.query(TEXT), site.v)
@@ -77,13 +66,6 @@ def test_multiple_indices_are_searched_as_one(site: SampleIndices) -> None:
     assert [hit.cosine for hit in result] == pytest.approx(best(np.concatenate([values, values]), 20), abs=CLOSE)
     assert {hit.index for hit in result} == {site.one, site.two}
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
-
-
-def test_alias_of_several_indices(site: SampleIndices) -> None:
-    alias = f"{site.one}-both"
-    site.engine.update_aliases([{"add": {"index": name, "alias": alias}} for name in (site.one, site.two)])
-    with open_at(site, alias) as both:
-        assert {hit.index for hit in both.search(TEXT, 20)} == {site.one, site.two}
 
 
 def test_alias_filter_applies_to_every_search(site: SampleIndices) -> None:
@@ -277,12 +259,6 @@ def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIn
     assert all(answer["hits"]["hits"] for answer in answers)
 
 
-def test_custom_lexical_query(site: SampleIndices, one: SemanticIndex) -> None:
-    result = one.hybrid(TEXT, 50, lexical={"term": {"text": "cat"}}, depth=COUNT)
-    for hit in result:
-        assert (hit.lexical is not None) == ("cat" in text_of(number(hit)).split())
-
-
 @pytest.mark.parametrize("text", ["", " \n", "x" * 100_001])
 def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
     for search in (one.search, one.hybrid, one.body, one.hybrid_bodies):
@@ -403,44 +379,6 @@ def test_wrong_arguments_of_opening_are_named(site: SampleIndices) -> None:
             _refused(name, value, partial(SemanticIndex.create, name="unused", engine=site.engine))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 0}, "k is 0"),
-        ({"k": 10_001}, "k is 10001"),
-        ({"filter": {}}, "the filter must be a JSON object with one query"),
-        ({"fliter": {"match_all": {}}}, "unknown option: fliter"),
-        ({"min_cosine": 1.5}, "minimum cosine is 1.5"),
-        ({"oversample": 2.0}, "oversample requires a quantized index type"),
-        ({"offset": -1}, "offset and size must not be negative, but are -1"),
-    ],
-)
-def test_invalid_search_options_raise(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
-    for search in (one.search, one.hybrid):
-        with pytest.raises(UsageError, match=message):
-            search(TEXT, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fusion": "rrf"}, "unknown option: fusion"),
-        ({"weights": (0.0, 1.0)}, "the semantic weight must be above 0 and finite, not 0"),
-        ({"weights": (1.0, float("nan"))}, "the lexical weight must be above 0 and finite, not nan"),
-        ({"depth": 5}, "depth is 5"),
-        ({"depth": 20_000}, "depth is 20000"),
-        ({"lexical_fields": []}, "a keyword query needs at least one field"),
-        ({"lexical_fields": ["text"], "lexical": {"match_all": {}}}, "lexical and lexical_fields cannot be combined"),
-        ({"lexical": {}}, "the lexical query must be a JSON object"),
-        ({"sort": ["number"]}, "does not support sort or aggregations"),
-        ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "does not support sort or aggregations"),
-    ],
-)
-def test_invalid_hybrid_options_raise(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        one.hybrid(TEXT, 10, **options)
-
-
 def test_engine_rejections_raise_request_failed(site: SampleIndices, one: SemanticIndex) -> None:
     for how in ({"filter": {"nonsense": {}}}, {"sort": ["no_such_field"]}):
         with pytest.raises(RequestFailed, match=r"nonsense|no_such_field"):
@@ -449,8 +387,3 @@ def test_engine_rejections_raise_request_failed(site: SampleIndices, one: Semant
         one.hybrid(TEXT, lexical={"nonsense": {}})
     with pytest.raises(IndexMismatch, match="no vector field 'x'"):
         open_at(site, site.one, vector_field="x")
-
-
-def test_result_reports_search_method(site: SampleIndices, one: SemanticIndex) -> None:
-    assert one.search(TEXT, 1).method is SearchMethod.KNN
-    assert one.hybrid(TEXT, 1).method is SearchMethod.KNN

@@ -9,23 +9,19 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 import pytest
 
 from es_sbert.cli.main import main
 from es_sbert.config import EngineSettings
-from es_sbert.dashboards.build_dashboards import build_saved_objects
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
-from es_sbert.mappings import read_body
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import delete_index
-from tests.dashboards.visualizations import request, search_source
 from tests.engine.ingest_support import open_engine
 from tests.gateway import patient
 from tests.gateway.articles import MEANT, QUERY, articles, ingest_articles
@@ -212,16 +208,6 @@ def test_drill_down_never_raises_a_count(calibrated: Calibrated) -> None:
             assert total(drilled) == counts.get(topic, 0), (text, topic)
 
 
-def test_option_of_gateway_and_request_replace_the_value(calibrated: Calibrated) -> None:
-    strict = SemanticSettings(min_cosine=0.99)
-    settings = GatewaySettings(upstream=EngineSettings(url=calibrated.engine), semantic=strict)
-    with served(create_app(settings)) as gateway:
-        assert total(calibrated.discover(kql(QUERY), gateway=gateway)) == 0
-    own = {"match": {"semantic": {"query": QUERY, "min_cosine": 0.99}}}
-    assert total(calibrated.discover(own)) == 0
-    assert total(calibrated.discover({"match": {"semantic": {"query": QUERY, "min_cosine": -1}}})) == COUNT
-
-
 def test_value_goes_with_the_text_that_it_was_measured_for(calibrated: Calibrated) -> None:
     with open_engine(calibrated.engine) as engine:
         state = engine.get_index(calibrated.index)
@@ -233,39 +219,3 @@ def test_value_goes_with_the_text_that_it_was_measured_for(calibrated: Calibrate
     assert meta.changed(index_type="int8_hnsw").min_cosine == calibrated.min_cosine
     assert meta.changed(text="{title}").min_cosine is None
     assert meta.changed(fingerprint="0" * 64).min_cosine is None
-
-
-def test_installed_view_keeps_vectors_out_of_documents(calibrated: Calibrated) -> None:
-    with open_engine(calibrated.engine) as engine:
-        bundle = build_saved_objects(engine, calibrated.index, searches="test-none", reports="test-none")
-    assert bundle.uncalibrated == ()
-    hidden = [one["value"] for one in orjson.loads(bundle.view.attributes["sourceFilters"])]
-    # As OpenSearch Dashboards sends it (`getSourceFiltering`); Kibana asks for all fields but these.
-    found = calibrated.discover({"match_all": {}}, _source={"excludes": hidden})
-    assert len(found["hits"]["hits"]) == COUNT
-    assert not any("embedding" in hit["_source"] for hit in found["hits"]["hits"])
-    assert all(hit["_source"]["embedding_meta"]["tokens"] for hit in found["hits"]["hits"])
-
-
-def test_query_on_the_load_dashboard_fails_in_no_panel(calibrated: Calibrated) -> None:
-    """The dashboard sends it to the index and to the reports of loads, which have no vectors."""
-    reports = f"{calibrated.index}-loads"
-    relevant = total(calibrated.discover(kql(QUERY)))
-    try:
-        with open_engine(calibrated.engine) as engine:
-            engine.create_index(reports, read_body("common/loads"))
-            bundle = build_saved_objects(engine, calibrated.index, searches="test-none", reports=reports)
-        patterns = {saved.id: saved.attributes["title"] for saved in bundle.objects if saved.type == "index-pattern"}
-        charts = [saved for saved in bundle.objects if saved.type == "visualization"]
-        for chart in charts:
-            pattern = patterns[chart.references[0]["id"]]
-            own = search_source(chart)["query"]["query"]
-            must = [{"query_string": {"query": own, "analyze_wildcard": True}}] if own else []
-            query = {"bool": {"must": must, "filter": [kql(QUERY)], "should": [], "must_not": []}}
-            path = quote(pattern, safe="*")  # as OpenSearch Dashboards encodes it
-            answer = patient.post(f"{calibrated.gateway}/{path}/_search", json=request(chart) | {"query": query})
-            assert answer.status_code == 200, (chart.title, answer.text)
-            assert total(answer.json()) == (0 if pattern == reports else relevant), chart.title
-        assert {patterns[chart.references[0]["id"]] for chart in charts} > {reports}
-    finally:
-        delete_index(calibrated.engine, reports)

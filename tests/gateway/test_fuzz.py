@@ -22,7 +22,7 @@ from tests.gateway.serving import gateway
 from tests.gateway.wire import Answer, send
 from tests.tiny import HIDDEN
 
-MANY = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 JSON = (("content-type", "application/json"),)
 
 
@@ -280,7 +280,7 @@ def asks(value: Any) -> bool:
     )
 
 
-@settings(MANY, max_examples=150)
+@MANY
 @given(body=asking_bodies)
 def test_semantic_searches_are_rewritten_to_native_queries(url: str, engine: Engine, body: dict[str, Any]) -> None:
     answer = send(url, Request("POST", "/meant/_search", JSON, orjson.dumps(body)))

@@ -180,7 +180,14 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("who", "asked"), REFUSED, ids=str)
+@pytest.mark.parametrize(
+    ("who", "asked"),
+    # Each kind of caller, index and request, though not each of each: that is the long run.
+    [
+        pytest.param(*case, marks=() if number % 5 == 0 else pytest.mark.long, id=f"{case[0]} {case[1]}")
+        for number, case in enumerate(REFUSED)
+    ],
+)
 def test_unauthorized_caller_gets_engines_own_error(
     through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None], who: str, asked: Asked
 ) -> None:

@@ -55,13 +55,6 @@ def manifest(kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-def test_the_page_names_every_file_and_no_other() -> None:
-    named = set(re.findall(r"examples/deploy/[\w./@-]*\w", PAGE))
-    files = {str(path.relative_to(ROOT)) for path in DEPLOY.rglob("*") if path.is_file()}
-    assert {name for name in named if (ROOT / name).is_file()} == files
-    assert all((ROOT / name).exists() for name in named)
-
-
 # systemd
 
 
@@ -247,26 +240,12 @@ def test_alerts_and_panels_use_metrics_that_exist() -> None:
         assert used <= _EXPOSED, expression
 
 
-def test_alerts_use_the_jobs_of_the_scrape_configuration() -> None:
-    scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    jobs = {job["job_name"] for job in scrape["scrape_configs"]}
-    used = {job for rule in rules() for job in re.findall(r'job="([^"]+)"', rule["expr"])}
-    assert used == jobs
-    assert scrape["rule_files"] == ["alerts.yml"]
-
-
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
     promtool, folder = tool("promtool"), DEPLOY / "prometheus"
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"],
                     ["check", "config", "--syntax-only", "prometheus.yml"]):  # fmt: skip
         done = check(promtool, *command, folder=folder)
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_dashboard_panels_have_ids_and_places_of_their_own() -> None:
-    ids = [panel["id"] for panel in panels()]
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
-    assert len(set(ids)) == len(set(places)) == len(ids)
 
 
 def test_members_of_meta_from_a_newer_version_are_ignored() -> None:

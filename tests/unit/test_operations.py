@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
@@ -18,7 +15,6 @@ from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.load_metrics import LoadMetrics, read_metrics_address
 from es_sbert.ingest.progress import ProgressSnapshot
-from tests.docs import help_text
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -88,37 +84,6 @@ def test_documented_events_match_the_logged_ones() -> None:
     extra = {"crashed", "log"}  # made by the formatter
     documented = {name for name in first_columns(section("Monitoring")) if not name.startswith("es_sbert_")}
     assert documented == recorded | extra
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-def test_prometheus_files_are_valid_and_use_existing_metrics() -> None:
-    scrape, rules = (yaml.safe_load(text) for text in blocks("yaml"))
-    assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["loader.example:9464"]
-    found: list[dict[str, Any]] = [rule for group in rules["groups"] for rule in group["rules"]]
-    assert len({rule["alert"] for rule in found}) == len(found) >= 4
-    for rule in found:
-        assert set(rule) == {"alert", "expr", "for", "annotations"}
-        assert re.fullmatch(r"\d+[smh]", rule["for"])
-        used = set(re.findall(r"es_sbert_\w+", rule["expr"]))
-        assert used
-        assert used <= set(samples()), rule["expr"]
-        assert rule["expr"].count("(") == rule["expr"].count(")")
-
-
-def test_systemd_unit_uses_existing_options() -> None:
-    [text] = blocks("ini")
-    unit = configparser.ConfigParser(strict=True, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read_string(text)
-    service = unit["Service"]
-    known = set(re.findall(r"--[a-z-]+", help_text("ingest")))
-    assert set(re.findall(r"--[a-z-]+", service["ExecStart"])) <= known
-    default = re.search(r"--retry-seconds .*?default: ([\d.]+)", help_text("ingest"), re.DOTALL)
-    assert default is not None
-    assert float(service["TimeoutStopSec"]) > float(default[1])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from es_sbert.cli.logs import configure_logging, log_error
-from es_sbert.cli.main import cli, main
+from es_sbert.cli.main import cli
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.cli.setting_names import as_options, known_settings, option_of, with_options
 from es_sbert.config import EngineSettings
@@ -162,22 +162,6 @@ def test_no_message_of_the_library_names_an_option() -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("literal", "found"),
-    [
-        ('"Leave --pooling out."', True),
-        ('f"Name one: `{name}`, or --index {name}"', True),
-        ('"Use `--dimensions`."', True),
-        ('f"Run `es-sbert ingest --index {name}`."', False),
-        ('f"Remove it: `{down} --purge`"', False),
-        ('["es-sbert", "--model", name]', False),
-    ],
-)
-def test_the_search_for_options_finds_them(literal: str, found: bool) -> None:
-    texts = [text for _, text in _literals(ast.parse(f"x = {literal}"))]
-    assert any(map(_names_an_option, texts)) is found
-
-
 def _encoder() -> object:
     return Encoder("all-MiniLM-L6-v2", device="gpu")
 
@@ -213,13 +197,6 @@ def test_an_error_names_the_setting_in_python_and_the_option_on_the_command_line
     shown = capsys.readouterr().err
     assert on_command_line in shown
     assert in_python not in shown
-
-
-def test_the_command_line_names_the_option_of_a_wrong_device(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["encode", __file__, "-o", "unused.npy", "--device", "gpu"])
-    assert ended.value.code == 2
-    assert "--device gpu" in capsys.readouterr().err
 
 
 def test_json_logs_messages_and_reports_name_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,15 +253,3 @@ def test_every_setting_that_a_message_names_is_known() -> None:
                 if is_meant and option_of(name) is None:
                     unknown.add((place, name))
     assert unknown == _NOT_SETTINGS
-
-
-def test_every_setting_with_a_value_of_a_message_is_known() -> None:
-    names = {
-        node.args[0].value
-        for tree in _library().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setting_text"
-        if isinstance(node.args[0], ast.Constant)
-    }
-    assert len(names) > 10
-    assert not {name for name in names if option_of(str(name)) is None}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from elasticsearch import AsyncElasticsearch, Elasticsearch
 from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_elasticsearch import (
     AsyncDenseVectorStrategy,
     AsyncElasticsearchStore,
@@ -23,7 +21,6 @@ from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.ingest_support import load
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
-from tests.model_kinds import KINDS, write_model_kinds
 
 METADATA = [{"language": language} for language, _ in ARTICLES]
 
@@ -37,13 +34,6 @@ def url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield write_model_kinds(tmp_path_factory.mktemp("models"))
-
-
 def test_encoder_implements_embeddings_interface(encoder: Encoder) -> None:
     for name in ("embed_documents", "embed_query", "aembed_documents", "aembed_query"):
         assert asyncio.iscoroutinefunction(getattr(Encoder, name)) is asyncio.iscoroutinefunction(
@@ -52,31 +42,6 @@ def test_encoder_implements_embeddings_interface(encoder: Encoder) -> None:
     # For code that asks for the type instead of calling.
     Embeddings.register(Encoder)
     assert isinstance(encoder, Embeddings)
-
-
-def test_in_memory_vector_store(encoder: Encoder) -> None:
-    store = InMemoryVectorStore(encoder)
-    store.add_texts(TEXTS)
-    assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
-    [nearest] = asyncio.run(store.asimilarity_search("the price of shares", k=1))
-    assert nearest.page_content == TEXTS[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_store_finds_what_each_kind_of_model_ranks_first(kinds: dict[str, str], kind: str) -> None:
-    """Documents and queries are embedded by two networks of a pair, of which the query alone loads one."""
-    texts, question = ["a man plays guitar", "the cat sleeps on the mat", "query passage"], "the cat on a mat"
-    with Encoder(kinds[kind], precision="fp32", threads=1) as encoder:
-        vectors, query = encoder.encode(texts, "document"), encoder.encode(question, "query")
-    expected = vectors @ query / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
-    with Encoder(kinds[kind], precision="fp32", threads=1) as encoder:
-        assert np.allclose(encoder.embed_query(question), query)
-        assert encoder.is_open("document") is (kind != "pair")
-        store = InMemoryVectorStore(encoder)
-        store.add_texts(texts)
-        found = store.similarity_search_with_score(question, k=3)
-    assert [text.page_content for text, _ in found] == [texts[number] for number in np.argsort(-expected)]
-    assert [score for _, score in found] == pytest.approx(sorted(expected, reverse=True), abs=1e-5)
 
 
 def test_vector_store_creates_its_index(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
@@ -100,20 +65,6 @@ def test_async_vector_store(url: str, encoder: Encoder, fresh_index: Callable[[s
             assert [document.page_content for document in found] == [TEXTS[0], TEXTS[2]]
 
     asyncio.run(check())
-
-
-def test_vector_store_on_passage_index(url: str, encoder: Encoder, fill: Fill) -> None:
-    """The store needs the name of the vector inside each passage, and gives whole documents."""
-    index = fill(url, passages=("32",))
-    with Elasticsearch(url) as client:
-        store = ElasticsearchStore(
-            index,
-            client=client,
-            embedding=encoder,
-            strategy=DenseVectorStrategy(),
-            vector_query_field="embedding.vector",
-        )
-        assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
 
 
 @pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])

@@ -106,6 +106,7 @@ def test_documents_of_one_id_with_different_routings_are_different_documents(
         assert source["parts_meta"]["text_hash"] == text_hash(f"{source['title']}. {source['text']}")
 
 
+@pytest.mark.long
 def test_alias_of_data_streams_uses_the_newest_index(es9_full_url: str, tiny: Path, tiny_encoder: Encoder) -> None:
     """Also after a rollover. OpenSearch has no such aliases."""
     stream, other, alias = (f"{kind}-{uuid.uuid4().hex[:12]}" for kind in ("stream", "stream", "alias"))
