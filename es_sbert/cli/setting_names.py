@@ -15,12 +15,12 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "accept_disagreement", "backend", "baseline", "block_writes", "ca_certs", "card", "columns", "data", "database",
+    "accept_disagreement", "backend", "block_writes", "ca_certs", "card", "columns", "data", "database",
     "database_file", "date_field", "dead_letters", "decimal", "delimiter", "device", "dimensions", "documents",
     "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "generator", "heap",
     "host", "id_field", "if_exists", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit",
     "load_settings", "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model",
-    "name", "new", "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages",
+    "name", "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages",
     "password_file", "pooling", "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex",
     "replace_index", "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field",
     "runtime", "sample", "searched", "shards", "share", "sheet", "since", "space", "sql", "state", "strip_html",
