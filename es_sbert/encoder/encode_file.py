@@ -19,9 +19,8 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, preparation_text
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import is_stream, open_output
-from es_sbert.io.file_formats import FileFormat, WrongFormat, text_chunks
-from es_sbert.io.text_encoding import windows_1252_sample
-from es_sbert.io.text_formats import CorruptStream, split_lines
+from es_sbert.io.file_formats import FileFormat, text_chunks
+from es_sbert.io.text_formats import CorruptStream, WrongFormat, split_lines
 from es_sbert.messages import be, pluralize, size_text
 from es_sbert.vectors import Vectors
 
@@ -172,8 +171,6 @@ def _read_records(
             record: Any = {text_field: text} if form == "lines" else orjson.loads(text)
         except UnicodeDecodeError as error:
             remedy = "Convert the file to UTF-8, or name its encoding with `encoding`."
-            if encoding is None and (sample := windows_1252_sample(line)) is not None:
-                remedy = f'It may be Windows-1252 and read {sample!r}: then add `encoding="windows-1252"`.'
             raise SourceError(f"line {number} is not {encoding or 'UTF-8'}: {error.reason}", remedy) from error
         except orjson.JSONDecodeError as error:
             raise SourceError(
@@ -222,8 +219,7 @@ def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[b
     except OSError as error:
         raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
     except WrongFormat as wrong:
-        remedy = "Load such a file with `es-sbert ingest`, or write its texts to a file, one per line."
-        raise SourceError(f"the input cannot be read: {wrong}", remedy) from wrong
+        raise SourceError(f"the input cannot be read: {wrong}", wrong.remedy) from wrong
     except CorruptStream as broken:
         raise SourceError(f"the input cannot be read: {broken}", "Fix the file, or write it again.") from broken
 

@@ -24,7 +24,7 @@ from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource, ReadContext, ReadSettings, RequiredColumns
 from es_sbert.ingest.sources.find_sources import LocalFile
 from es_sbert.io.file_formats import decompress
-from es_sbert.io.text_encoding import to_utf8
+from es_sbert.io.text_encoding import UTF8, to_utf8
 from es_sbert.io.text_formats import (
     LINE_WHITESPACE,
     SAMPLE_BYTES,
@@ -295,7 +295,7 @@ class DeadLetterFile(FileSource):
         """Check nothing: `check_dead_letter_index` has already read the file."""
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        chunks = to_utf8(decompress(self.input.chunks(context)))
+        chunks = to_utf8(decompress(self.input.chunks(context)), UTF8)  # also a line that a full disk has cut
         return self.parse_lines(split_lines(chunks, context.settings.max_bytes), context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:

@@ -15,14 +15,13 @@ import zstandard
 from es_sbert.errors import error_summary, require_extra
 from es_sbert.io.file_signatures import (
     SIGNATURE_BYTES,
-    Signature,
     recognize_file,
     recognize_line_ends,
     recognize_markup,
     recognize_utf16,
 )
 from es_sbert.io.text_encoding import to_utf8
-from es_sbert.io.text_formats import CorruptStream, read_head
+from es_sbert.io.text_formats import CorruptStream, WrongFormat, read_head
 
 
 class FileFormat(StrEnum):
@@ -136,23 +135,6 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
         raise CorruptStream(f"the {compression} data is damaged ({error})") from error
 
 
-class WrongFormat(CorruptStream):
-    """A file has a different format than expected.
-
-    Args:
-        signature: The recognized format.
-        form: The expected format.
-    """
-
-    def __init__(self, signature: Signature, form: FileFormat) -> None:
-        super().__init__(signature, form)
-        self.remedy = signature.remedy
-        self._kind, self._form = signature.kind, form
-
-    def __str__(self) -> str:
-        return f"it is {self._kind}, not {'plain text' if self._form is FileFormat.LINES else self._form.upper()}"
-
-
 def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None = None) -> Iterator[bytes]:
     """Yield the text of a file, decompressed and as UTF-8.
 
@@ -162,7 +144,7 @@ def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None 
         encoding: See `to_utf8`.
 
     Raises:
-        WrongFormat: the file is not a text.
+        WrongFormat: the file is not a text, or not UTF-8 although no encoding is given.
         CorruptStream: the compression is damaged, or the file is truncated.
     """
     # No more bytes are awaited, because a pipe may deliver a single short line.
@@ -176,7 +158,8 @@ def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None 
     if signature is None and form is not FileFormat.LINES:
         signature = recognize_markup(start)
     if signature is not None:
-        raise WrongFormat(signature, form)
+        expected = "plain text" if form is FileFormat.LINES else form.upper()
+        raise WrongFormat(f"it is {signature.kind}, not {expected}", signature.remedy)
     yield from to_utf8(chain([head], rest), encoding)
 
 

@@ -23,15 +23,22 @@ from es_sbert.errors import SourceError, error_summary, require_extra
 from es_sbert.io.delimiters import find_delimiter
 from es_sbert.io.file_formats import (
     FileFormat,
-    WrongFormat,
     guess_format,
     open_parquet,
     parquet_batches,
     text_chunks,
 )
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
-from es_sbert.io.text_encoding import detect_encoding
-from es_sbert.io.text_formats import CorruptStream, ParsedRow, csv_rows, dict_rows, jsonl_rows, split_lines, tsv_rows
+from es_sbert.io.text_formats import (
+    CorruptStream,
+    ParsedRow,
+    WrongFormat,
+    csv_rows,
+    dict_rows,
+    jsonl_rows,
+    split_lines,
+    tsv_rows,
+)
 from es_sbert.messages import shorten, size_text
 
 _MAX_LISTED = 5
@@ -251,25 +258,17 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
             for column, kept in values.items():
                 kept.append(row.fields.get(column))
     except WrongFormat as wrong:
-        raise SourceError(f"{path}: {wrong}", f"Use a file that ends in {_KNOWN_FORMATS}.") from wrong
+        raise SourceError(f"{path}: {wrong}", f"Save it as UTF-8, in a file that ends in {_KNOWN_FORMATS}.") from wrong
     except CorruptStream as broken:
         location = f", after line {lines[-1]}" if lines else ""
         raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check its permissions.") from error
     if problems:
-        problems.check(_broken_rows_remedy(path, form))
+        problems.check("Fix these rows, or remove them.")
     if lines:
         require_columns(path, columns, list(names))
     return Table(path, values, np.array(lines, dtype=np.int64))
-
-
-def _broken_rows_remedy(path: Path, form: FileFormat) -> str:
-    """Advice about broken rows, which may be Windows-1252."""
-    detector = detect_encoding(text_chunks(_file_chunks(path), form))
-    if detector.windows_1252 > detector.utf8:
-        return "The file looks like Windows-1252. Save it as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
-    return "Fix these rows, or remove them."
 
 
 def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:

@@ -17,7 +17,22 @@ SAMPLE_BYTES = 64 * 1024
 
 
 class CorruptStream(Exception):
-    """A stream cannot be read further: damaged compression, a failing disk, a wrong encoding."""
+    """A stream cannot be read further: damaged compression, a failing disk."""
+
+
+class WrongFormat(CorruptStream):
+    """A file has a different format or encoding than expected.
+
+    Attributes:
+        remedy: Advice on how to load it.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Line(NamedTuple):

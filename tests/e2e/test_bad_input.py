@@ -61,7 +61,7 @@ def letters() -> list[dict[str, Any]]:
     [
         pytest.param(b'{"id": "x", "text": ', "malformed JSON", id="malformed JSON"),
         pytest.param(b'["a", "b"]', "JSON array, not an object", id="no object"),
-        pytest.param(b'{"id": "x", "text": "caf\xc3"}', "invalid UTF-8", id="invalid UTF-8"),
+        pytest.param(b'{"id": "x", "text": "caf\xc3"}', "invalid utf-8", id="invalid UTF-8"),
         pytest.param(b'{"id": "x", "text": "' + b"x" * 50_000_000 + b'"}', "50,000,023 bytes", id="a 50 MB line"),
         pytest.param(b'{"id": "x", "text": 7}', "JSON number, not a string", id="text of another type"),
         pytest.param(b'{"id": "' + b"x" * 513 + b'", "text": "x"}', "513 bytes; engines take at most", id="long id"),
@@ -77,7 +77,7 @@ def test_bad_document_is_dead_lettered_and_others_indexed(
 ) -> None:
     first, second = jsonl(GOOD[0]), jsonl(GOOD[1])
     Path("docs.jsonl").write_bytes(first + line + b"\n" + second)
-    done = ingest("docs.jsonl", "--id-field", "id")
+    done = ingest("docs.jsonl", "--id-field", "id", "--encoding", "utf-8")
     assert done.code == 1
     assert (done.summary["read"], done.summary["indexed"], done.summary["dead"]) == (3, 2, 1)
     [letter] = letters()
@@ -143,7 +143,7 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
         pytest.param("b.csv", b"id,txet\n1,x", ["b.csv"], "Did you mean txet?", id="misspelt column"),
         pytest.param("c.csv", b'{"id": 1, "text": "x"}', ["c.csv"], "c.csv looks like JSON Lines", id="JSON as CSV"),
         pytest.param("a.jsonl", "{}    ".encode("utf-16-le"), ["a.jsonl"], "--encoding utf-16-le", id="UTF-16"),
-        pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "Add --encoding windows-1252", id="Windows-1252"),
+        pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "such as --encoding windows-1252", id="Windows-1252"),
         pytest.param("e.csv", b"PK\x03\x04", ["e.csv"], "e.csv: it is a zip archive, not CSV", id="zip"),
         pytest.param("f.xlsx", b"id,text", ["f.xlsx"], "is not an Excel workbook (xlsx)", id="not xlsx"),
         pytest.param("g.xls", b"<html>", ["g.xls"], "it is an HTML page", id="HTML"),

@@ -19,9 +19,9 @@ from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import closest_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
-from es_sbert.io.file_formats import MAGIC_BYTES, Compression, WrongFormat, detect_compression
+from es_sbert.io.file_formats import MAGIC_BYTES, Compression, detect_compression
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
-from es_sbert.io.text_formats import CorruptStream, read_head
+from es_sbert.io.text_formats import CorruptStream, WrongFormat, read_head
 from es_sbert.messages import shorten
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ from es_sbert.io.file_formats import (
     MAGIC_BYTES,
     Compression,
     FileFormat,
-    WrongFormat,
     decompress,
     detect_compression,
     open_parquet,
@@ -42,11 +41,8 @@ from es_sbert.io.file_formats import (
 )
 from es_sbert.io.text_encoding import (
     UTF8,
-    detect_encoding,
-    has_byte_order_mark,
-    is_utf8_throughout,
+    is_utf8,
     needs_whole_text,
-    refuse_other_encodings,
     to_utf8,
 )
 from es_sbert.io.text_formats import (
@@ -55,6 +51,7 @@ from es_sbert.io.text_formats import (
     DelimitedRow,
     Line,
     ParsedRow,
+    WrongFormat,
     csv_rows,
     dict_rows,
     jsonl_rows,
@@ -93,15 +90,13 @@ class TextSource(FileSource):
             return
         try:
             self._check_beginning(text_chunks(self._preview(), self.format, self.encoding), max_bytes, required)
-            self._check_encoding()
-        except (SourceError, WrongFormat):
+        except WrongFormat:
             raise
         except CorruptStream:
-            # A header that is not UTF-8 is an error of the whole file.
-            self._check_encoding()
             # A truncated archive may still hold documents: the load reads them and reports the rest.
             if self._has_header or detect_compression(magic) is Compression.NONE:
                 raise
+        self._check_encoding()
 
     def _preview(self) -> Iterator[bytes]:
         return self.input.chunks(preview_context())
@@ -130,29 +125,26 @@ class TextSource(FileSource):
         required.column_types.check_columns(self.name, columns)
         required.check(self.name, columns, hint=delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV))
 
-    @property
-    def _is_scanned(self) -> bool:
-        """Whether the encoding is checked before the load. Other files would have to be fetched twice."""
-        return self.path is not None and self.input.is_rereadable
-
     def _check_encoding(self) -> None:
-        """Check that the whole file is in the declared encoding, except for a few invalid lines.
+        """Read a local file to its end, to check its encoding before the load. Others would have to be fetched twice.
 
         Raises:
-            SourceError: the file is in a different encoding.
+            WrongFormat: the file is not UTF-8, and no other encoding is given.
+            SourceError: the file is UTF-8, and another encoding is given.
         """
-        if not self._is_scanned or self.encoding == UTF8:
+        if self.path is None or self.encoding == UTF8:
             return
-        # Damage is found again during the load.
-        with suppress(CorruptStream):
-            head, rest = read_head(decompress(self._preview()), MAGIC_BYTES)
-            if not has_byte_order_mark(head):
-                chunks = chain([head], rest)
-                if self.encoding is None:
-                    detect_encoding(chunks).check(self.name)
-                elif is_utf8_throughout(chunks):
-                    remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
-                    raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
+        try:
+            if self.encoding is None:
+                for _ in text_chunks(self._preview(), self.format):
+                    pass
+            elif is_utf8(decompress(self._preview())):
+                remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
+                raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
+        except WrongFormat:
+            raise
+        except CorruptStream:  # the load finds the damage again
+            pass
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         whole = super().partitions(partition_bytes)
@@ -176,8 +168,6 @@ class TextSource(FileSource):
         # A compressed file may expand to hours of blank lines, without a record at which the load could stop.
         chunks = _until_stopped(chunks, context.stop)
         lines = split_lines(chunks, context.settings.max_bytes, first_line)
-        if self.encoding is None and not self._is_scanned:
-            lines = refuse_other_encodings(lines, self.name)
         return self.parse_lines(lines, context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:

@@ -178,7 +178,7 @@ def test_unreadable_gold_pairs_are_rejected(tmp_path: Path) -> None:
     for name, message in (
         ("missing.tsv", "does not exist"),
         ("cut.tsv.gz", "truncated"),
-        ("latin.tsv", "line 2: invalid UTF-8"),
+        ("latin.tsv", "it is not UTF-8: line 2"),
     ):
         with pytest.raises(SourceError, match=message):
             read_gold_pairs(tmp_path / name)

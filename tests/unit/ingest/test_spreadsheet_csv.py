@@ -75,7 +75,7 @@ def test_lines_and_json_lines_are_decoded_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt", "a.jsonl", "a.jsonl.gz", "a.csv.zst"])
-def test_windows_1252_is_refused_before_the_load_wherever_it_begins(tmp_path: Path, name: str) -> None:
+def test_other_encoding_is_refused_before_the_load_wherever_it_begins(tmp_path: Path, name: str) -> None:
     separator = "\t" if ".tsv" in name else ","
     lines = [f"id{separator}text", *(f"{number}{separator}plain" for number in range(2999))]
     lines[2750] = f"x{separator}“Größe”"
@@ -91,15 +91,20 @@ def test_windows_1252_is_refused_before_the_load_wherever_it_begins(tmp_path: Pa
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError) as error:
         load(tmp_path / name)
-    assert "looks like Windows-1252, in which its line 2,751 reads" in error.value.message
-    assert "Größe" in error.value.message
-    assert error.value.remedy.startswith('Add `encoding="windows-1252"`')
+    assert "it is not UTF-8: line 2,751 has the byte 0x93, at offset " in error.value.message
+    assert 'such as `encoding="windows-1252"`' in error.value.remedy
 
 
 def test_header_in_windows_1252_is_refused_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("id;Größe\n1;a\n".encode("windows-1252"))
-    with pytest.raises(SourceError, match="its line 1 reads 'id;Größe'"):
+    with pytest.raises(SourceError, match="line 1 has the byte 0xf6, at offset 5 of"):
         load(tmp_path / "a.csv", text="Größe")
+
+
+def test_broken_line_of_a_utf8_file_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Größe\n".encode() * 1000 + b"caf\xc3\n")
+    with pytest.raises(SourceError, match=r"line 1,001 has the byte 0xc3"):
+        load(tmp_path / "a.txt")
 
 
 def test_encoding_utf8_rejects_the_lines_alone(tmp_path: Path) -> None:
@@ -129,7 +134,7 @@ def test_pipe_in_windows_1252_ends_with_an_error(tmp_path: Path) -> None:
     os.mkfifo(path)
     data = b"id,text\n" + b"1,plain\n" * 5 + COMMA.encode("windows-1252")
     threading.Thread(target=path.write_bytes, args=[data], daemon=True).start()
-    with pytest.raises(SourceError, match="line 8 reads"):
+    with pytest.raises(SourceError, match="line 8 has the byte 0xf6"):
         load(path)
 
 

@@ -1,4 +1,4 @@
-"""Text of any encoding as UTF-8, and files in Windows-1252 told from broken UTF-8."""
+"""Text of any encoding as UTF-8, and text that is not UTF-8 refused by its first byte."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import UsageError
 from es_sbert.io.text_encoding import (
     check_encoding,
-    detect_encoding,
+    is_utf8,
     needs_whole_text,
-    refuse_other_encodings,
     to_utf8,
-    windows_1252_sample,
 )
-from es_sbert.io.text_formats import CorruptStream, split_lines
+from es_sbert.io.text_formats import CorruptStream, WrongFormat
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
@@ -30,7 +28,7 @@ def test_the_utf8_byte_order_mark_is_dropped_once(size: int) -> None:
     assert b"".join(to_utf8(in_pieces(data, size))) == b"{}\n\xef\xbb\xbfx"
 
 
-@pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"\xff", b"\xef\xbb"])
+@pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc"])
 def test_streams_shorter_than_a_byte_order_mark_pass_through(data: bytes) -> None:
     assert b"".join(to_utf8([data])) == data
 
@@ -71,75 +69,41 @@ def test_utf16_that_ends_inside_a_character_is_corrupt() -> None:
         list(to_utf8(["\ufeffab".encode("utf-16-le")[:-1]]))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Größe", "für die BürgerInnen", "ÜBER ALLES", "El Niño", "garçon à Paris", "Merci à tous", "don’t", "“quoted”",
-        "1 – 2", "5 €", "„so“", "café,1", "naïve…", "L’été", "100 °C", "© 2024", "„MENÜ“", "smørrebrød", "það",
-    ],
-)  # fmt: skip
-def test_texts_of_western_europe_are_plausible(text: str) -> None:
-    sample = windows_1252_sample(text.encode("windows-1252"))
-    assert sample is not None
-    assert sample in text
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"\xff\xfe broken", b"\xfe\xff broken", b"caf\xc3", b"caf\xc3 x", b"\x80\x81", b"\xc0\xaf", b"\xf4\x90\x80\x80",
-        b"a\x00\xe9", b"\xe9", b"\xff", b"\xed\xa0\x80", "“a".encode()[:2] + b"x",
-        "Привет".encode("cp1251"), "Białystok".encode("cp1250"), "日本語".encode("shift_jis"), b"",
-        b"plain ASCII",
-    ],
-)  # fmt: skip
-def test_broken_utf8_and_other_encodings_are_not_plausible(line: bytes) -> None:
-    assert windows_1252_sample(line) is None
-
-
-def check(data: bytes) -> None:
-    detect_encoding([data]).check("a.csv")
-
-
 @given(st.integers(1, 40), st.integers(0, 3))
-def test_line_number_is_independent_of_chunks(size: int, before: int) -> None:
-    data = b"id,text\n" * before + "1,Größe\n2,a\n3,Höhe".encode("windows-1252")
-    detector = detect_encoding(in_pieces(data, size))
-    assert detector.first == (before + 1, "1,Größe")
-    assert detector.windows_1252 == 2
-    with pytest.raises(SourceError, match=rf"a.csv is not UTF-8 but .*its line {before + 1} reads '1,Größe'"):
-        detector.check("a.csv")
+def test_first_byte_that_is_not_utf8_is_named_in_any_chunking(size: int, before: int) -> None:
+    data = ("id,größe\n" * before).encode() + b"1,plain\n2,gr\xf6\xdfe\n3,h\xf6he"
+    offset = data.index(b"\xf6")
+    with pytest.raises(WrongFormat) as error:
+        list(to_utf8(in_pieces(data, size)))
+    assert str(error.value) == f"it is not UTF-8: line {before + 2} has the byte 0xf6, at offset {offset} of the text"
+    assert 'such as `encoding="windows-1252"`' in error.value.remedy
 
 
-def test_windows_1252_far_behind_is_found() -> None:
-    data = b"id,text\n" + b"1,plain\n" * 100_000 + "2,Größe\n".encode("windows-1252")
-    with pytest.raises(SourceError, match=r"line 100,002 [^\n]*\n  Add `encoding=\"windows-1252\"`"):
-        check(data)
+@pytest.mark.parametrize(
+    "data", [b"caf\xc3", b"a\xed\xa0\x80", b"\xff", b"\xef\xbb\xbfa\xff", "Привет".encode("cp1251")]
+)
+def test_text_that_is_not_utf8_is_refused_unless_utf8_is_given(data: bytes) -> None:
+    with pytest.raises(WrongFormat):
+        list(to_utf8([data]))
+    assert b"".join(to_utf8([data], "utf-8")) == data.removeprefix(b"\xef\xbb\xbf")
 
 
-def test_broken_lines_of_a_utf8_file_pass() -> None:
-    check("1,Größe\n2,Höhe\n".encode() + b"3,caf\xe9\n")
-    check(b"plain\n\xff\xfe broken\n")
-    check("Größe".encode())
-    check(b"x" * (1 << 21) + "ö".encode() * (1 << 20))
+@given(texts, st.integers(1, 9))
+def test_utf8_passes_in_any_chunking(text: str, size: int) -> None:
+    assert b"".join(to_utf8(in_pieces(text.encode(), size))).decode() == text.removeprefix("\ufeff")
 
 
-def test_other_encoding_is_refused_by_its_lines() -> None:
-    check("Привет\n".encode("cp1251") * 9)
-    with pytest.raises(SourceError, match=r"10 lines cannot be decoded, the first is line 2\n  Add `encoding"):
-        check(b"id\n" + "Привет\n".encode("cp1251") * 10)
-
-
-def test_streams_end_at_the_first_line_of_windows_1252() -> None:
-    lines = refuse_other_encodings(split_lines(["a\nb\nGröße\nc".encode("windows-1252")], 100), "-")
-    assert [next(lines).data, next(lines).data] == [b"a", b"b"]
-    with pytest.raises(SourceError, match="- is not UTF-8 but looks like Windows-1252, in which its line 3"):
-        next(lines)
-
-
-def test_streams_of_utf8_pass_with_broken_lines() -> None:
-    data = "Größe\n".encode() + "Größe\n".encode("windows-1252") + b"\xff\n"
-    assert len(list(refuse_other_encodings(split_lines([data], 100), "-"))) == 3
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        ("Größe".encode(), True),
+        (b"plain", False),
+        ("Größe".encode("utf-8-sig"), False),
+        ("Größe".encode("windows-1252"), False),
+    ],
+)
+def test_utf8_with_other_letters_is_recognized(data: bytes, found: bool) -> None:
+    assert is_utf8([data]) is found
 
 
 def test_encodings_are_checked_by_name() -> None:
