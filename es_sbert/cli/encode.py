@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 import cloup
 from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options, encoding_option
+from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options, file_options
+from es_sbert.errors import UsageError
 from es_sbert.messages import log_message as report
 
 
 @cloup.command()
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", default="-")
 @option_group(
     "Options",
     click.option(
@@ -26,19 +27,12 @@ from es_sbert.messages import log_message as report
         help="Output file. A name that ends in .npy gives a NumPy array (texts × dimensions, float32), any other "
         "JSONL.  [default: JSONL on stdout]",
     ),
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(["lines", "jsonl"]),
-        default="lines",
-        help="Format of the input: one text per line, or one JSON object per line.",
-    ),
+    file_options,
     click.option(
         "--text-field",
         default="text",
-        help="Field of the text, for jsonl; dotted if nested. The values of a list are joined by line feeds.",
+        help="Field of the text; dotted if nested. The values of a list are joined by line feeds.",
     ),
-    encoding_option,
     click.option(
         "--as",
         "kind",
@@ -49,28 +43,44 @@ from es_sbert.messages import log_message as report
 )
 @encoder_options
 def encode(
-    file: BinaryIO, output: Path | None, form: str, text_field: str, encoding: str | None, kind: Any, **options: Any
+    file: str,
+    output: Path | None,
+    format: str,
+    delimiter: str | None,
+    encoding: str | None,
+    sheet: str | None,
+    text_field: str,
+    kind: Any,
+    **options: Any,
 ) -> None:
     """Turn texts into sentence vectors.
 
-    FILE holds one text per line, and may be compressed (gzip, zstd); without it, or with -, stdin is read. The output
-    keeps the order of the input, one vector per line. JSONL output is one object per line: the input object, or
-    {"text": …}, with the vector under "embedding".
+    FILE is read as by es-sbert ingest: plain lines, JSON Lines, CSV, TSV, Parquet, Arrow or an Excel workbook, by its
+    name. Without it, or with -, stdin is read, as plain lines by default. The output keeps the order of the input, one
+    vector per record. JSONL output is one object per line: the record, or {"text": …} for a plain line, with the vector
+    under "embedding".
 
     \b
     Examples:
       echo "A man plays a guitar." | es-sbert encode
       es-sbert encode sentences.txt -o vectors.npy
-      es-sbert encode docs.jsonl --format jsonl --text-field title -o docs-with-vectors.jsonl
+      es-sbert encode docs.jsonl --text-field title -o docs-with-vectors.jsonl
     """
-    from es_sbert.encoder.encode_file import encode_file
+    from es_sbert.encoder.encode_file import VECTOR_FIELD, encode_file
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.index.text_template import field_text
-    from es_sbert.io.text_encoding import check_encoding
+    from es_sbert.ingest.read_texts import read_texts
+    from es_sbert.ingest.sources.find_sources import STDIN, FileOptions
+    from es_sbert.io.file_formats import FileFormat
 
-    reading: dict[str, Any] = {"form": form, "text_field": text_field, "text_of": field_text, "kind": kind}
-    if encoding is not None:
-        reading["encoding"] = check_encoding(encoding)
+    if text_field.partition(".")[0] == VECTOR_FIELD:
+        raise UsageError(
+            f"the text field {text_field!r} conflicts with {VECTOR_FIELD!r}, where the vector is written",
+            "Rename the text field.",
+        )
+    default = FileFormat.LINES if file == STDIN else None
+    form = default if format == "auto" else FileFormat(format)
+    reading = FileOptions(form, delimiter, encoding, sheet)
     with Encoder(**options, kind=kind, report=report) as encoder:
-        summary = encode_file(encoder, file, output or sys.stdout.buffer, **reading)
+        records = read_texts(file, reading, text_field, left_out=VECTOR_FIELD)
+        summary = encode_file(encoder, records, output or sys.stdout.buffer, kind=kind)
         report(summary.describe(encoder.info))

@@ -238,7 +238,6 @@ def pair(
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.catalog.model_pair import make_pair
-    from es_sbert.encoder.encode_file import read_texts
     from es_sbert.messages import log_message
 
     large, small = (read_sentence_model(resolve_model(name), name) for name in (documents, queries))
@@ -246,7 +245,7 @@ def pair(
         large,
         small,
         output,
-        None if texts is None else read_texts(texts),
+        None if texts is None else [line for line in texts.read().decode("utf-8-sig").splitlines() if line.strip()],
         accept_disagreement=accept_disagreement,
         report=log_message,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import socket
 import threading
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from es_sbert.encoder import encode_file
 from es_sbert.errors import SourceError
+from es_sbert.ingest import read_texts
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
@@ -142,7 +141,8 @@ def test_row_of_a_table_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read_table(tmp_path / name, ["text"])
 
 
-def test_line_of_texts_to_encode_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode_file, "_MAX_LINE", 1000)
-    with pytest.raises(SourceError, match=r"line 2 has 2\.0 kB, more than the limit of 1\.0 kB\n  Split it"):
-        encode_file.read_texts(io.BytesIO(b"a\n" + b"b" * 2000))
+def test_record_of_texts_to_encode_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_texts, "_MAX_RECORD_BYTES", 1000)
+    (tmp_path / "a.txt").write_bytes(b"a\n" + b"b" * 2000)
+    with pytest.raises(SourceError, match=r"a.txt:2: the line has 2,000 bytes, more than the limit of 1\.0 kB"):
+        list(read_texts.read_texts(str(tmp_path / "a.txt"), FileOptions(), "text"))
