@@ -112,6 +112,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     asks for a cluster is also `cluster`. Tests with the CUDA stand-ins are `slow` because the stand-ins are compiled
     first, and what is `long` is `slow`.
 
+    What is `one_engine` runs on OpenSearch in the long run, apart from the first test of each module.
+
     Tests of clusters come first, those of one engine after those of the other: each cluster is started once. All of
     them go to one process, so that only one cluster runs. The tests that take longest follow.
     """
@@ -121,6 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("clusters"))
+        if item.get_closest_marker("one_engine") and _repeats_on_opensearch(item):
+            item.add_marker(pytest.mark.long)
         if _ENGINE_TESTS in item.path.parents or (ENGINE_FIXTURES | CLUSTER_FIXTURES) & fixtures:
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
@@ -128,6 +132,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     order: list[str | None] = [*CLUSTER_ENGINES, None]
     items.sort(key=lambda item: (order.index(_cluster_engine(item)), item.get_closest_marker("long") is None))
+
+
+def _repeats_on_opensearch(item: pytest.Item) -> bool:
+    """Whether this is a test of `engine_url` on OpenSearch that is not the first one of its module."""
+    assert isinstance(item, pytest.Function)
+    call = getattr(item, "callspec", None)
+    first = next(name for name in vars(item.module) if name.startswith("test_"))
+    return call is not None and call.params.get("engine_url") == "opensearch" and item.originalname != first
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import contents, open_engine, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 # The words of the tiny model; equal texts have one vector with any model.
 GROUPS = ["a man plays guitar", "the cat sleeps on the mat", "query passage"]
 TEXTS = [GROUPS[number] for number in (0, 1, 0, 2, 1, 0, 1, 0, 2)]

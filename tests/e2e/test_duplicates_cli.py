@@ -16,6 +16,8 @@ from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import contents, open_engine, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, Hold
 
+pytestmark = pytest.mark.one_engine
+
 # The words of the tiny model; equal texts are near-duplicates of any model.
 TEXTS = ["a man plays guitar", "the cat sleeps", "a man plays guitar", "query passage", "the cat  sleeps ."]
 DOCUMENTS = [{"id": f"d{9 - number}", "text": text} for number, text in enumerate(TEXTS)]

@@ -17,6 +17,8 @@ import pytest
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import contents, letters, open_engine, vector_of, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": f"d{number}", "title": f"the cat {number}", "body": "a man plays guitar", "meta": {"lang": "en"}}
     for number in range(20)

@@ -20,6 +20,8 @@ from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.vectors import load, random_vectors
 
+pytestmark = pytest.mark.one_engine
+
 Run = Callable[..., Done]
 JSON = {"content-type": "application/json"}
 

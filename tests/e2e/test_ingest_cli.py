@@ -21,6 +21,8 @@ from tests.e2e.scraping import scrape
 from tests.engine.ingest_support import contents, letters, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 
+pytestmark = pytest.mark.one_engine
+
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
 COUNTS = ("read", "indexed", "updated", "unchanged", "dead")
 

@@ -25,6 +25,8 @@ from tests.engine.migration.support import Place, document, make_place, models
 from tests.faulty_proxy import holding
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 500
 
 

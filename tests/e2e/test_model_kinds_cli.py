@@ -29,6 +29,8 @@ from tests.gateway.serving import gateway
 from tests.model_kinds import KINDS, write_model_kinds
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.one_engine
+
 TEXTS = ["a man plays guitar", "the cat sleeps", "a man plays the guitar", "the cat sleeps on the mat", "query passage"]
 QUERY = "the cat plays on a mat"
 HOW = ("--precision", "fp32", "--threads", "1")

@@ -31,6 +31,8 @@ from tests.engine.ingest_support import contents, load, open_engine, same_vector
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 60
 TITLE = TextTemplate.parse("{title}")
 BOTH = TextTemplate.parse("{title}. {body}")

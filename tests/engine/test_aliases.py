@@ -28,6 +28,8 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, sentences, tiny_encoder, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 TEXT = "The river and the river met number 0."
 
 

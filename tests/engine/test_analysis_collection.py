@@ -14,6 +14,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 
 def test_chunks_are_grouped_by_document_and_best_pair_counts(
     engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path

@@ -24,6 +24,8 @@ from tests.conftest import delete_index
 from tests.engine.ingest_support import WORDS, contents, load, open_engine, vector_of, write_jsonl
 from tests.engine.vectors import random_vectors
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 120
 # What holds for a cosine of float32 vectors, computed in two ways.
 CLOSE = 1e-5

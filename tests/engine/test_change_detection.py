@@ -15,6 +15,8 @@ from es_sbert.index.document_vectors import read_stored_vectors
 from tests.conftest import also_opensearch2, on_every_version
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, wait_for_first_window, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
 COUNT = 20
 

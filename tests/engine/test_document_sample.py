@@ -20,6 +20,8 @@ from es_sbert.training.training_run import check_recipe
 from tests.unit.training.conftest import no_pictures as no_pictures
 from tests.unit.training.support import cut_at, write_model
 
+pytestmark = pytest.mark.one_engine
+
 TOPICS = ["river", "storm", "bread", "engine", "winter", "doctor", "market", "violin", "forest", "planet"]
 
 

@@ -27,6 +27,8 @@ from es_sbert.errors import UsageError
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
 
+pytestmark = pytest.mark.one_engine
+
 THRESHOLD = 0.995
 EVERYTHING: dict[str, Any] = {"num_candidates": 1000, "sample": 500}
 

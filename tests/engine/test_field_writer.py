@@ -20,6 +20,8 @@ from es_sbert.index.text_template import find_field, without_fields
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
+pytestmark = pytest.mark.one_engine
+
 FIELD = "duplicate_of"
 
 

@@ -19,6 +19,8 @@ from es_sbert.index.mapping import ChunkRules, ElementType, IndexType
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from tests.engine.vectors import load, random_vectors
 
+pytestmark = pytest.mark.one_engine
+
 DIMENSIONS, COUNT, QUERIES = 64, 500, 40
 
 

@@ -41,6 +41,8 @@ from es_sbert.migration.migration_state import (
     set_target_pointer,
 )
 
+pytestmark = pytest.mark.one_engine
+
 FINGERPRINT = "a" * 32
 REPLICAS = "2"
 MIGRATION = MigrationState(alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1,))

@@ -17,6 +17,8 @@ from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import Interposed, load, sentences, wait_until
 from tests.random_writer import RandomWriters, shared_documents
 
+pytestmark = pytest.mark.one_engine
+
 Json = dict[str, Any]
 
 

@@ -23,6 +23,8 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.sources.find_sources import find_sources
 from tests.engine.ingest_support import Interposed, load, sentences, wait_until, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture
 def es9(es9_url: str, open_engine: Callable[[str], Engine]) -> Engine:

@@ -13,6 +13,8 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from tests.engine.ingest_support import Interposed, load, sentences, wait_for_first_window, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 
 def test_index_deleted_while_embedding_is_not_recreated(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path

@@ -18,6 +18,8 @@ from es_sbert.ingest.progress import ProgressSnapshot
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 40
 PATIENCE = 300.0  # seconds
 # What a client library makes of an answer, or of none, is the same for every engine that it is for.

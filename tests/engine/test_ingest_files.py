@@ -25,6 +25,8 @@ from tests.engine.ingest_support import (
     write_jsonl,
 )
 
+pytestmark = pytest.mark.one_engine
+
 
 @also_es8
 def test_documents_are_stored_unchanged_with_vectors(

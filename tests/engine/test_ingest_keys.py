@@ -20,6 +20,8 @@ from es_sbert.ingest.load_documents import delete_documents
 from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 
+pytestmark = pytest.mark.one_engine
+
 JOIN: Json = {"properties": {"join": {"type": "join", "relations": {"question": "answer"}}}}
 PARENTS = 4
 

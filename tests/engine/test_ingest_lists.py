@@ -25,6 +25,8 @@ from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.test_adopt import vector_mapping
 
+pytestmark = pytest.mark.one_engine
+
 Documents = list[dict[str, Any]]
 BOOKS: Documents = [
     {"id": "b0", "tags": ["a cat", "a mat"], "chapters": [{"text": "the man plays"}, {"text": "guitar"}, {"n": 1}]},

@@ -30,6 +30,8 @@ from tests.engine.ingest_support import (
     write_jsonl,
 )
 
+pytestmark = pytest.mark.one_engine
+
 RULES: dict[str, Any] = {"passages": ("48",), "passage_overlap": 12}
 
 

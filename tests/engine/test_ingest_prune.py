@@ -15,6 +15,8 @@ from es_sbert.ingest.reconcile import PruneCandidates
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, answer, cut_after
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 30
 
 

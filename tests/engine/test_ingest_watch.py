@@ -32,6 +32,8 @@ from tests.engine.ingest_support import (
 )
 from tests.faulty_proxy import Exchange, FaultyProxy, answer, cut_before
 
+pytestmark = pytest.mark.one_engine
+
 PATIENCE = 180.0  # seconds
 
 

@@ -20,6 +20,8 @@ from es_sbert.ingest.ingest_settings import BulkLoadSettings
 from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy
 
+pytestmark = pytest.mark.one_engine
+
 REFRESH, REPLICAS = BULK_LOAD_SETTINGS
 COUNT = 60
 

@@ -34,6 +34,8 @@ from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, two_encoders
 
+pytestmark = pytest.mark.one_engine
+
 KEYWORD: Json = {"type": "keyword"}
 PROPERTIES: Json = {
     "text": {"type": "text"},

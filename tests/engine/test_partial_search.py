@@ -23,6 +23,8 @@ from tests.engine.ingest_support import tiny_encoder
 from tests.shared import alone_on_engines, folder_of_run
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.one_engine
+
 QUERY = "the cat sleeps"
 TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "the man sleeps"]
 

@@ -21,6 +21,8 @@ from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 
+pytestmark = pytest.mark.one_engine
+
 DIMENSIONS, COUNT, K = 64, 1200, 10
 
 

@@ -27,6 +27,8 @@ from tests.engine.migration.support import Overheard
 from tests.engine.test_ingest_beside_an_application import Application
 from tests.random_writer import RandomWriters, differences, shared_documents
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 300
 
 

@@ -25,6 +25,8 @@ from es_sbert.errors import EngineUnreachable, IndexMismatch, SourceError, Usage
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import tiny_encoder
 
+pytestmark = pytest.mark.one_engine
+
 WORDS = ["a", "man", "plays", "guitar", "the", "cat", "sleeps", "on", "mat", "query"]  # that the model knows
 
 

@@ -14,6 +14,8 @@ from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import load, sentences, tiny_encoder, write_jsonl
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:

@@ -27,6 +27,8 @@ from tests.gateway import patient
 from tests.gateway.articles import MEANT, QUERY, articles, ingest_articles
 from tests.gateway.serving import served
 
+pytestmark = pytest.mark.one_engine
+
 COUNT = 48
 # No word of an article, and near to none.
 NONSENSE = "qwxz vbnmlk prrtgh"

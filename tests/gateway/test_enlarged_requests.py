@@ -23,6 +23,8 @@ from tests.faulty_proxy import FaultyProxy, too_large
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 
+pytestmark = pytest.mark.one_engine
+
 JSON = {"content-type": "application/json"}
 LINES = {"content-type": "application/x-ndjson"}
 QUERY: Json = {"match": {"semantic": "the cat sleeps"}}

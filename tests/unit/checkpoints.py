@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tokenizers
 import torch
 import transformers
@@ -22,6 +23,13 @@ ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
 ROTARY_ARCHITECTURES = ("modernbert", "nomic_bert", "gte", "eurobert", "qwen3", "gemma3_text")
 TRACED_ARCHITECTURES = ("xlnet", "electra")  # whose graphs are traced, not built
 UNFUSED_ARCHITECTURES = ("xlnet", "modernbert")  # whose attention is not that of the others
+
+
+def mostly_long(architectures: Iterable[str]) -> list[Any]:
+    """Parameters of a test: an architecture of each way to write positions, and the others in the long run."""
+    sample = ("bert", "mpnet", "modernbert", "xlnet")
+    return [name if name in sample else pytest.param(name, marks=pytest.mark.long) for name in architectures]
+
 
 # (beginning, end, padding, unknown, mask) in the order of their ids: padding is 0 for BERT's kin, 1 for RoBERTa's.
 _BERT_TOKENS = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")

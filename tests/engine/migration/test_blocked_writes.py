@@ -19,6 +19,8 @@ from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_b
 from es_sbert.migration.migrate import MAX_HOLDS
 from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, make_place
 
+pytestmark = pytest.mark.one_engine
+
 
 def send(engine: Engine, alias: str, action: Json, body: Json | None = None) -> bool:
     """One write by the alias; False where it is refused by a block on writes. Anything else is an error."""

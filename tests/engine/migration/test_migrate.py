@@ -28,6 +28,8 @@ from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.mark.parametrize("block_writes", [False, True])
 @on_every_version

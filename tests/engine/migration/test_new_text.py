@@ -16,6 +16,8 @@ from es_sbert.migration.alias_swap import roll_back
 from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import COUNT, Overheard, Place
 
+pytestmark = pytest.mark.one_engine
+
 TITLED = TextTemplate.parse("{title}. {text}")
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from tests.engine.migration.support import Place, everything
 from tests.random_writer import RandomWriters, differences, shared_documents
+
+pytestmark = pytest.mark.one_engine
 
 OURS = {"embedding", "embedding_meta", "_routing"}
 

@@ -25,6 +25,8 @@ from tests.engine.migration.test_rollback import OURS, is_blocked, write_since
 from tests.engine.test_remove_vectors import RESULT, add_result_field, spelled
 from tests.random_writer import RandomWriters, differences, shared_documents
 
+pytestmark = pytest.mark.one_engine
+
 Encoders = tuple[Encoder, Encoder]
 
 

@@ -30,6 +30,8 @@ from tests.engine.migration.support import (
 )
 from tests.random_writer import RandomWriters, differences, shared_documents
 
+pytestmark = pytest.mark.one_engine
+
 Encoders = tuple[Encoder, Encoder]
 OURS = {"embedding", "embedding_meta", "_routing"}
 

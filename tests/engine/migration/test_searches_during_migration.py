@@ -21,6 +21,8 @@ from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.migration.support import Overheard, Place, make_place, text_of
 
+pytestmark = pytest.mark.one_engine
+
 
 def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     first, second = encoders

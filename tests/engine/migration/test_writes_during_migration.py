@@ -15,6 +15,8 @@ from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.migration.support import Overheard, Place, document, everything
 
+pytestmark = pytest.mark.one_engine
+
 
 def test_writes_during_migration_are_caught_up(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """Writes at every step of the migration, the last of them between the last round and the swap."""

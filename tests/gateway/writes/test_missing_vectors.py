@@ -28,6 +28,8 @@ from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
 
+pytestmark = pytest.mark.one_engine
+
 DOCUMENTS, UNREAD = "es_sbert_gateway_documents_without_vector_total", "es_sbert_gateway_unread_writes_total"
 
 

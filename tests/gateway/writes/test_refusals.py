@@ -18,6 +18,8 @@ from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
 
+pytestmark = pytest.mark.one_engine
+
 MODEL_UNAVAILABLE = "the model of the vector field cannot be loaded by the gateway. The gateway's log says why."
 TEXT_UNKNOWN = "the mapping does not say which text a vector field is made of"
 

@@ -22,6 +22,8 @@ from tests.gateway.serving import gateway
 from tests.gateway.writes.bulks import Bulks, before, numbered, statuses, taken, whole
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents, vectors
 
+pytestmark = pytest.mark.one_engine
+
 Action = tuple[str, dict[str, Any], Any]
 WINDOW = 10
 

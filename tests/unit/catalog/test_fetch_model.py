@@ -268,7 +268,7 @@ def test_model_of_an_installed_package_is_not_fetched() -> None:
     assert "all-MiniLM-L6-v2 is an installed package" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bge-small-en-v1.5", "e5-small-v2"])
 def test_real_package_holds_the_model(name: str, tmp_path: Path) -> None:
     model = MODELS[name]

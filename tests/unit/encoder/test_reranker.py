@@ -31,7 +31,7 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import OnnxCpuModel
 from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import PairTokenizer
-from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.checkpoints import mostly_long, write_cross_encoder
 from tests.unit.encoder.test_arguments import WRONG_TEXTS, refused
 
 LONG = "The night train is late. " * 30
@@ -43,7 +43,7 @@ SECOND = [b for _ in TEXTS for b in TEXTS]
 ARCHITECTURES = ("bert", "roberta", "xlnet")
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=mostly_long(ARCHITECTURES))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_cross_encoder(tmp_path_factory.mktemp("models") / request.param, request.param)
 

@@ -44,7 +44,7 @@ def cpu_seconds(encode: Callable[[list[str]], object], texts: list[str]) -> floa
     return time.process_time() - begun
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_auto_takes_less_cpu_than_torch(tmp_path: Path) -> None:
     import torch
     from sentence_transformers import SentenceTransformer

@@ -22,6 +22,8 @@ from es_sbert.exporters import export
 from es_sbert.exporters.parity import row_cosines
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["a man plays guitar", "the cat sleeps", "query : passage .", "a"]
 PLAIN = {"r": 4, "lora_alpha": 16, "target_modules": ["query", "value"]}
 

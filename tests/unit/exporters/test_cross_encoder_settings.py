@@ -19,6 +19,8 @@ from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.networks.cross_encoder import open_cross_encoder, start_cross_encoder
 from tests.unit.checkpoints import write_cross_encoder
 
+pytestmark = pytest.mark.slow
+
 FIRST = ["Two children repaired the telescope.", "", "WHY is it late?", "The night train is late. " * 30]
 SECOND = ["Is it true that a nurse fixed the pump?", "a", "Two CHILDREN repaired it.", "Why?"]
 LIBRARY, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"

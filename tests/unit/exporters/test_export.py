@@ -33,6 +33,8 @@ from es_sbert.runtime.device import Device, cuda_devices
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "The night train is late. " * 30]
 BOTH = [Variant.FP32, Variant.INT8]
 

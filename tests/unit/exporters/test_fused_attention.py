@@ -14,12 +14,12 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Precision
 from es_sbert.exporters.fp16 import fuse_attention
 from es_sbert.exporters.tracing import TracedCrossEncoder
-from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, mostly_long, write_cross_encoder
 
 LAYERS = 2
 
 
-@pytest.fixture(scope="module", params=[*ARCHITECTURES, *UNFUSED_ARCHITECTURES])
+@pytest.fixture(scope="module", params=mostly_long([*ARCHITECTURES, *UNFUSED_ARCHITECTURES]))
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, onnx.ModelProto]:
     folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "model", request.param, layers=LAYERS)
     return request.param, TracedCrossEncoder(read_cross_encoder(folder)).build(Precision.FP32)

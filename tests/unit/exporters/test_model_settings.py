@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
@@ -38,6 +38,8 @@ from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from tests.unit.checkpoints import write_checkpoint
+
+pytestmark = pytest.mark.slow
 
 TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and [SEP] spelled out", "yes " * 60]
 KINDS: tuple[PromptKind | None, ...] = (None, "query", "document")
@@ -283,7 +285,6 @@ VALUES = [True, False, 0, 1, 2, 7, 0.5, "x", "left", [], ["x"], {}, None]
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, derandomize=True)
 @pytest.mark.parametrize("architecture", SETTINGS)
 def test_any_value_of_any_setting_is_applied_or_refused(
     folders: dict[str, Path], architecture: str, data: st.DataObject

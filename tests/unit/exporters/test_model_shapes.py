@@ -28,6 +28,8 @@ from es_sbert.exporters.parity import row_cosines
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
 
 

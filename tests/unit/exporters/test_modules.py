@@ -38,6 +38,8 @@ from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
 TOKENS = "token_embeddings"
 RELU = torch.nn.ReLU

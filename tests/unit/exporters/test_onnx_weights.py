@@ -22,7 +22,7 @@ from es_sbert.errors import BundleInvalid, ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.onnx_weights import check_against_onnx, read_onnx_weights, write_onnx_weights
 from es_sbert.exporters.tracing import trace_module
-from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, mostly_long, write_checkpoint
 
 
 class LastHiddenState(nn.Module):
@@ -53,7 +53,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder, export_with_torch(folder, folder.parent / "model.onnx")
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", mostly_long(ARCHITECTURES))
 def test_weights_are_those_of_the_network(architecture: str, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
     path = export_with_torch(folder, tmp_path / "model.onnx")

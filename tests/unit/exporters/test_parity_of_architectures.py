@@ -22,7 +22,9 @@ from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from es_sbert.runtime.batching import pad, plan_batches
 from es_sbert.runtime.tokenizer import SentenceTokenizer
-from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, mostly_long, write_checkpoint
+
+pytestmark = pytest.mark.slow
 
 # Random weights are large, so vectors that are not normalized have coordinates of about 1.
 LARGEST_DIFFERENCE = 2e-5
@@ -66,7 +68,7 @@ def test_every_architecture_equals_sentence_transformers(architecture: str, tmp_
     assert model.architecture == architecture
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ROTARY_ARCHITECTURES])
+@pytest.mark.parametrize("architecture", mostly_long([*ARCHITECTURES, *ROTARY_ARCHITECTURES]))
 def test_int8_of_every_architecture_passes_parity(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / architecture, architecture))
     report = export_bundle(model, tmp_path / "bundle", [Variant.INT8]).variants["int8"].parity
@@ -102,7 +104,7 @@ def test_every_activation_equals_sentence_transformers(activation: str, tmp_path
     check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1))
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ROTARY_ARCHITECTURES])
+@pytest.mark.parametrize("architecture", mostly_long([*ARCHITECTURES, *ROTARY_ARCHITECTURES]))
 def test_padding_changes_nothing(architecture: str, tmp_path: Path) -> None:
     """A text alone, and the same text padded to the model's maximum beside a full row."""
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))

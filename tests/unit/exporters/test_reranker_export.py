@@ -26,7 +26,9 @@ from es_sbert.exporters.parity import compare_scores, parity_pairs
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.installation import install_extra_command
 from tests.tiny import write_tiny_bert
-from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, mostly_long, write_cross_encoder
+
+pytestmark = pytest.mark.slow
 
 BOTH = [Variant.FP32, Variant.INT8]
 
@@ -84,7 +86,7 @@ def test_exported_graphs(exported: tuple[Path, RerankerManifest]) -> None:
         assert operators.count("Gemm") == 2
 
 
-@pytest.fixture(scope="module", params=[*ARCHITECTURES, *UNFUSED_ARCHITECTURES])
+@pytest.fixture(scope="module", params=mostly_long([*ARCHITECTURES, *UNFUSED_ARCHITECTURES]))
 def of_architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RerankerManifest:
     """Of a cross-encoder of each architecture, exported in fp32 and fp16."""
     folder = tmp_path_factory.mktemp("architecture")

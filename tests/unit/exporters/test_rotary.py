@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -27,8 +27,10 @@ from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.rotary_architectures import read_rotary_weights
-from tests.unit.checkpoints import ROTARY_ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ROTARY_ARCHITECTURES, mostly_long, write_checkpoint
 from tests.unit.exporters.test_parity_of_architectures import check
+
+pytestmark = pytest.mark.slow
 
 TEXTS = ["", "a", "The CAT sleeps", "naïve café", "The night train is late. " * 9]
 
@@ -85,7 +87,7 @@ def test_settings_of_older_files_are_applied(architecture: str, settings: dict[s
     assert check(folder).fingerprint != before
 
 
-@pytest.mark.parametrize("architecture", ROTARY_ARCHITECTURES)
+@pytest.mark.parametrize("architecture", mostly_long(ROTARY_ARCHITECTURES))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_checkpoints_are_computed_in_float32(
     architecture: str, dtype: torch.dtype, tmp_path: Path
@@ -130,7 +132,7 @@ def test_names_of_the_network_and_a_prefix_are_read_too(architecture: str, tmp_p
     np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.parametrize("architecture", ROTARY_ARCHITECTURES)
+@pytest.mark.parametrize("architecture", mostly_long(ROTARY_ARCHITECTURES))
 def test_export_without_torch(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     missing = ("torch", "sentence_transformers")
@@ -147,7 +149,7 @@ def test_export_without_torch(architecture: str, tmp_path: Path, monkeypatch: py
         assert variant.parity.reference.startswith("numpy ")
 
 
-@pytest.mark.parametrize("architecture", ROTARY_ARCHITECTURES)
+@pytest.mark.parametrize("architecture", mostly_long(ROTARY_ARCHITECTURES))
 def test_fp16_passes_parity_emulated(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
     variant = export_bundle(model, tmp_path / "bundle", [Variant.FP16]).variants["fp16"]
@@ -245,8 +247,7 @@ VALUES = [True, False, 0, 1, 2, 6, 7, 0.5, "relu", "left", [], ["full_attention"
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, derandomize=True)
-@pytest.mark.parametrize("architecture", ROTARY_ARCHITECTURES)
+@pytest.mark.parametrize("architecture", mostly_long(ROTARY_ARCHITECTURES))
 def test_any_value_of_any_setting_is_applied_or_refused(
     folders: dict[str, Path], architecture: str, data: st.DataObject
 ) -> None:

@@ -36,7 +36,7 @@ from es_sbert.installation import install_extra_command
 from es_sbert.runtime.batching import InputBuilder, pad
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.tokenizer import SentenceTokenizer, load_tokenizer
-from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import TRACED_ARCHITECTURES, mostly_long, write_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night tra
 BOTH = [Variant.FP32, Variant.INT8]
 
 
-@pytest.fixture(scope="module", params=TRACED_ARCHITECTURES)
+@pytest.fixture(scope="module", params=mostly_long(TRACED_ARCHITECTURES))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompts = {"query": "query: "}
     return write_checkpoint(tmp_path_factory.mktemp("models") / request.param, request.param, prompts=prompts)

@@ -25,6 +25,8 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.test_modules import save
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
 KINDS: tuple[PromptKind | None, ...] = (None, "query", "document")
 PROMPTS = {"query": "query: ", "document": "Represent the passage for retrieval: "}
