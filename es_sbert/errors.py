@@ -123,10 +123,6 @@ class ParityFailed(ModelError):
     """An exported graph does not reproduce the model's vectors within its thresholds."""
 
 
-class ModelsDisagree(ModelError):
-    """The two models of a pair do not share a vector space."""
-
-
 class DeviceError(EsSbertError):
     """The requested device is not available."""
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -42,12 +42,9 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import (
     module_entry,
     read_module_list,
-    read_optional_json,
     write_json,
     write_module_entries,
 )
-from es_sbert.bundle.pair_record import PairRecord
-from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
 from es_sbert.bundle.variants import Precision, Variant
@@ -61,7 +58,7 @@ from es_sbert.errors import (
 )
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
-from es_sbert.exporters.parity import GoldPairs, ParityCheck, describe_parity, read_gold_pairs
+from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
 from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_rotary_weights
 from es_sbert.exporters.rotary_graph import build_rotary_graph
 from es_sbert.exporters.rotary_weights import EncoderWeights
@@ -83,10 +80,6 @@ from es_sbert.runtime.onnx_runtime import onnxruntime
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
 _MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
-# Files that describe the whole model and belong to none of its modules.
-_OF_WHOLE_MODEL = _MANIFESTS | {
-    "modules.json", "config_sentence_transformers.json", "router_config.json", PairRecord.FILE_NAME, "README.md",
-}  # fmt: skip
 
 
 def is_previous_export(output: Path, manifest: str) -> bool:
@@ -108,17 +101,10 @@ def is_previous_export(output: Path, manifest: str) -> bool:
     return False
 
 
-def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> None:
-    """Copy the configurations, tokenizer, safetensors and model card from a model folder and its modules' folders.
-
-    Args:
-        ignored: Unknown settings that were accepted when the model was opened.
-    """
+def copy_files(source: Path, target: Path) -> None:
+    """Copy the configurations, tokenizer, safetensors and model card from a model folder and its modules' folders."""
     modules = read_module_list(source) if (source / "modules.json").exists() else []
-    folders = [folder for _, folder in modules]
-    for kind, place in modules:
-        folders += read_router(source, place, ignored).module_folders if kind in ROUTER_CLASSES else ()
-    kept = dict.fromkeys(["", *folders], _KEPT_SUFFIXES)
+    kept = dict.fromkeys(["", *(place for _, place in modules)], _KEPT_SUFFIXES)
     kept["training"] = _LOG_SUFFIXES  # of a model that es-sbert trained; leftover weights of the run are not copied
     for place, suffixes in kept.items():
         if not (source / place).is_dir():
@@ -132,44 +118,20 @@ def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> Non
 def copy_model(model: SentenceModel, folder: Path) -> None:
     """Write a model's files to an empty folder, from which sentence-transformers computes the same vectors.
 
-    One route of a model with a Router becomes a model without a Router. Files that the model folder lacks because the
-    library can do without them are written too: the list of modules, tokenizer.json and merged weights.
+    Files that the model folder lacks because the library can do without them are written too: the list of modules,
+    tokenizer.json and merged weights.
     """
-    if model.is_route:
-        _copy_route(model, folder)
-    else:
-        copy_files(model.folder, folder, model.ignored_settings)
-    _complete_files(model, folder)
-
-
-def _copy_route(model: SentenceModel, target: Path) -> None:
-    settings = model.folder / "config_sentence_transformers.json"
-    shared = {"prompts": model.prompts, "default_prompt_name": model.default_prompt}
-    write_json(target / settings.name, {**read_optional_json(settings), **shared})
-    entries = []
-    for number, (kind, place) in enumerate(model.route_modules):
-        entries.append(module_entry(kind, own_folder(number, kind)))
-        copy_module(model.folder, place, target / own_folder(number, kind))
-    write_module_entries(target, entries)
-
-
-def copy_module(source: Path, place: str, target: Path) -> None:
-    """Copy the files of one module of a model folder.
-
-    Args:
-        source: The model folder.
-        place: The module's folder in it. It may be missing if the module has no settings, as with Normalize.
-        target: The module's new folder.
-    """
-    target.mkdir()
-    for file in (source / place).iterdir() if (source / place).is_dir() else ():
-        if file.is_file() and file.suffix in _KEPT_SUFFIXES and (place or file.name not in _OF_WHOLE_MODEL):
-            shutil.copyfile(file, target / file.name)
-
-
-def own_folder(number: int, kind: str) -> str:
-    """Return the folder name that sentence-transformers gives to a module by its position; fingerprints contain it."""
-    return f"{number}_{kind}"
+    copy_files(model.folder, folder)
+    if not (folder / "modules.json").exists():
+        write_module_entries(folder, [module_entry("Transformer", ""), module_entry("Pooling", "1_Pooling")])
+        pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
+        write_json(folder / "1_Pooling/config.json", pooling)
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
+    place = folder / model.transformer
+    if not model.tokenizer_file.exists():
+        write_json(place / "tokenizer.json", model.tokenizer_json())
+    if model.has_adapter:
+        _merge_adapter(model, place)
 
 
 def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:
@@ -179,21 +141,6 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
         for part in (graph.file, f"{graph.file}.data"):
             if (source / part).is_file():
                 shutil.copyfile(source / part, target / part)
-
-
-def _complete_files(model: SentenceModel, folder: Path) -> None:
-    """Write the files that the model folder lacks: the list of modules, tokenizer.json and merged weights."""
-    if not (folder / "modules.json").exists():
-        write_module_entries(folder, [module_entry("Transformer", ""), module_entry("Pooling", "1_Pooling")])
-        pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
-        write_json(folder / "1_Pooling/config.json", pooling)
-        write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
-    for each in {route.transformer: route for route in model.routes or [model]}.values():
-        place = folder / (own_folder(0, model.route_modules[0][0]) if model.is_route else each.transformer)
-        if not each.tokenizer_file.exists():
-            write_json(place / "tokenizer.json", each.tokenizer_json())
-        if each.has_adapter:
-            _merge_adapter(each, place)
 
 
 def _merge_adapter(model: SentenceModel, folder: Path) -> None:
@@ -298,46 +245,20 @@ def export_bundle(
     """
     _check_variants(variants)
     gold = read_gold_pairs(sts_file) if sts_file else None
-    if gold is not None and not model.has_route(None):
-        raise UsageError(
-            f"the Router of {model.name} has no route for texts without a kind, such as those of an STS file",
-            "Leave `sts_file` out.",
-        )
     _previous_manifest(model, output)  # rejects a folder that holds something else before the work starts
     if not (model.folder / "modules.json").exists():
         on_progress(f"{model.name} has no modules.json: using {model.pooling[0]} pooling like sentence-transformers")
-    if not model.routes:
-        writer = _encoder_writer(model, gold, reference, on_progress, force=force)
-        if Variant.FP16 in variants and not writer.has_fp16:
-            raise UnsupportedArchitecture(
-                f"{model.name} has no fp16 variant: it is a table of vectors without matrix products",
-                "Export fp32 or int8; fp32 runs on CUDA too.",
-            )
-        return _Export(EncoderManifest, model, output, {"": writer}).run(variants, {})
-    writers = {}
-    for number, route in enumerate(model.routes):
-        of_kind = gold if route.has_route(None) else None
-        writer = _encoder_writer(route, of_kind, reference, on_progress, force=force)
-        writers[route.route_name] = replace(writer, folder=f"onnx/route_{number}")
-    return _Export(EncoderManifest, model, output, writers).run(variants, {})
-
-
-def _encoder_writer(
-    model: SentenceModel,
-    gold: GoldPairs | None,
-    reference: ReferenceKind,
-    on_progress: Callable[[str], None],
-    *,
-    force: bool,
-) -> _GraphWriter:
-    """Create the writer for the graphs of a sentence encoder, or of one route of a model with a Router."""
-    route = f", for the route {model.route_name}" if model.is_route else ""
-    on_progress(f"Reading the weights of {model.name} ({model.architecture}{route})")
+    on_progress(f"Reading the weights of {model.name} ({model.architecture})")
     build, weights = choose_graph_source(model)
+    if Variant.FP16 in variants and isinstance(weights, StaticWeights):
+        raise UnsupportedArchitecture(
+            f"{model.name} has no fp16 variant: it is a table of vectors without matrix products",
+            "Export fp32 or int8; fp32 runs on CUDA too.",
+        )
     is_traced = weights is None
     if is_traced:
         on_progress(f"Tracing it with torch: es-sbert cannot build a graph from the weights of {model.architecture}")
-    return _GraphWriter(
+    writer = _GraphWriter(
         model.name,
         build,
         partial(sample_batches, model),
@@ -345,8 +266,8 @@ def _encoder_writer(
         on_progress,
         force=force,
         cuda_attention=None if is_traced else "packed" if isinstance(weights, TransformerWeights) else "fused",
-        has_fp16=not isinstance(weights, StaticWeights),
     )
+    return _Export(EncoderManifest, model, output, writer).run(variants, {})
 
 
 def export_reranker(
@@ -386,7 +307,7 @@ def export_reranker(
     on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
     writer = _GraphWriter(model.name, traced.build, traced.sample, traced.compare, on_progress, force=force)
-    return _Export(RerankerManifest, model, output, {"": writer}).run(variants, {"pairs": traced.pairs})
+    return _Export(RerankerManifest, model, output, writer).run(variants, {"pairs": traced.pairs})
 
 
 def _check_variants(variants: Sequence[Variant]) -> None:
@@ -407,8 +328,6 @@ class _GraphWriter:
         force: Whether variants that fail the parity check are written too.
         cuda_attention: Form of attention in fp16 graphs that are built from the weights; None if torch writes the
             graphs.
-        has_fp16: Whether the network has matrix products to compute in fp16.
-        folder: Folder of the graphs in the bundle.
     """
 
     name: str
@@ -418,8 +337,6 @@ class _GraphWriter:
     say: Callable[[str], None]
     force: bool
     cuda_attention: str | None = None
-    has_fp16: bool = True
-    folder: str = "onnx"
 
     def write(self, bundle: Path, variants: Sequence[Variant]) -> dict[str, Any]:
         """Write the graphs of variants and return the manifest's entry for each."""
@@ -430,7 +347,7 @@ class _GraphWriter:
         attention = "traced" if self.cuda_attention is None else "plain"
         if variant.precision is Precision.FP16 and self.cuda_attention is not None:
             attention = self.cuda_attention
-        path = bundle / self.folder / f"model_{variant.graph}.onnx"
+        path = bundle / "onnx" / f"model_{variant.graph}.onnx"
         if not path.exists():
             begun = time.perf_counter()
             save_graph(self._build(variant), path)
@@ -519,13 +436,13 @@ class _Export(Generic[ManifestT]):
         kind: Class of the manifest.
         model: The model.
         output: Folder of the bundle.
-        writers: Maps the name of a route to the writer of its graphs; the only key is "" for a model without a Router.
+        writer: Writes its graphs.
     """
 
     kind: type[ManifestT]
     model: SentenceModel | CrossEncoderModel
     output: Path
-    writers: Mapping[str, _GraphWriter]
+    writer: _GraphWriter
 
     def run(self, variants: Sequence[Variant], settings: Mapping[str, Any]) -> ManifestT:
         """Export variants to a folder, which is written completely or not at all, and return its manifest.
@@ -540,39 +457,19 @@ class _Export(Generic[ManifestT]):
                 copy_model(self.model, folder)
             else:
                 copy_files(self.model.folder, folder)
-            entries = {
-                route: writer.write(folder, variants if writer.has_fp16 else _without_fp16(variants))
-                for route, writer in self.writers.items()
-            }
+            entries = self.writer.write(folder, variants)
             # Carried over last: another export may have written variants here in the meantime.
             previous = _previous_manifest(self.model, self.output)
             if previous is not None:
-                earlier = _variants_by_route(previous)
-                entries = {
-                    route: writer.carry_over(earlier.get(route, {}), self.output, folder, entries[route])
-                    for route, writer in self.writers.items()
-                }
+                entries = self.writer.carry_over(previous.variants, self.output, folder, entries)
             # Versions of the packages that determine the contents of a graph.
             versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
-            written = {"variants": entries[""]} if "" in entries else {"variants": {}, "route_variants": entries}
-            about = {**describe_model(self.model, self.kind), **settings, **written, "exporter": versions}
+            about = {**describe_model(self.model, self.kind), **settings, "variants": entries, "exporter": versions}
             manifest = self.kind.model_validate(about)
             write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
             # Opening it verifies that the copy has the model's fingerprint and settings.
             _open_bundle(self.model, folder)
         return manifest
-
-
-def _without_fp16(variants: Sequence[Variant]) -> Sequence[Variant]:
-    """Leave out fp16; fp32 if nothing is left, since a table of vectors has no fp16, and its fp32 runs on CUDA."""
-    return [variant for variant in variants if variant is not Variant.FP16] or [Variant.FP32]
-
-
-def _variants_by_route(
-    manifest: EncoderManifest | RerankerManifest,
-) -> Mapping[str, Mapping[str, EncoderVariant | RerankerVariant]]:
-    routes = manifest.route_variants if isinstance(manifest, EncoderManifest) else {}
-    return {"": manifest.variants, **routes}
 
 
 def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> EncoderBundle | RerankerBundle:
@@ -592,8 +489,7 @@ def _previous_manifest(
     if not is_previous_export(output, kind.FILE_NAME):
         return None
     manifest = _open_bundle(model, output).manifest
-    routes = getattr(model, "route_fingerprints", {})
-    if manifest.fingerprint != model.fingerprint or getattr(manifest, "route_fingerprints", {}) != routes:
+    if manifest.fingerprint != model.fingerprint:
         raise UsageError(
             f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
             f"not of {model.name} ({model.fingerprint})",

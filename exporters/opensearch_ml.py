@@ -183,7 +183,6 @@ def _check_model(model: SentenceModel) -> None:
         "needs lower-cased texts, and ml-commons does not lower-case them": model.lowercase,
         "reads texts without special tokens, and ml-commons adds them": not model.adds_special_tokens,
         "truncates queries and documents at different lengths, and ml-commons does not": model.max_tokens_by_kind,
-        "embeds queries and documents with different networks (Router), and ml-commons does not": model.routes,
         "leaves prompts out of its pooling, and ml-commons does not": not model.include_prompt,
     }
     for difference, is_there in differences.items():

@@ -352,7 +352,7 @@ class ParityCheck:
     """The parity check of one model. Reference vectors are computed once, when the first variant needs them.
 
     Args:
-        model: The model, or one route of a model with a Router.
+        model: The model.
         transformer: The model's weights; None for traced graphs, whose reference is always sentence-transformers.
         reference: The reference implementation.
         gold: Sentence pairs with scores, if given.
@@ -370,7 +370,7 @@ class ParityCheck:
         self._tokenizer = SentenceTokenizer(model)
         self._texts: list[tuple[PromptKind | None, list[str]]] = []
         # All sentences are texts of the first kind; some of them are also texts of the other kinds.
-        for number, kind in enumerate(kind for kind in KINDS if model.has_route(kind)):
+        for number, kind in enumerate(KINDS):
             sentences = self._sentences()
             self._texts.append((kind, sentences[:_SENTENCES_OF_A_KIND] if number else sentences))
 

@@ -230,7 +230,7 @@ def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[Mod
     """Create the inputs of the sample texts for a graph of a sentence encoder."""
     tokenizer = SentenceTokenizer(model)
     texts = tokenizer.readable(sample_texts(model.tokenizer_file, model.longest_input))
-    rows = [row for row in tokenizer(texts, model.kinds[0]).ids if len(row)]
+    rows = [row for row in tokenizer(texts).ids if len(row)]
     properties = {entry.key: entry.value for entry in graph.metadata_props}
     inputs = InputBuilder([value.name for value in graph.graph.input], properties)
     lengths = np.array([len(row) for row in rows])  # (texts,)

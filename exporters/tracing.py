@@ -253,9 +253,7 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
             f"{type(error).__name__}: {error_summary(error)}",
             "es-sbert does not run code that comes with a model. Choose an architecture that transformers itself has.",
         ) from error
-    # The first module, or that of the model's route in a Router.
-    routes: Any = getattr(network[0], "sub_modules", None)
-    first: nn.Module = network[0] if routes is None else routes[model.route_name][0]
+    first: nn.Module = network[0]
     return first
 
 

@@ -12,13 +12,11 @@ from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.catalog.model_pair import make_pair
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import HIDDEN, tiny_tokenizer, write_tiny_bert
 
-# A table of token vectors; vectors that are cut; a network with fewer layers than its weights hold; a pair of a network
-# for documents and a table for queries.
-KINDS = ("static", "cut", "layers", "pair")
+# A table of token vectors; vectors that are cut; a network with fewer layers than its weights hold.
+KINDS = ("static", "cut", "layers")
 
 
 def write_tiny_static(folder: Path, *, seed: int = 0) -> Path:
@@ -52,11 +50,8 @@ def write_model_kinds(folder: Path) -> dict[str, str]:
     config = json.loads((layers / "config.json").read_text())
     (layers / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
     static = write_tiny_static(folder / "static")
-    names = {"static": str(static), "cut": f"{bert}@8", "layers": str(layers), "pair": str(folder / "pair")}
+    names = {"static": str(static), "cut": f"{bert}@8", "layers": str(layers)}
     for name in (str(bert), names["static"], names["cut"], names["layers"]):
         model = read_sentence_model(resolve_model(name))
         export_bundle(model, cached_bundle_path(model.fingerprint), [Variant.FP32])
-    # Of random vectors, which share no space: only how they are handled is tested.
-    models = read_sentence_model(bert), read_sentence_model(static)
-    make_pair(*models, folder / "pair", accept_disagreement=True)
     return names

@@ -112,9 +112,7 @@ class EncoderManifest(BaseModel, frozen=True):
         name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Settings
             of the model.
         ignored_settings: Unknown settings that the user accepted.
-        route_fingerprints: For a model with a Router, maps the name of each route to the fingerprint of its model.
-        variants: Variants by name (`fp32`, `int8`, `openvino-bf16`, …); empty for a model with a Router.
-        route_variants: For a model with a Router, maps the name of each route to its variants.
+        variants: Variants by name (`fp32`, `int8`, `openvino-bf16`, …).
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
 
@@ -132,20 +130,8 @@ class EncoderManifest(BaseModel, frozen=True):
     prompts: dict[str, str]
     default_prompt: str | None
     ignored_settings: list[str] = []
-    route_fingerprints: dict[str, str] = {}
     variants: dict[str, EncoderVariant]
-    route_variants: dict[str, dict[str, EncoderVariant]] = {}
     exporter: dict[str, str]
-
-    @property
-    def all_variants(self) -> dict[str, EncoderVariant]:
-        """All variants; those of a route are called `ROUTE/VARIANT`."""
-        of_routes = {
-            f"{route}/{name}": variant
-            for route, variants in self.route_variants.items()
-            for name, variant in variants.items()
-        }
-        return self.variants | of_routes
 
 
 class ScoreParityReport(BaseModel, frozen=True):
@@ -276,17 +262,7 @@ RerankerBundle = Bundle[CrossEncoderModel, RerankerManifest]
 
 def rename_bundle(bundle: EncoderBundle, name: str) -> EncoderBundle:
     """Return the bundle with a different name for its model."""
-    return replace(bundle, model=bundle.model.renamed(name))
-
-
-def route_bundle(bundle: EncoderBundle, number: int) -> EncoderBundle:
-    """Return the bundle of one route of a model with a Router, by its number; without a Router, the bundle itself."""
-    model = bundle.model.route(number)
-    if model is bundle.model:
-        return bundle
-    variants = {"variants": bundle.manifest.route_variants.get(model.route_name, {}), "route_variants": {}}
-    manifest = bundle.manifest.model_copy(update={**describe_model(model, EncoderManifest), **variants})
-    return Bundle(bundle.folder, model, manifest)
+    return replace(bundle, model=bundle.model.model_copy(update={"name": name}))
 
 
 def is_encoder_bundle(folder: Path) -> bool:
@@ -370,8 +346,7 @@ def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
-    variants = manifest.all_variants if isinstance(manifest, EncoderManifest) else manifest.variants
-    for variant in variants.values():
+    for variant in manifest.variants.values():
         file = Path(variant.file)
         if file.is_absolute() or ".." in file.parts:
             raise BundleInvalid(f"{path} names {variant.file!r}, outside the bundle", "Do not use this bundle.")

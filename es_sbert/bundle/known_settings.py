@@ -170,10 +170,6 @@ WEIGHTED_LAYERS = SettingsTable(
     applied=frozenset({"embedding_dimension", "word_embedding_dimension", "layer_start", "num_hidden_layers"})
 )
 
-# router_config.json.
-ROUTER = SettingsTable(applied=frozenset({"types", "structure", "parameters"}))
-ROUTER_PARAMETERS = SettingsTable(applied=frozenset({"default_route", "allow_empty_key", "route_mappings"}))
-
 LAYER_NORM = SettingsTable(applied=frozenset({"dimension"}))
 
 NORMALIZE = SettingsTable(applied=frozenset({"module_input_name", "module_output_name"}))

@@ -1,8 +1,8 @@
 """The local model registry: models trained, exported or added on this machine, found by fingerprint or name.
 
 The registry is one JSON file per user: `{"format": 1, "models": [{"name", "fingerprint", "folder"}, …]}`, the latest
-registration last. The entry of a pair also has `query_fingerprint`. It stores paths, not models. Each entry is checked
-against its folder when it is used, so an outdated entry never opens the wrong model.
+registration last. It stores paths, not models. Each entry is checked against its folder when it is used, so
+an outdated entry never opens the wrong model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.bundle.bundle import is_reranker_bundle, open_reranker_bundle
-from es_sbert.bundle.pair_record import read_pair_record
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import expand_home, home_folder
 from es_sbert.errors import EsSbertError, ModelNotFound, OutputError, RegistryInvalid, UsageError
@@ -49,7 +48,8 @@ class RegisteredModel:
         name: Name that users may give instead of the folder. Several models may share a name.
         fingerprint: Fingerprint of the registered model.
         folder: Absolute path of its folder.
-        query_fingerprint: For a pair (`pair_record.py`), the fingerprint of its query model; else empty.
+        query_fingerprint: Not empty if the folder is a pair of models, and `fingerprint` that of its model for
+            documents. Earlier releases made pairs. Such an entry is never opened; it explains why.
     """
 
     name: str
@@ -63,17 +63,20 @@ class RegisteredModel:
 
     def check(self) -> tuple[FolderState, str]:
         """Return the state as `state` does, and a clause that describes the problem; empty if there is no problem."""
+        if self.query_fingerprint:
+            return FolderState.CHANGED, (
+                f"{self.name} is a pair of two models, which es-sbert no longer opens; "
+                f"{self.folder / 'es_sbert_pair.json'} names its model for documents"
+            )
         try:
             if not self.folder.is_dir():
                 return FolderState.MISSING, f"its folder {self.folder} was moved or deleted"
-            found, queries = fingerprint_of(self.folder), query_fingerprint_of(self.folder)
+            found = fingerprint_of(self.folder)
         except (EsSbertError, OSError) as error:
             reason = error.message if isinstance(error, EsSbertError) else error.strerror
             return FolderState.CHANGED, f"its folder {self.folder} can no longer be opened ({reason})"
         if found != self.fingerprint:
             return FolderState.CHANGED, f"its folder {self.folder} now holds another model ({found[:12]})"
-        if queries != self.query_fingerprint:
-            return FolderState.CHANGED, f"its folder {self.folder} now holds another query model"
         return FolderState.PRESENT, ""
 
 
@@ -86,16 +89,6 @@ def fingerprint_of(folder: Path) -> str:
     if is_reranker_bundle(folder):
         return open_reranker_bundle(folder).manifest.fingerprint
     return read_sentence_model(folder).fingerprint
-
-
-def query_fingerprint_of(folder: Path) -> str:
-    """Read the fingerprint of the query model from the record of a pair; empty for a folder of any other model.
-
-    Raises:
-        BundleInvalid: the record is broken.
-    """
-    pair = read_pair_record(folder)
-    return "" if pair is None else pair.queries.fingerprint
 
 
 def registry_path() -> Path:
@@ -149,16 +142,15 @@ def register_model(
         UsageError: the name is not valid, or the location of the registry is unknown.
     """
     folder = folder.resolve()
-    queries = query_fingerprint_of(folder)
     if name is not None:
         _check_name(name, is_taken)
     with _update_registry() as models:
-        same = [m for m in models if (m.fingerprint, m.query_fingerprint) == (fingerprint, queries)]
+        same = [model for model in models if model.fingerprint == fingerprint and not model.query_fingerprint]
         replaced = [model for model in same if model.folder == folder or model.state() is not FolderState.PRESENT]
         chosen = name or (replaced[-1].name if replaced else default or folder.name.lstrip(".~-") or "model")
         if name is None:
             _check_name(chosen, is_taken)
-        new = RegisteredModel(chosen, fingerprint, folder, queries)
+        new = RegisteredModel(chosen, fingerprint, folder)
         models[:] = [*(model for model in models if model not in replaced), new]
     return new
 

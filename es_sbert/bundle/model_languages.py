@@ -43,7 +43,7 @@ def known_languages(name: str, fingerprint: str) -> frozenset[str]:
         return languages
     if _ENGLISH_MODELS.fullmatch(PurePath(name).name.lower()):
         return frozenset({"en"})
-    for found in (find_registered_folder(fingerprint, []), installed_model_folder(name)):
+    for found in (find_registered_folder(name, fingerprint, []), installed_model_folder(name)):
         if found is not None and (languages := read_card_languages(found)):
             return languages
     return frozenset()

@@ -25,7 +25,6 @@ from es_sbert.bundle.shortened_model import shortened_model_folder, split_shorte
 from es_sbert.config import expand_home
 from es_sbert.errors import ModelError, ModelNotFound, OutputError, RegistryInvalid, UsageError, error_summary
 from es_sbert.installation import install_command
-from es_sbert.messages import setting_text
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -199,6 +198,7 @@ def download_model(
 
 
 _REMEDY = "Register its folder: `es-sbert model add FOLDER`. Or use the folder for this call: `model=FOLDER`."
+_MIGRATE = "Or embed its documents with another model: `es-sbert index migrate {index} --model MODEL`."
 
 
 @dataclass(frozen=True)
@@ -219,10 +219,10 @@ class IndexModel:
 def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
     """Find the model whose vectors are in an index.
 
-    These are tried in order: the registered pair with that name; the registered models with that fingerprint; the
-    folder at the path `name`, if its model has the fingerprint; the installed package of that name; the hub. If the
-    registry shows that a bare name belongs to a model of this user, it is looked up only in the hub's cache.
-    Fingerprints of models from packages and the hub are not checked here: the caller checks the loaded model.
+    These are tried in order: the registered models with that fingerprint; the folder at the path `name`, if its model
+    has the fingerprint; the installed package of that name; the hub. If the registry shows that a bare name belongs to
+    a model of this user, it is looked up only in the hub's cache. Fingerprints of models from packages and the hub are
+    not checked here: the caller checks the loaded model.
 
     Args:
         index: Name of the index, for messages.
@@ -240,41 +240,40 @@ def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
     reason = f": {'; '.join(problems)}" if problems else ""
     raise ModelNotFound(
         f"the index {index} needs the model {name!r} ({fingerprint[:12]}), which was not found{reason}",
-        " ".join([_REMEDY, *hints]),
+        " ".join([_REMEDY, *hints, _MIGRATE.format(index=index)]),
     )
 
 
-def find_registered_folder(fingerprint: str, problems: list[str]) -> Path | None:
+def find_registered_folder(name: str | None, fingerprint: str, problems: list[str]) -> Path | None:
     """Find and check the folder of a registered model by fingerprint; the latest registration comes first.
 
-    Pairs are skipped, because the user decides which model embeds queries.
-
     Args:
+        name: Name of the model in the mapping. If a pair of models has it, no other model is taken: queries were
+            embedded with the other model of the pair.
         problems: A clause is added for each unusable entry with that fingerprint, and for an unreadable registry.
     """
-    for model in reversed(_read_entries_or_report(problems)):
-        if model.fingerprint == fingerprint and not model.query_fingerprint:
-            state, problem = model.check()
-            if state is FolderState.PRESENT:
-                return model.folder
-            problems.append(problem)
+    same = [model for model in reversed(_read_entries_or_report(problems)) if model.fingerprint == fingerprint]
+    pairs = [model for model in same if model.query_fingerprint and name in (model.name, str(model.folder))]
+    for model in pairs or [model for model in same if not model.query_fingerprint]:
+        state, problem = model.check()
+        if state is FolderState.PRESENT:
+            return model.folder
+        problems.append(problem)
     return None
 
 
 def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[str]) -> IndexModel | None:
-    pairs = [m for m in _read_entries_or_report([]) if m.query_fingerprint and m.fingerprint == fingerprint]
-    for pair in reversed(pairs):
-        if name in (pair.name, str(pair.folder)) and pair.state() is FolderState.PRESENT:
-            return IndexModel(pair.folder, name)
-    registered = find_registered_folder(fingerprint, problems)
+    registered = find_registered_folder(name, fingerprint, problems)
     if registered is not None:
         return IndexModel(registered, name)
-    hints += [f"Or search it with the pair {pair.name}: {setting_text('model', pair.name)}." for pair in pairs[-1:]]
     folder = expand_home(name)
     if name and os.path.isdir(folder):  # False for paths that this user may not read
-        if _has_fingerprint(folder, fingerprint):
-            return IndexModel(folder.resolve(), name)
-        problems.append(f"the folder {folder.absolute()} holds another model")
+        try:
+            if fingerprint_of(folder) == fingerprint:
+                return IndexModel(folder.resolve(), name)
+            problems.append(f"the folder {folder.absolute()} holds another model")
+        except (ModelError, OSError) as error:
+            problems.append(f"the folder {folder.absolute()} cannot be opened ({error_summary(error)})")
     elif (short := split_shortened_name(name)) is not None:
         return _search_shortened(name, short[0], fingerprint, problems)
     elif is_model_path(name):

@@ -17,6 +17,11 @@ _MAKE_STATIC = (
     "Make a StaticEmbedding of its vectors, with a tokenizer of the library `tokenizers`, and compare the two: "
     "SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=...)]).save(FOLDER)."
 )
+_TWO_NETWORKS = (
+    "embeds queries and documents with separate networks; es-sbert embeds both with one",
+    "Choose one model for both, and embed an index of this one again: `es-sbert index migrate INDEX --model MODEL`. A "
+    "folder of `es-sbert model pair` names its model for documents in es_sbert_pair.json; that one opens its indices.",
+)
 # Modules of sentence-transformers that es-sbert does not read → the reason, and what to do.
 _REFUSED_MODULES = {
     "WordEmbeddings": (
@@ -27,6 +32,8 @@ _REFUSED_MODULES = {
     "BoW": ("counts the words of a text and has no token vectors", "Search for words with the engine itself (BM25)."),
     "CNN": ("is a network over WordEmbeddings, which es-sbert does not support", _SERVE_ELSEWHERE),
     "LSTM": ("is a network over WordEmbeddings, which es-sbert does not support", _SERVE_ELSEWHERE),
+    "Router": _TWO_NETWORKS,
+    "Asym": _TWO_NETWORKS,  # its name in older releases
     "CLIPModel": (
         "embeds images too, with the pooling of its own network",
         "Serve it with sentence-transformers, or choose a model for texts.",
@@ -83,11 +90,12 @@ def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
 
 
 def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]]:
-    """Read (class name, folder) of each module in modules.json, including a Router.
+    """Read (class name, folder) of each module in modules.json.
 
     Raises:
         BundleInvalid: the file is broken, or names a folder outside the model folder.
-        UnsupportedArchitecture: a module that is not one of sentence-transformers.
+        UnsupportedArchitecture: a module that is not one of sentence-transformers or that es-sbert does not read, or a
+            first module that is neither a Transformer nor a StaticEmbedding.
         UnsupportedSetting: an entry has a setting that es-sbert does not apply.
     """
     path = folder / "modules.json"
@@ -109,17 +117,6 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise BundleInvalid(f"{path} names {place!r}, which is outside the folder", "Do not use this model.")
-    return modules
-
-
-def check_modules(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Check that es-sbert reads the modules of a model, or of one of its routes, and return them.
-
-    Raises:
-        UnsupportedArchitecture: a module that es-sbert does not read, or a first module that is neither a Transformer
-            nor a StaticEmbedding.
-    """
-    path = folder / "modules.json"
     for kind, _ in modules:
         if kind in _REFUSED_MODULES:
             reason, remedy = _REFUSED_MODULES[kind]

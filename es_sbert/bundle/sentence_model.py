@@ -16,7 +16,7 @@ from pydantic import BaseModel, computed_field
 from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
 from es_sbert.bundle.model_settings import read_model_settings
-from es_sbert.bundle.module_list import check_modules, plain_modules, read_modules
+from es_sbert.bundle.module_list import plain_modules, read_modules
 from es_sbert.bundle.modules import (
     STATIC,
     Dense,
@@ -26,8 +26,6 @@ from es_sbert.bundle.modules import (
     VectorModule,
     WeightedLayers,
 )
-from es_sbert.bundle.pair_record import PAIR_AGAIN, PairRecord, read_pair_record
-from es_sbert.bundle.router import ROUTER_CLASSES, ModuleList, read_router
 from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
@@ -37,11 +35,10 @@ from es_sbert.bundle.transformer_settings import (
     hidden_width,
     max_input_tokens,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UsageError
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
 PromptKind = Literal["query", "document"]
 KINDS: tuple[PromptKind | None, ...] = (None, "document", "query")
-_ANY_KIND = "any"
 # A file of poly-encoders, which earlier releases trained; the rest of the folder is a sentence encoder.
 _POLY_ENCODER_FILE = "poly_encoder.json"
 
@@ -64,13 +61,6 @@ class SentenceModel(BaseModel, frozen=True):
         pooling: Pooling modes; several are concatenated in this order.
         layers: The hidden states whose weighted mean is pooled; None for one hidden state.
         token_modules: Modules between transformer and pooling, applied to the vector of each token.
-        routes: For a model with a Router, the distinct models to which it routes texts; all have the same folder.
-        route_numbers: For a model with a Router, maps the kind of a text (`any` for none) to the number of its model in
-            `routes`; a kind without a model is missing.
-        route_name: For a model in `routes`, the name of its route in the Router.
-        route_modules: For a model in `routes`, class and folder of each of its modules.
-        kinds: The kinds of texts that the model embeds; only a Router or a model in `routes` may not embed all kinds.
-        pair: For a pair of models from `es-sbert model pair`, its record.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
         truncate_dim: Number of values to which the modules' output is truncated; None for all.
@@ -92,8 +82,7 @@ class SentenceModel(BaseModel, frozen=True):
         earlier_fingerprint: Fingerprint in earlier releases, if they misread the model; else empty.
         ignored_settings: Unknown settings that the user accepted.
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
-            models with equal fingerprints produce the same vectors of documents. A pair has the fingerprint of its
-            document model, whose vectors an index holds; see `query_fingerprint`.
+            models with equal fingerprints produce the same vectors.
     """
 
     folder: Path
@@ -106,12 +95,6 @@ class SentenceModel(BaseModel, frozen=True):
     pooling: tuple[Pooling, ...]
     layers: WeightedLayers | None = None
     token_modules: tuple[VectorModule, ...] = ()
-    routes: tuple[SentenceModel, ...] = ()
-    route_numbers: dict[str, int] = {}
-    route_name: str = ""
-    route_modules: tuple[tuple[str, str], ...] = ()
-    kinds: tuple[PromptKind | None, ...] = KINDS
-    pair: PairRecord | None = None
     include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
     truncate_dim: int | None = None
@@ -137,22 +120,6 @@ class SentenceModel(BaseModel, frozen=True):
     def normalize(self) -> bool:
         """Whether the last module scales vectors to unit length."""
         return self.modules[-1:] == (Normalize(),)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def route_fingerprints(self) -> dict[str, str]:
-        """For a model with a Router, maps the name of each route to the fingerprint of its model."""
-        return {route.route_name: route.fingerprint for route in self.routes}
-
-    @property
-    def query_fingerprint(self) -> str:
-        """For a pair, the fingerprint of its query model; empty for any other model."""
-        return "" if self.pair is None else self.routes[self.route_number("query")].fingerprint
-
-    @property
-    def is_route(self) -> bool:
-        """Whether this is one of several models of a Router, so that it embeds only some kinds of texts."""
-        return not self.routes and self.kinds != KINDS
 
     @property
     def dense(self) -> tuple[Dense, ...]:
@@ -192,37 +159,6 @@ class SentenceModel(BaseModel, frozen=True):
             self.transformer_folder, {**settings, **self.tokenizer_arguments}, self.transformer_config
         )
 
-    def has_route(self, kind: PromptKind | None) -> bool:
-        """Whether the model embeds texts of this kind; only a Router may lack a route for one."""
-        return kind in self.kinds
-
-    def route_number(self, kind: PromptKind | None) -> int:
-        """Number of the model in `routes` that embeds texts of this kind; 0 without a Router.
-
-        Raises:
-            UsageError: no model in `routes` embeds texts of this kind.
-        """
-        if not self.routes:
-            return 0
-        if not self.has_route(kind):
-            kinds = [name for name in self.route_numbers if name != _ANY_KIND]
-            texts = "texts without a kind" if kind is None else f"a {kind}"
-            raise UsageError(
-                f"the Router of {self.name} has no route for {texts}",
-                (f"Set `kind` to one of {', '.join(kinds)}, or save" if kinds else "Save")
-                + " the model with a route for such texts (default_route is for texts without a kind).",
-            )
-        return self.route_numbers[kind or _ANY_KIND]
-
-    def route(self, number: int) -> SentenceModel:
-        """The model of `routes` with this number; the model itself if it has no Router."""
-        return self.routes[number] if self.routes else self
-
-    def renamed(self, name: str) -> SentenceModel:
-        """Return the same model under a different name."""
-        routes = tuple(route.renamed(name) for route in self.routes)
-        return self.model_copy(update={"name": name, "routes": routes})
-
     def special_tokens(self) -> frozenset[str]:
         """Read the tokens that transformers counts as special (`all_special_tokens`).
 
@@ -236,18 +172,10 @@ class SentenceModel(BaseModel, frozen=True):
     @property
     def longest_input(self) -> int:
         """Maximum input in tokens over all kinds."""
-        if self.routes:
-            return max(route.longest_input for route in self.routes)
         return max(self.max_tokens, *self.max_tokens_by_kind.values(), 0)
 
     def input_limit(self, kind: PromptKind | None) -> int:
-        """Maximum input of this kind in tokens, special tokens included.
-
-        Raises:
-            UsageError: the model has a Router without a route for this kind.
-        """
-        if self.routes:
-            return self.routes[self.route_number(kind)].input_limit(kind)
+        """Maximum input of this kind in tokens, special tokens included."""
         return self.max_tokens if kind is None else self.max_tokens_by_kind.get(kind, self.max_tokens)
 
     def prompt(self, kind: PromptKind | None) -> str:
@@ -291,87 +219,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     name = name or folder.resolve().name
     if not (folder / "modules.json").exists():
         return _read_model(folder, name, plain_modules(folder), ignored, is_plain=True)
-    modules = read_modules(folder, ignored)
-    positions = [position for position, (kind, _) in enumerate(modules) if kind in ROUTER_CLASSES]
-    if not positions:
-        if read_pair_record(folder) is not None:
-            raise _edited_pair(folder, "it has no Router")
-        return _read_model(folder, name, check_modules(folder, modules), ignored)
-    if len(positions) > 1:
-        raise UnsupportedArchitecture(f"{folder} has several Routers", "Save the model with one Router.")
-    return _read_routed_model(folder, name, modules, positions[0], ignored)
-
-
-def _read_routed_model(
-    folder: Path, name: str, modules: ModuleList, position: int, ignored: tuple[str, ...]
-) -> SentenceModel:
-    """Read a model with a Router: one model per route, with the modules before the Router, in the route and after."""
-    before, (_, place), after = modules[:position], modules[position], modules[position + 1 :]
-    router = read_router(folder, place, ignored)
-    pair = read_pair_record(folder)
-    # A Transformer passes the modality text to the modules after it.
-    modality = None if before and before[0][0] == STATIC else "text"
-    resolved = {kind: route for kind in KINDS if (route := router.resolve(kind, modality)) is not None}
-    if not resolved:
-        raise UnsupportedArchitecture(
-            f"the Router of {folder} has no route for texts, queries or documents, only {', '.join(router.routes)}",
-            "Save the model with routes called query and document, or with a default_route.",
-        )
-    names = list(dict.fromkeys(resolved.values()))
-    routes = []
-    for route in names:
-        route_modules = check_modules(folder, [*before, *router.routes[route], *after])
-        kinds = tuple(kind for kind in KINDS if resolved.get(kind) == route)
-        model = _read_model(folder, name, route_modules, ignored, route=route, kinds=kinds, pair=pair)
-        if pair is not None:
-            # Check only the modules that were compared: a truncated model (`NAME@N`) has more of them after the Router.
-            inside = router.routes[route]
-            is_whole = route_modules == inside
-            paired = (
-                model if is_whole else _read_model(folder, name, inside, ignored, route=route, kinds=kinds, pair=pair)
-            )
-            _check_paired_model(folder, paired, pair)
-        routes.append(model)
-    if len({route.dimensions for route in routes}) > 1:
-        found = ", ".join(f"{route.route_name} {route.dimensions}" for route in routes)
-        raise BundleInvalid(
-            f"the routes of {folder} have vectors of different lengths ({found})",
-            "Train them to the same length, since vectors of queries and documents are compared.",
-        )
-    if pair is not None and {route.kinds for route in routes} != {("query",), (None, "document")}:
-        raise _edited_pair(folder, "its Router has other routes")
-    if len(routes) == 1 and len(resolved) == len(KINDS):
-        return routes[0]
-    numbers = {kind or _ANY_KIND: names.index(route) for kind, route in resolved.items()}
-    by_kind = {kind: routes[number].fingerprint for kind, number in numbers.items()}
-    changed = {
-        "routes": tuple(routes), "route_numbers": numbers, "route_name": "", "route_modules": (),
-        "kinds": tuple(resolved), "pair": pair, "earlier_fingerprint": "",
-    }  # fmt: skip
-    is_pair = pair is not None
-    fingerprint = by_kind["document"] if is_pair else compute_fingerprint("", {}, {"routes": by_kind})
-    return routes[0].model_copy(update={**changed, "fingerprint": fingerprint})
-
-
-def _check_paired_model(folder: Path, model: SentenceModel, pair: PairRecord) -> None:
-    """Check that a model of a pair is the one whose vectors were compared when the pair was made.
-
-    Raises:
-        BundleInvalid: the model, or one of its prompts, differs from the one that was compared.
-    """
-    paired = pair.model_for(model.kinds)
-    if model.fingerprint != paired.fingerprint:
-        raise _edited_pair(folder, f"its route {model.route_name} is not the model {paired.name}")
-    stated = model.model_copy(
-        update=read_model_settings(folder / "config_sentence_transformers.json", model.ignored_settings)
-    )
-    for kind in model.kinds:
-        if stated.prompt(kind) != model.prompt(kind):
-            raise _edited_pair(folder, f"the prompt of its route {model.route_name} is not that of {paired.name}")
-
-
-def _edited_pair(folder: Path, reason: str) -> BundleInvalid:
-    return BundleInvalid(f"{folder} was edited after its two models were compared: {reason}", PAIR_AGAIN)
+    return _read_model(folder, name, read_modules(folder, ignored), ignored)
 
 
 def _read_model(
@@ -381,18 +229,12 @@ def _read_model(
     ignored: tuple[str, ...],
     *,
     is_plain: bool = False,
-    route: str = "",
-    kinds: tuple[PromptKind | None, ...] = KINDS,
-    pair: PairRecord | None = None,
 ) -> SentenceModel:
     """Read a model with given modules.
 
     Args:
         modules: (class name, folder) of each module.
         is_plain: Whether the folder has no modules.json.
-        route: Name of the modules in the model's Router.
-        kinds: The kinds of texts that take this route.
-        pair: The record of `es-sbert model pair`, with the prompts of each of the two models.
     """
     kind, place = modules[0]
     if kind == STATIC:
@@ -403,8 +245,6 @@ def _read_model(
     settings = first.settings | vector.settings
     if not is_plain:
         settings |= read_model_settings(folder / "config_sentence_transformers.json", ignored)
-    if pair is not None:
-        settings |= pair.model_for(kinds).prompt_settings
     if (kept := settings.get("truncate_dim")) is not None:
         settings["truncate_dim"] = kept if kept < settings["dimensions"] else None
         settings["dimensions"] = min(kept, settings["dimensions"])
@@ -416,9 +256,6 @@ def _read_model(
             folder=folder,
             name=name,
             transformer=place,
-            route_name=route,
-            route_modules=tuple(modules) if route else (),
-            kinds=kinds,
             ignored_settings=ignored,
             **settings,
         )
@@ -444,21 +281,13 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
 
     Earlier releases read only models with Dense modules and a final Normalize; the fingerprints of these do not change.
     """
-    # sentence-transformers names a module's folder by its position. In a Router it puts the route's name in front.
-    folders = {place: f"{number}_{kind}" for number, (kind, place) in enumerate(model.route_modules)}
-
-    def describe(module: VectorModule | WeightedLayers, *, exclude_defaults: bool = False) -> dict[str, Any]:
-        described = module.model_dump(mode="json", exclude_defaults=exclude_defaults)
-        if not isinstance(module, Normalize):
-            described["folder"] = folders.get(module.folder, module.folder)
-        return described
-
-    settings: dict[str, Any] = {"dense": [describe(layer, exclude_defaults=True) for layer in model.dense]}
+    dense = [layer.model_dump(mode="json", exclude_defaults=True) for layer in model.dense]
+    settings: dict[str, Any] = {"dense": dense}
     if not model.has_plain_modules:
         for key in ("token_modules", "modules"):
-            settings[key] = [[type(each).__name__, describe(each)] for each in getattr(model, key)]
+            settings[key] = [[type(each).__name__, each.model_dump(mode="json")] for each in getattr(model, key)]
     if model.layers is not None:
-        settings["layers"] = describe(model.layers)
+        settings["layers"] = model.layers.model_dump(mode="json")
     if not model.include_prompt:
         settings["include_prompt"] = False
     if model.truncate_dim is not None:

@@ -126,8 +126,7 @@ def distill(
     The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static, the
     vector of a text is the mean of its token vectors. It is trained toward MODEL's vectors of your texts, which need no
     labels. Its vectors have the dimensions of MODEL's and are compared by cosine too. An index of MODEL has to be
-    loaded again, unless the student embeds only its queries (es-sbert model pair). The student is exported to a checked
-    ONNX bundle and registered (es-sbert model list).
+    loaded again. The student is exported to a checked ONNX bundle and registered (es-sbert model list).
 
     A tenth of the texts, at most 1,000, is held out: the summary shows how near the student's vectors are to MODEL's on
     these texts, before and after training. Without texts, --static writes an untrained student, with a note.

@@ -80,7 +80,7 @@ def encode(
     default = FileFormat.LINES if file == STDIN else None
     form = default if format == "auto" else FileFormat(format)
     reading = FileOptions(form, delimiter, encoding, sheet)
-    with Encoder(**options, kind=kind, report=report) as encoder:
+    with Encoder(**options, report=report) as encoder:
         records = read_texts(file, reading, text_field, left_out=VECTOR_FIELD)
         summary = encode_file(encoder, records, output or sys.stdout.buffer, kind=kind)
         report(summary.describe(encoder.info))

@@ -165,7 +165,7 @@ def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -
         rows += [_reranker_row(name, variant) for name, variant in manifest.variants.items()]
     else:
         rows = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
-        rows += [_encoder_row(name, variant) for name, variant in manifest.all_variants.items()]
+        rows += [_encoder_row(name, variant) for name, variant in manifest.variants.items()]
     return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *align_columns(rows)])
 
 

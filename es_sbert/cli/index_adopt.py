@@ -117,7 +117,7 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
         # Check the model before it is loaded, and perhaps exported, which takes a while.
         read = read_sentence_model(resolve_model(model_name), model_name)
         field.check_model(read.fingerprint, read.name, read.dimensions)
-        with Encoder(model_name, kind="document", report=print_message, **encoder_options) as encoder:
+        with Encoder(model_name, report=print_message, **encoder_options) as encoder:
             report_warnings(encoder, print_message)
             report = adopt_vectors(engine, field, encoder, settings, report=print_message)
     if failed is not None:

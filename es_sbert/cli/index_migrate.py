@@ -273,7 +273,7 @@ def _run_migration(
         warning = language_warning(languages, request.alias, model.name, model.fingerprint)
         if warning is not None:
             say(f"Warning: {warning}")
-    with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
+    with Encoder.for_index(field.index, meta.model, meta.fingerprint, report=say, **named) as encoder:
         if encoder.info.fingerprint != meta.fingerprint:
             name = encoder.info.model
             say(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")

@@ -185,12 +185,6 @@ def calibrate(
         if save:
             require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
         with _open_encoder(index.field, options) as encoder:
-            if save and encoder.info.query_fingerprint:
-                raise UsageError(
-                    f"--save does not support the pair {encoder.info.model}: a value in the mapping is for queries "
-                    "that the model of the documents embeds",
-                    "Leave --save out, and start the gateway with the value: es-sbert serve --min-cosine VALUE.",
-                )
             sample_options = shared.select_options(options, ("sample", "seed", "k"))
             measured = index.measure(encoder, labeled, report=print_message, **sample_options)
             report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)

@@ -181,10 +181,8 @@ def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
 
     stored = plan.stored
     if stored is None:
-        return Encoder(kind="document", report=log_message, **encoder)
-    return Encoder.for_index(
-        plan.settings.index, stored.model, stored.fingerprint, kind="document", report=log_message, **encoder
-    )
+        return Encoder(report=log_message, **encoder)
+    return Encoder.for_index(plan.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
 
 
 def _ray_runner(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 import cloup
@@ -17,7 +16,7 @@ from es_sbert.messages import escape_unprintable
 
 @cloup.group()
 def model() -> None:
-    """Fetch, pair, list, add, remove and tune models.
+    """Fetch, list, add, remove and tune models.
 
     The registry records where the models of this user are. `es-sbert train` and `es-sbert export` register the models
     that they write. When an index needs a model, searches, loads and the gateway find it by its fingerprint, wherever
@@ -187,81 +186,6 @@ def fetch(
 
 
 @model.command()
-@click.option("--documents", metavar="MODEL", required=True, help="The model that embeds documents.")
-@click.option(
-    "--queries",
-    metavar="MODEL",
-    required=True,
-    help="The model that embeds queries; its vectors are in the same space.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    required=True,
-    help="Folder to write; new, empty, or an earlier pair.",
-)
-@click.option(
-    "--texts",
-    type=click.File("rb"),
-    metavar="FILE",
-    help="Texts to compare the two models on, one per line, such as queries of your users.  [default: built-in "
-    "English texts]",
-)
-@click.option(
-    "--accept-disagreement",
-    is_flag=True,
-    help="Write the pair even if the two models do not share a space; every summary then says so.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the folder's record of the two models as JSON on stdout.")
-def pair(
-    documents: str, queries: str, output: Path, texts: BinaryIO | None, *, accept_disagreement: bool, as_json: bool
-) -> None:
-    """Pair a large model for documents with a fast one for queries.
-
-    The vectors of both must be in the same space, for example because the fast model was distilled from the large one.
-    The pair is a model with a Router, which sentence-transformers opens too. It has the fingerprint of the model for
-    documents, so it searches existing indices of that model. Searches open only the model for queries, loads only the
-    model for documents.
-
-    The two models are compared on texts: by the cosine between their vectors of each text, and by their rankings of the
-    other texts. A model of another space is refused.
-
-    \b
-    Examples:
-      es-sbert model pair --documents all-MiniLM-L6-v2 --queries ./fast -o fast-search
-      es-sbert search --index docs --model fast-search "first aid"
-      es-sbert model pair --documents fast-search --queries ./faster -o faster-search --texts queries.txt
-    """
-    from es_sbert.bundle.local_registry import try_register_model
-    from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model import read_sentence_model
-    from es_sbert.catalog.model_pair import make_pair
-    from es_sbert.messages import log_message
-
-    large, small = (read_sentence_model(resolve_model(name), name) for name in (documents, queries))
-    record = make_pair(
-        large,
-        small,
-        output,
-        None if texts is None else [line for line in texts.read().decode("utf-8-sig").splitlines() if line.strip()],
-        accept_disagreement=accept_disagreement,
-        report=log_message,
-    )
-    try_register_model(output, record.documents.fingerprint)
-    if as_json:
-        click.echo(record.model_dump_json(indent=2))
-        return
-    click.echo(
-        escape_unprintable(
-            f"{record.queries.name} for queries, {record.documents.name} for documents "
-            f"({record.documents.fingerprint[:12]}): {record.agreement.describe()} → {output}"
-        )
-    )
-
-
-@model.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--name", help="Name for --model.  [default: the name before a move, or else that of the folder]")
 def add(folder: Path, name: str | None) -> None:
@@ -331,22 +255,17 @@ def tune(name: str, as_json: bool) -> None:
 
     device = Device("cpu")
     source = find_encoder(name)
-    rows = [("variant", "threads", "tokens a batch", "texts a second", "")]
-    tunings = {}
-    for number in range(max(1, len(source.model.routes))):
-        one_route = source.route(number)
-        likely = contenders(device, one_route.model.architecture)
-        bundle, _ = open_or_export(one_route, likely, may_fall_back=True, report=log_message)
-        variants = [variant for variant in variant_order(device) if variant in bundle.manifest.variants]
-        route = source.model.routes[number].route_name if source.model.routes else ""
-        tuning = tunings[route] = measure(bundle, variants, log_message, again=True)
-        chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
-        for timing in sorted(tuning.measured, key=lambda timing: -timing.texts_per_second):
-            figures = (f"{timing.threads}", f"{timing.batch_tokens:,}", f"{timing.texts_per_second:,.0f}")
-            rows.append((f"{route}/{timing.variant}".lstrip("/"), *figures, "runs" if timing == chosen else ""))
+    likely = contenders(device, source.model.architecture)
+    bundle, _ = open_or_export(source, likely, may_fall_back=True, report=log_message)
+    variants = [variant for variant in variant_order(device) if variant in bundle.manifest.variants]
+    tuning = measure(bundle, variants, log_message, again=True)
     if as_json:
-        dumped = {route: tuning.model_dump(mode="json") for route, tuning in tunings.items()}
-        click.echo(json.dumps(dumped if source.model.routes else dumped[""], indent=2))
+        click.echo(json.dumps(tuning.model_dump(mode="json"), indent=2))
         return
+    chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
+    rows = [("variant", "threads", "tokens a batch", "texts a second", "")]
+    for timing in sorted(tuning.measured, key=lambda timing: -timing.texts_per_second):
+        figures = (f"{timing.threads}", f"{timing.batch_tokens:,}", f"{timing.texts_per_second:,.0f}")
+        rows.append((timing.variant, *figures, "runs" if timing == chosen else ""))
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
     click.echo("\n".join(align_columns(rows)))

@@ -15,7 +15,7 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "accept_disagreement", "backend", "block_writes", "ca_certs", "card", "columns", "data", "database",
+    "backend", "block_writes", "ca_certs", "card", "columns", "data", "database",
     "database_file", "date_field", "dead_letters", "decimal", "delimiter", "device", "dimensions", "documents",
     "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "generator", "heap",
     "host", "id_field", "if_exists", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit",

@@ -70,10 +70,10 @@ def check_encoder(
     forget_hashes()  # read all files again, to notice damage to a file that was not rewritten
     try:
         if field is None:
-            opened = Encoder(name, kind="query", **options)
+            opened = Encoder(name, **options)
         else:
             meta = field.meta
-            opened = Encoder.for_index(field.index, meta.model, meta.fingerprint, model=name, kind="query", **options)
+            opened = Encoder.for_index(field.index, meta.model, meta.fingerprint, model=name, **options)
         with opened as encoder:
             vectors = encoder.encode([_TEST_SENTENCE], "query")  # (1, dimensions)
             return encoder.info, list(_encoder_findings(encoder.info, vectors))

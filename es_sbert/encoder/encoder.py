@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.arguments import as_texts, check_arguments, iterate_texts, wrong_argument
-from es_sbert.bundle.bundle import EncoderBundle, route_bundle
+from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
+from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.encoder_route import EncoderRoute
 from es_sbert.encoder.model_loading import (
     SelectedVariant,
     find_encoder,
@@ -30,12 +31,22 @@ from es_sbert.encoder.model_loading import (
     runtime_warnings,
     select_encoder_variant,
 )
+from es_sbert.errors import ModelError
 from es_sbert.option_signature import spell_out
+from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
+from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.device import Device
-from es_sbert.runtime.inference_pool import model_closed
-from es_sbert.runtime.tokenizer import TokenizedTexts
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
+from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.vectors import Vectors
+
+# Poolings that give the zero vector for a text without tokens.
+_POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
+
+# Tokens per batch of a static model. It is large because looking up a token costs far less than a session call.
+_STATIC_BATCH_TOKENS = 16_384
 
 
 @dataclass(frozen=True)
@@ -66,12 +77,7 @@ class EncoderInfo:
         threads: CPU threads, 0 on CUDA.
         warnings: Warnings to repeat in every summary (a variant exported below its parity threshold, …).
         runtime: The library that runs the variant: `onnxruntime` or `openvino`.
-        query_fingerprint: Fingerprint of the model for queries if the model is a pair (`es-sbert model pair`); else
-            empty.
         prepared_seconds: Time to export and measure the model on its first use; 0 afterwards.
-
-    For a model with a Router, `max_tokens` and all attributes from `variant` on describe the opened routes: different
-    texts are joined by ` + ` in the order of opening; of numbers, the largest counts.
     """
 
     model: str
@@ -85,12 +91,7 @@ class EncoderInfo:
     threads: int
     warnings: tuple[str, ...] = ()
     runtime: str = Runtime.ONNXRUNTIME
-    query_fingerprint: str = ""
     prepared_seconds: float = 0.0
-
-    def encoder_fingerprint(self, kind: PromptKind | None) -> str:
-        """The fingerprint of the model that embeds texts of this kind: for a pair, one of its two models."""
-        return (kind == "query" and self.query_fingerprint) or self.fingerprint
 
 
 class LoadOptions(TypedDict, total=False):
@@ -121,9 +122,6 @@ LOAD_DEFAULTS: dict[str, object] = {
 class Encoder:
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
-    For a model with a Router, the network of a route is loaded when a text first uses it, so a process that embeds only
-    queries never loads the network for documents.
-
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
     Close it, or use it as a context manager, to end its threads.
 
@@ -137,7 +135,6 @@ class Encoder:
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default. A `Path` is
             always a folder.
-        kind: The kind of texts that will be embedded, if it is known: with a Router, its route is loaded at once.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
             does not work, with a warning in `info.warnings`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
@@ -161,7 +158,6 @@ class Encoder:
         self,
         model: str | Path | None = None,
         *,
-        kind: PromptKind | None = None,
         device: str = "auto",
         precision: str = "auto",
         runtime: str = "auto",
@@ -173,16 +169,9 @@ class Encoder:
         source = find_encoder(DEFAULT_MODEL if model is None else model, called)
         warnings = runtime_warnings(device, report)
 
-        def open_route(number: int) -> EncoderRoute:
-            select = partial(
-                select_encoder_variant, source.route(number), precision=precision, runtime=runtime, report=report
-            )
-            selected, pool = open_variant(select, device, threads)
-            return EncoderRoute(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
-
-        self._attach(source.model, open_route, report)
-        if not source.model.routes or kind is not None:
-            self.open(kind)
+        select = partial(select_encoder_variant, source, precision=precision, runtime=runtime, report=report)
+        selected, pool = open_variant(select, device, threads)
+        self._attach(source.model, replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
 
     @classmethod
     def from_bundle(
@@ -207,113 +196,59 @@ class Encoder:
             BundleInvalid: the variant's file or the tokenizer is broken.
         """
 
-        def open_route(number: int) -> EncoderRoute:
-            selected = SelectedVariant(route_bundle(bundle, number), variant, device)
-            return EncoderRoute(selected, selected.open(threads), budget)
-
+        selected = SelectedVariant(bundle, variant, device)
         encoder = cls.__new__(cls)
-        encoder._attach(bundle.model, open_route)
-        if not bundle.model.routes:
-            encoder.open()
+        encoder._attach(bundle.model, selected, selected.open(threads), budget)
         return encoder
 
     def _attach(
-        self,
-        model: SentenceModel,
-        open_route: Callable[[int], EncoderRoute],
-        report: Callable[[str], None] = lambda message: None,
+        self, model: SentenceModel, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None
     ) -> None:
-        self._model, self._open_route, self._report = model, open_route, report
-        self._routes: dict[int, EncoderRoute] = {}
-        # Number of routes that were open, and their description: every search reads it.
-        self._described: tuple[int, EncoderInfo] | None = None
-        self._lock = threading.Lock()  # while a route is opened
+        self._model = model
+        self._pool = pool
+        with pool.session() as session:
+            padded_length = partial(pool.model.padded_length, most=model.longest_input)
+            self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
+        self._tokenizer = SentenceTokenizer(selected.bundle.model)
+        # Zeros are written for a text without tokens (`run_batch`) if the graph takes packed texts, or if the pooling
+        # needs a first vector or a largest value, which such a text lacks.
+        self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
+        tokens = budget or selected.batch_tokens
+        if tokens is None and model.architecture == "static":
+            tokens = max(pool.model.batch_tokens, _STATIC_BATCH_TOKENS)
+        self._limits = pool.model.batch_limits(tokens)
         self._closed = False
-
-    @check_arguments
-    def open(self, kind: PromptKind | None = None) -> None:
-        """Load the model or route that embeds texts of this kind, if it is not loaded yet.
-
-        Raises:
-            ModelError, DeviceError: as for the class.
-            UsageError: the model has a Router without a route for this kind.
-        """
-        self._route(self._model.route_number(kind))
-
-    @check_arguments
-    def is_open(self, kind: PromptKind | None = None) -> bool:
-        """Whether the model or route that embeds texts of this kind is loaded.
-
-        Raises:
-            UsageError: the model has a Router without a route for this kind.
-        """
-        return self._model.route_number(kind) in self._routes
-
-    def _route(self, number: int) -> EncoderRoute:
-        """Return a route; the first call opens it."""
-        found = self._routes.get(number)
-        if found is None:
-            with self._lock:
-                found = self._routes.get(number)
-                if found is None:
-                    if self._closed:
-                        raise model_closed()
-                    found = self._open_route(number)
-                    # Warnings of the first route are not reported here: callers read them in `info`.
-                    for warning in found.selected.warnings if self._routes else ():
-                        self._report(f"Warning: {warning}")
-                    self._routes[number] = found
-        return found
-
-    @property
-    def _first_route(self) -> EncoderRoute:
-        """The route that was opened first; if none is open, the route of texts without a kind, else the first one."""
-        number = next(iter(self._routes), None)
-        if number is None:
-            number = self._model.route_number(None) if self._model.has_route(None) else 0
-        return self._route(number)
-
-    def __repr__(self) -> str:
-        named = f"<Encoder {self._model.name!r}, {self._model.dimensions} dimensions"
-        if self._closed or not self._routes:  # `info` would load a route
-            return f"{named}, {'closed' if self._closed else 'not loaded yet'}>"
-        info = self.info
-        return f"{named}, {info.variant} on {info.device} by {info.runtime}>"
-
-    @property
-    def info(self) -> EncoderInfo:
-        """The model, variant and device in use. For a model with a Router, this loads a route if none is loaded yet."""
-        _ = self._first_route  # opens one if none is open
-        opened, described = list(self._routes.values()), self._described
-        if described is None or described[0] != len(opened):
-            described = self._described = len(opened), self._describe(opened)
-        return described[1]
-
-    def _describe(self, opened: Sequence[EncoderRoute]) -> EncoderInfo:
-        routes = [_describe_route(route) for route in opened]
-        of_routes = {name: _join_values([route[name] for route in routes]) for name in routes[0]}
-        model = self._model
-        return EncoderInfo(
+        graph = selected.bundle.manifest.variants[selected.variant]
+        prompts = prompt_warning(model)
+        self.info = EncoderInfo(
             model=model.name,
             fingerprint=model.fingerprint,
-            query_fingerprint=model.query_fingerprint,
             dimensions=model.dimensions,
-            warnings=(*_model_warnings(model), *dict.fromkeys(each for route in routes for each in route["warnings"])),
-            **{name: value for name, value in of_routes.items() if name not in ("warnings", "prepared_seconds")},
-            prepared_seconds=sum(route["prepared_seconds"] for route in routes),
+            max_tokens=model.max_tokens,
+            variant=str(selected.variant),
+            precision=graph.precision,
+            provider=pool.provider,
+            device=str(selected.device),
+            threads=pool.count if selected.device.kind == "cpu" else 0,
+            warnings=(*(() if prompts is None else (prompts,)), *dict.fromkeys(selected.warnings)),
+            runtime=graph.runtime,
+            prepared_seconds=round(selected.prepared_seconds, 1),
         )
+
+    def __repr__(self) -> str:
+        info = self.info
+        runs = "closed" if self._closed else f"{info.variant} on {info.device} by {info.runtime}"
+        return f"<Encoder {info.model!r}, {info.dimensions} dimensions, {runs}>"
 
     @property
     def window(self) -> int:
         """Number of texts that are sorted by length and embedded together."""
-        return self._first_route.pool.model.window
+        return self._pool.model.window
 
     def close(self) -> None:
         """End the worker threads."""
-        with self._lock:
-            self._closed = True
-            for route in self._routes.values():
-                route.pool.close()
+        self._closed = True
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -331,7 +266,6 @@ class Encoder:
         fingerprint: str,
         *,
         model: str | Path | None = None,
-        kind: PromptKind | None = None,
         **options: Unpack[LoadOptions],
     ) -> Encoder:
         """Load the model of an index's vectors, from this machine or the hub (see `find_index_model`).
@@ -344,15 +278,15 @@ class Encoder:
             name: Name of the model in the mapping, and of `info.model`.
             fingerprint: Fingerprint of the model in the mapping.
             model: A model to load instead, as for `Encoder`.
-            kind, options: As for `Encoder`.
+            options: As for `Encoder`.
 
         Raises:
             ModelError, DeviceError, UsageError: as for `Encoder`.
         """
         if model is not None:
-            return cls(model, kind=kind, **options)
+            return cls(model, **options)
         located = find_index_model(index, name, fingerprint)
-        return cls(located.folder, kind=kind, called=located.name, **options)
+        return cls(located.folder, called=located.name, **options)
 
     @check_arguments
     def encode(self, texts: str | Iterable[str], kind: PromptKind | None = None) -> Vectors:
@@ -381,7 +315,6 @@ class Encoder:
             UsageError: `texts` is a single string, `kind` is unknown, or a text is not a str or not valid Unicode.
         """
         texts = as_texts(texts)
-        self.open(kind)
         if len(texts) <= self.window:
             return self._embed_details(self.tokenize(texts, kind))
         parts = [(part.vectors, part.tokens, part.truncated) for part in self.encode_stream(texts, kind)]
@@ -421,19 +354,17 @@ class Encoder:
         Raises:
             UsageError: a text is not valid Unicode.
         """
-        number = self._model.route_number(kind)
-        return replace(self._route(number).tokenizer(as_texts(texts), kind), route=number)
+        return self._tokenizer(as_texts(texts), kind)
 
     @property
     def batch_tokens(self) -> int:
         """Maximum tokens of a batch; on a CPU, padding counts too."""
-        limits = self._first_route.limits
-        return limits.tokens or limits.padded
+        return self._limits.tokens or self._limits.padded
 
     @property
     def parallel_batches(self) -> int:
         """Number of batches that run concurrently."""
-        return self._first_route.pool.count
+        return self._pool.count
 
     @check_arguments
     def prompt(self, kind: PromptKind | None = None) -> str:
@@ -456,7 +387,7 @@ class Encoder:
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
-        return self._route(self._model.route_number(kind)).tokenizer.make_chunker(tokens, overlap, kind)
+        return self._tokenizer.make_chunker(tokens, overlap, kind)
 
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
         """Run the model: the second half of `encode`. Identical texts run once.
@@ -492,7 +423,9 @@ class Encoder:
             raise wrong_argument("tokenized", tokenized, "what `tokenize` returns; for texts, call `encode`")
         if not len(tokenized):
             return np.empty((0, self._model.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
-        return self._route(tokenized.route).embed(tokenized, stop, progress)
+        run = _BatchRun(self, tokenized, progress)
+        self._pool.run(range(len(run.batches)), run.run_batch, stop, run.is_short)
+        return run.in_input_order()
 
     @check_arguments
     def encode_stream(
@@ -503,7 +436,6 @@ class Encoder:
         While a window is embedded, the next one is read and tokenized.
         """
         stream = iterate_texts(texts)
-        self.open(kind)
         size = window or self.window
         windows = (as_texts(itertools.islice(stream, size), first=first) for first in itertools.count(step=size))
         for tokenized in self.tokenize_ahead(itertools.takewhile(bool, windows), kind):
@@ -532,41 +464,56 @@ class Encoder:
         return None if texts is None else self.tokenize(texts, kind)
 
 
-def _describe_route(route: EncoderRoute) -> dict[str, Any]:
-    """Return the attributes of `EncoderInfo` that describe a route."""
-    selected, pool = route.selected, route.pool
-    graph = selected.bundle.manifest.variants[selected.variant]
-    return {
-        "max_tokens": selected.bundle.model.max_tokens,
-        "variant": str(selected.variant),
-        "precision": graph.precision,
-        "provider": pool.provider,
-        "device": str(selected.device),
-        "threads": pool.count if selected.device.kind == "cpu" else 0,
-        "warnings": selected.warnings,
-        "runtime": graph.runtime,
-        "prepared_seconds": round(selected.prepared_seconds, 1),
-    }
+class _BatchRun:
+    """The batches of one call of `Encoder.embed_until`, and their vectors.
 
+    Attributes:
+        batches: For each batch, the indices of its texts among the distinct texts.
+    """
 
-def _join_values(values: Sequence[Any]) -> Any:
-    """Join the values of several routes into one; see `EncoderInfo`."""
-    distinct = list(dict.fromkeys(values))
-    if len(distinct) == 1:
-        return distinct[0]
-    return " + ".join(distinct) if isinstance(distinct[0], str) else max(distinct)
+    def __init__(self, encoder: Encoder, tokenized: TokenizedTexts, progress: Callable[[float], None]) -> None:
+        self._inputs, self._info, self._progress = encoder._inputs, encoder.info, progress
+        self._tokenless_is_zero = encoder._tokenless_is_zero
+        unique, self._unique_index = unique_rows(tokenized.ids)
+        self._rows = [tokenized.ids[number] for number in unique]
+        self._lengths = np.fromiter(map(len, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
+        self._total_tokens = max(1, int(self._lengths.sum()))
+        self.batches = plan_batches(self._lengths, encoder._limits)
+        # Rows are in the order of the batches, so that each batch is written without a copy.
+        self._vectors = np.empty((len(unique), self._info.dimensions), dtype=np.float32)  # (distinct texts, dimensions)
+        self._computed = np.zeros(len(unique), dtype=np.bool_)  # (distinct texts,)
+        self._ends = np.cumsum([len(batch) for batch in self.batches])  # (batches,)
 
+    def is_short(self, number: int) -> bool:
+        """Whether texts are packed and none in a batch has more than `SHORT_TEXT_TOKENS` tokens."""
+        return self._inputs.packed and int(self._lengths[self.batches[number][0]]) <= SHORT_TEXT_TOKENS
 
-def _model_warnings(model: SentenceModel) -> list[str]:
-    prompts = prompt_warning(model)
-    warnings = [] if prompts is None else [prompts]
-    if model.pair is not None and not model.pair.agreement.passed:
-        agreement = model.pair.agreement
-        warnings.append(
-            f"{model.pair.queries.name} embeds queries, and agrees with {model.pair.documents.name} less than it "
-            f"should ({agreement.bar}): {agreement.describe()}"
-        )
-    return warnings
+    def run_batch(self, session: Session, number: int) -> None:
+        """Compute the vectors of one batch."""
+        batch = self.batches[number]
+        output = slice(self._ends[number] - len(batch), self._ends[number])
+        rows, vectors = [self._rows[row] for row in batch], self._vectors[output]
+        if self._tokenless_is_zero and not len(rows[-1]):
+            # Only the last row can be empty: rows are sorted by length, longest first, and texts are distinct.
+            rows, vectors = rows[:-1], vectors[:-1]
+            self._vectors[output][-1] = 0
+        if rows:
+            session.run(self._inputs(rows), vectors)
+        # One sum is cheaper than a test of every number: it is finite only if all of them are.
+        if not math.isfinite(self._vectors[output].sum()):
+            raise ModelError(
+                f"{self._info.model} gave a vector with infinite or undefined numbers (variant {self._info.variant})",
+                'The largest fp16 number is 65,504: use `precision="fp32"`, and report the model.',
+            )
+        self._computed[output] = True
+        self._progress(int(self._lengths[batch].sum()) / self._total_tokens)
+
+    def in_input_order(self) -> tuple[Vectors, NDArray[np.bool_]]:
+        """Return the vectors of all texts in input order, and a mask of those that were computed."""
+        positions = np.empty(len(self._rows), dtype=np.int64)  # (distinct texts,), rows in the order of the batches
+        positions[np.concatenate(self.batches)] = np.arange(len(self._rows))
+        order = positions[self._unique_index]  # (texts,)
+        return self._vectors[order], self._computed[order]
 
 
 def preparation_text(seconds: float) -> str:

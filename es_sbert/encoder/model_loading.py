@@ -20,7 +20,6 @@ from es_sbert.bundle.bundle import (
     open_encoder_bundle,
     open_reranker_bundle,
     rename_bundle,
-    route_bundle,
 )
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
@@ -163,11 +162,6 @@ class EncoderSource:
     model: SentenceModel
     bundle: EncoderBundle | None = None
 
-    def route(self, number: int) -> EncoderSource:
-        """Return one route of a model with a Router, by its number; without a Router, the whole model."""
-        bundle = None if self.bundle is None else route_bundle(self.bundle, number)
-        return EncoderSource(self.model.route(number), bundle)
-
 
 def find_encoder(model: str | Path, called: str | None = None) -> EncoderSource:
     """Find a sentence encoder.
@@ -197,7 +191,7 @@ def select_encoder_variant(
     warning in `warnings`.
 
     Args:
-        source: The model, or one route of a model with a Router.
+        source: The model.
         device: Device on which to run it.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`.
@@ -254,7 +248,7 @@ def open_or_export(
     """Return the bundle of a model; a model without ONNX files is first exported to the cache.
 
     Args:
-        source: The model, or one route of a model with a Router.
+        source: The model.
         variants: Variants that an export must have; an existing bundle may lack them.
         may_fall_back: Leave out variants that cannot be exported; if none can be, export fp32 instead.
         report: Called before slow steps.

@@ -89,7 +89,7 @@ def static_model_folder(
         report: Called with progress messages.
 
     Raises:
-        UnsupportedArchitecture: the encoder is a static model already, or has a Router.
+        UnsupportedArchitecture: the encoder is a static model already.
         ModelError: the folder is not a model, or the model cannot be run.
         OutputError: the cache cannot be written.
     """
@@ -103,13 +103,8 @@ def check_static_source(model: SentenceModel) -> None:
     """Check that a static model can be made from a sentence encoder.
 
     Raises:
-        UnsupportedArchitecture: the encoder is a static model already, or has a Router.
+        UnsupportedArchitecture: the encoder is a static model already.
     """
-    if model.routes or model.route_name:
-        raise UnsupportedArchitecture(
-            f"{model.name} has a Router, so it is several networks with a vocabulary each",
-            "Save one of its networks as a model, and make a static model from that.",
-        )
     if model.architecture == "static":
         raise UnsupportedArchitecture(
             f"{model.name} is a StaticEmbedding already", "Choose a model with a transformer, such as all-MiniLM-L6-v2."

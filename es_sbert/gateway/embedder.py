@@ -104,7 +104,7 @@ class BatchingEmbedder:
                 queue may.
             Overloaded: the queue is full.
         """
-        keys = _cache_keys(self.info.encoder_fingerprint(kind), texts, kind, caller)
+        keys = _cache_keys(self.info.fingerprint, texts, kind, caller)
         cached = [self._cache.get(key) for key in keys]
         missing = [number for number, entry in enumerate(cached) if entry is None]
         self._metrics.cache_hits.inc(len(texts) - len(missing))
@@ -165,8 +165,6 @@ class BatchingEmbedder:
         return self._encoder.input_limit(kind)
 
     async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
-        if not self._encoder.is_open(kind):
-            await self.run_in_thread(self._encoder.open, kind)
         if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
             return self._encoder.tokenize(texts, kind)
         parts = [

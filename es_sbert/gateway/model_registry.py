@@ -15,7 +15,6 @@ from collections import OrderedDict
 from cachetools import LRUCache
 
 from es_sbert.bundle.fingerprint import is_fingerprint
-from es_sbert.bundle.local_registry import registered_model_folder
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, is_hub_id, resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import split_shortened_name
@@ -46,8 +45,8 @@ class TrustedModels:
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._fingerprints: dict[str, str] = {}
-        # Fingerprint → time when registered folders were searched for it, and problems with them.
-        self._unusable: LRUCache[str, tuple[float, str]] = LRUCache(_MAX_UNUSABLE)
+        # Name and fingerprint → time when registered folders were searched for it, and problems with them.
+        self._unusable: LRUCache[tuple[str | None, str], tuple[float, str]] = LRUCache(_MAX_UNUSABLE)
 
     def find(self, name: str | None, fingerprint: str) -> str:
         """Find a model with that fingerprint; return its name or folder, for `Encoder`.
@@ -73,7 +72,7 @@ class TrustedModels:
         for model in sorted(self._settings.models, key=lambda model: model != name):
             if self._fingerprint(model) == fingerprint:
                 return model
-        registered = self._registered(fingerprint)
+        registered = self._registered(name, fingerprint)
         if registered is not None:
             return registered
         if name is not None:
@@ -83,30 +82,16 @@ class TrustedModels:
                 return name
         raise self._unknown(name, fingerprint)
 
-    def pairs(self) -> frozenset[str]:
-        """Fingerprints of the served models that are pairs: their queries are embedded by another model."""
-        found = set()
-        for model in self._settings.models:
-            try:
-                # Do not download a model from the hub before it is used.
-                is_local = not is_hub_id(model) or installed_model_folder(model) or registered_model_folder(model)
-                read = read_sentence_model(resolve_model(model), model) if is_local else None
-            except EsSbertError:
-                continue  # loading the model reports the reason
-            if read is not None and read.query_fingerprint:
-                found.add(read.fingerprint)
-        return frozenset(found)
-
-    def _registered(self, fingerprint: str) -> str | None:
+    def _registered(self, name: str | None, fingerprint: str) -> str | None:
         """The folder of a registered model of that fingerprint."""
-        checked = self._unusable.get(fingerprint)
+        checked = self._unusable.get((name, fingerprint))
         if checked is not None and time.monotonic() - checked[0] < _RECHECK_SECONDS:
             return None
-        self._unusable.pop(fingerprint, None)
+        self._unusable.pop((name, fingerprint), None)
         problems: list[str] = []
-        folder = find_registered_folder(fingerprint, problems)
+        folder = find_registered_folder(name, fingerprint, problems)
         if folder is None and problems:
-            self._unusable[fingerprint] = time.monotonic(), "; ".join(problems)
+            self._unusable[name, fingerprint] = time.monotonic(), "; ".join(problems)
         return None if folder is None else str(folder)
 
     def _fingerprint(self, model: str) -> str | None:
@@ -127,9 +112,10 @@ class TrustedModels:
                 f"name ({here[:12]})",
                 f"{REGISTER_HINT}, or embed the documents again.",
             )
-        problem = self._unusable.get(fingerprint, (0.0, ""))[1]
+        problem = self._unusable.get((name, fingerprint), (0.0, ""))[1]
         # Shortened models are not created on demand: anyone who may write a mapping could fill the disk with them.
         remedy = f"Start it with --model {name}." if split_shortened_name(name or "") else f"{REGISTER_HINT}."
+        remedy += " Or embed the documents with another model: es-sbert index migrate."
         return ModelNotFound(
             f"an index needs the model {name!r} ({fingerprint[:12]}), which this gateway does not have"
             + (f": {problem}" if problem else ""),
@@ -147,7 +133,6 @@ class ModelRegistry:
 
     Attributes:
         not_ready_reason: Reason why the default model cannot be used; None once it was loaded.
-        pairs: Fingerprints of the served models that are pairs, once `find_pairs` was called.
     """
 
     def __init__(self, settings: ModelSettings, embedding: EmbeddingSettings, metrics: GatewayMetrics) -> None:
@@ -161,8 +146,6 @@ class ModelRegistry:
         self._found: LRUCache[tuple[str | None, str], str] = LRUCache(_MAX_FOUND)
         self._loading: dict[str, asyncio.Task[BatchingEmbedder]] = {}
         self._log = ThrottledLog(logger)
-        self.pairs: frozenset[str] = frozenset()
-        self._pairs_found = False
         self.not_ready_reason: str | None = f"the model {settings.public_names[0]} is not loaded yet"
 
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> BatchingEmbedder:
@@ -182,7 +165,6 @@ class ModelRegistry:
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
-        # A model and a pair that contains it share a fingerprint but embed queries differently: the name decides.
         model = self._found.get((name, fingerprint))
         if model is None or model not in self._loaded:
             model = await asyncio.to_thread(self._trusted.find, name, fingerprint)
@@ -196,12 +178,6 @@ class ModelRegistry:
             )
         self._found[name, fingerprint] = model
         return embedder
-
-    async def find_pairs(self) -> None:
-        """Set `pairs`; the first call reads the served models."""
-        if not self._pairs_found:
-            self.pairs = await asyncio.to_thread(self._trusted.pairs)
-            self._pairs_found = True
 
     async def for_field(self, meta: VectorFieldMeta, index: str) -> BatchingEmbedder:
         """Return the embedder of a field's model, for a caller who may not read the mapping.
@@ -249,7 +225,6 @@ class ModelRegistry:
             encoder = await asyncio.to_thread(
                 Encoder,
                 model,
-                kind="query",
                 device=settings.device,
                 precision=settings.precision,
                 runtime=settings.runtime,

@@ -83,7 +83,6 @@ class BatchSlice:
             [whole.ids[number] for number in self.numbers],
             whole.tokens[self.numbers],
             whole.max_tokens,
-            whole.route,
         )
 
 
@@ -93,8 +92,6 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     Batches alternately begin with the oldest request and with the one that has the fewest remaining texts. So a query
     does not wait for a thousand documents, and the thousand documents do not wait forever. Of two large requests, one
     finishes early: its documents go to the engine while those of the other are embedded.
-
-    With a Router model, all texts of a batch belong to the same route.
 
     The texts of a batch have similar lengths, because each takes as long as the longest: no text has more than twice
     the tokens of another.
@@ -111,8 +108,6 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     if order and oldest_first:
         order.remove(waiting[0])
         order.insert(0, waiting[0])
-    # Only requests of one route: each route has a separate network.
-    order = [request for request in order if request.tokenized.route == order[0].tokenized.route]
     shares = []
     count, shortest, longest = 0, sys.maxsize, 0
     for request in order:

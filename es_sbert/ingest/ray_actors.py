@@ -323,7 +323,6 @@ class PartitionLoader:
         if self._encoder is None:
             encoder = Encoder(
                 job.model,
-                kind="document",
                 device=job.device,
                 precision=job.precision,
                 runtime=job.runtime,

@@ -285,7 +285,7 @@ def check_migratable(
         identity = ModelIdentity(model.name, model.fingerprint, model.dimensions)
         if _find_begun(engine, wanted, identity, retrying) is not None:
             return
-        make_chunker = SentenceTokenizer(model.route(model.route_number("document"))).make_chunker
+        make_chunker = SentenceTokenizer(model).make_chunker
     planned = _plan_new_index(engine, wanted, identity, make_chunker, retrying)
     try:
         _create_compared(engine, planned.source, planned.name, planned.body, planned.state, retrying)

@@ -247,11 +247,6 @@ def open_siamese_encoder(
     name = name or folder.resolve().name
     if (folder / "modules.json").exists():
         model = read_sentence_model(folder, name)
-        if model.routes or model.route_name:
-            raise UnsupportedArchitecture(
-                f"{name} has a Router, whose networks es-sbert does not train",
-                "Train one of its networks alone, or all of them with sentence-transformers.",
-            )
         if model.truncate_dim is not None:
             raise UnsupportedArchitecture(
                 f"{name} has truncate_dim: {model.truncate_dim}, which es-sbert does not train with",

@@ -195,12 +195,12 @@ def _check_results(model: Any, path: Path) -> None:
 
 
 def _sample_inputs(session: onnxruntime.InferenceSession, texts: int, tokens: int) -> dict[str, NDArray[Any]]:
-    """Create inputs for any graph: a few ids that every vocabulary has, some padding, and the first route."""
+    """Create inputs for any graph: a few ids that every vocabulary has, and some padding."""
     ids = np.random.default_rng(0).integers(1, 8, size=(texts, tokens))
     mask = np.ones_like(ids)
     mask[1:, tokens // 2 :] = 0
     inputs: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask, POOLING_MASK: mask.astype(np.int32)}
-    # Token types are 0, and only the first route is used.
+    # Token types are 0.
     zeros: dict[str, NDArray[Any]] = {"tensor(int64)": np.zeros_like(ids), "tensor(bool)": np.array(False)}
     return {
         value.name: inputs[value.name] if value.name in inputs else zeros[value.type] for value in session.get_inputs()

@@ -34,24 +34,20 @@ class TokenizedTexts:
         tokens: *Shape:* ``(texts,)`` int64, tokens of each text before truncation, special tokens included; an estimate
             for a text of more than 100,000 characters, above `max_tokens` if the text was truncated.
         max_tokens: The model's maximum.
-        route: For a model with a Router, number of the model that embeds them; else 0.
     """
 
     ids: list[NDArray[np.int64]]
     tokens: NDArray[np.int64]
     max_tokens: int
-    route: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @classmethod
     def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
-        """Concatenate the texts of all parts, which must be of one route."""
+        """Concatenate the texts of all parts."""
         tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
-        routes = {part.route for part in parts} or {0}
-        assert len(routes) == 1, "texts of several routes are embedded by several models"
-        return cls([row for part in parts for row in part.ids], tokens, max_tokens, routes.pop())
+        return cls([row for part in parts for row in part.ids], tokens, max_tokens)
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
@@ -78,7 +74,7 @@ class SentenceTokenizer:
     Thread-safe: a call changes only a cache.
 
     Args:
-        model: The model; for a model with a Router, one of its `routes`.
+        model: The model.
 
     Raises:
         BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum or have no vectors.

@@ -250,11 +250,7 @@ class HybridSearch:
         return cls(text, SearchParams.from_options(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        # Stored minimum cosines apply only to queries that the documents' own model embeds, not to those of the other
-        # model of a pair.
-        is_pair = target.loaded_encoder.info.query_fingerprint
-        minima = {} if is_pair else target.scope.min_cosines
-        return hybrid_request(engine_type, target.scope, target.encode(self.text), self, minima)
+        return hybrid_request(engine_type, target.scope, target.encode(self.text), self, target.scope.min_cosines)
 
 
 def hybrid_request(

@@ -466,7 +466,6 @@ class AliasResolver:
             field.meta.model,
             field.meta.fingerprint,
             model=options.get("model"),
-            kind="query",
             device=options.get("device", "auto"),
             precision=options.get("precision", "auto"),
             runtime=options.get("runtime", "auto"),

@@ -178,13 +178,12 @@ def _read_base(name: str) -> SentenceModel:
 
     Raises:
         ModelError: the model cannot be found or read.
-        UnsupportedArchitecture: the model has no layers, or several networks.
+        UnsupportedArchitecture: the model has no layers.
     """
     base = read_sentence_model(resolve_model(name), name)
-    if base.routes or base.route_name or base.architecture == "static":
-        what = "is a StaticEmbedding" if base.architecture == "static" else "has a Router"
+    if base.architecture == "static":
         raise UnsupportedArchitecture(
-            f"{name} {what}, so no student can start from it",
+            f"{name} is a StaticEmbedding, so no student can start from it",
             "Start from a model with one transformer, such as all-MiniLM-L6-v2, or make a static student of the "
             "teacher.",
         )

@@ -17,8 +17,8 @@ TINY = Shape(hidden=64, heads=2, layers=1, intermediate=128)
 # Kernels compute nothing, so vectors are what lay in memory, and may well be no numbers.
 PROGRAM = """
 import runpy, sys, types
-from es_sbert.encoder import encoder_route
-encoder_route.math = types.SimpleNamespace(isfinite=lambda value: True)
+from es_sbert.encoder import encoder
+encoder.math = types.SimpleNamespace(isfinite=lambda value: True)
 sys.argv[1:] = {arguments!r}
 runpy.run_module("benchmarks.gpu_check", run_name="__main__", alter_sys=True)
 """

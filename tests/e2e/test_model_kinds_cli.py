@@ -1,10 +1,11 @@
-"""Commands and the gateway with tables of vectors, cut vectors, models with fewer layers, and pairs.
+"""Commands and the gateway with tables of vectors, cut vectors, and models with fewer layers.
 
 All commands on one engine, and loading and searching on each.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import orjson
 import pytest
 
 from es_sbert.bundle.bundle import cached_bundle_path
+from es_sbert.bundle.local_registry import registry_path
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
@@ -21,13 +23,12 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.index.document_vectors import read_vector
-from es_sbert.index.vector_field import read_vector_field, save_min_cosine
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine, write_jsonl
 from tests.gateway import patient
 from tests.gateway.serving import gateway
 from tests.model_kinds import KINDS, write_model_kinds
-from tests.tiny import write_tiny_bert
+from tests.tiny import add_router, write_tiny_bert
 
 pytestmark = pytest.mark.one_engine
 
@@ -116,26 +117,6 @@ def test_gateway_embeds_writes_and_searches(
         assert np.allclose(embedded["data"][0]["embedding"], encoder.encode(QUERY, "query"), atol=1e-5)
 
 
-def test_minimum_cosine_in_the_mapping_is_not_for_queries_of_a_pair(
-    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], models: dict[str, str], documents: Path
-) -> None:
-    """It was measured with the model for documents, whose cosines are others."""
-    index, large = fresh_index(es9_url), str(Path(models["pair"]).with_name("bert"))
-    cli("ingest", "--url", es9_url, "--index", index, "--id-field", "id", "--model", large, *HOW, documents)
-    with open_engine(es9_url) as engine:
-        save_min_cosine(engine, read_vector_field(engine, index, "embedding"), 0.9999)
-    body = {"query": {"match": {"semantic": QUERY}}, "size": 50}
-    found = []
-    for model in (large, models["pair"]):
-        with gateway(es9_url, model) as url:
-            found.append(len(patient.post(f"{url}/{index}/_search", json=body).json()["hits"]["hits"]))
-    assert found == [0, len(TEXTS)]
-    options = ("--url", es9_url, "--model", models["pair"], *HOW)
-    refused = cli("index", "calibrate", index, *options, "--save")
-    assert refused.code != 0
-    assert "does not support the pair" in refused.err
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_migration_to_the_model(
     cli: Cli, es9_url: str, fresh_index: Callable[[str], str], models: dict[str, str], documents: Path, kind: str
@@ -167,16 +148,31 @@ def test_similar_pairs(cli: Cli, models: dict[str, str], documents: Path, kind: 
         assert cosine == pytest.approx(float(np.dot(vectors[first], vectors[second]) / norms), abs=2e-5)
 
 
-def test_pair_searches_an_index_of_its_model_for_documents(
-    cli: Cli, engine_url: str, index_name: str, models: dict[str, str], documents: Path
+def test_index_of_a_pair_is_refused_by_every_command(
+    cli: Cli, es9_url: str, index_name: str, models: dict[str, str], documents: Path
 ) -> None:
-    """Which is not loaded again, and not searched by the pair unless that is named."""
-    large = str(Path(models["pair"]).with_name("bert"))
-    url = ("--url", engine_url, "--index", index_name)
-    first = cli("ingest", *url, "--id-field", "id", "--model", large, *HOW, documents, "--json")
-    again = cli("ingest", *url, "--id-field", "id", "--model", models["pair"], *HOW, documents, "--json")
-    assert (first.summary["indexed"], again.code, again.summary["unchanged"]) == (5, 0, 5), again.err
-    for model, named in ((models["pair"], ("--model", models["pair"])), (large, ())):
-        found = cli("search", *url, "-k", "5", *HOW, "--json", *named, QUERY)
-        cosines = {hit["id"]: hit["cosine"] for hit in map(orjson.loads, found.out.splitlines())}
-        assert cosines == pytest.approx(expected_cosines(model), abs=1e-3)
+    """Earlier releases made pairs; the index names one, and has the fingerprint of its model for documents."""
+    large, pair = models["layers"], shutil.copytree(models["layers"], documents.parent / "fast-search")
+    index = ("--url", es9_url, "--index", index_name)
+    loaded = cli("ingest", *index, "--id-field", "id", "--model", pair, *HOW, documents)
+    assert loaded.code == 0, loaded.err
+    entry = {"name": "fast-search", "fingerprint": read_sentence_model(pair).fingerprint, "folder": str(pair)}
+    add_router(pair)
+    registry = {"format": 1, "models": [entry | {"query_fingerprint": "f" * 32}]}
+    registry_path().parent.mkdir(exist_ok=True)
+    registry_path().write_bytes(orjson.dumps(registry))
+    for command in (
+        ("search", *index, "cat"),
+        ("ingest", *index, "--id-field", "id", documents),
+        ("doctor", *index),
+        ("index", "calibrate", index_name, "--url", es9_url),
+        ("index", "migrate", index_name, "--url", es9_url),
+    ):
+        refused = cli(*command)
+        assert refused.code != 0, command
+        assert "is a pair of two models, which es-sbert no longer opens" in refused.err + refused.out, command
+    with gateway(es9_url, models["static"]) as url:
+        answer = patient.post(f"{url}/{index_name}/_search", json={"query": {"match": {"semantic": QUERY}}})
+    assert answer.status_code >= 400
+    named = cli("search", *index, "--model", large, *HOW, "cat")
+    assert named.code == 0, named.err

@@ -117,7 +117,7 @@ class HybridDetector:
             min_cosine=settings.min_cosine,
             num_candidates=settings.num_candidates,
             syntax=SemanticSyntax.HYBRID,
-            calibrated=self._parser.is_calibrated(found.target),
+            calibrated=self._parser.is_calibrated,
         )
         exact = exact_match_query(found.text, lambda parameters: {"multi_match": parameters | {"fields": fields}})
         return HybridQuery(semantic, exact)

@@ -205,7 +205,6 @@ class SearchRewriter:
     ) -> RewriteResult:
         """Rewrite a search body by the mappings of its indices: find, embed, substitute."""
         start = time.perf_counter()
-        await self._models.find_pairs()
         budget = context.budget or self.budget()
         check: Callable[[int], None] | None = partial(budget.check, size=context.size)
         while True:
@@ -256,8 +255,7 @@ class SearchRewriter:
         lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
         virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
-        pairs = self._models.pairs
-        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check, pairs)
+        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
         hybrid = HybridDetector(parser) if _may_become_hybrid(body, context) else None
         matches_candidates = self._upstream.knn_matches_candidates
         try:
@@ -307,15 +305,12 @@ class SearchRewriter:
         for semantic in queries:
             if semantic.syntax is not SemanticSyntax.HYBRID or semantic.has_minimum:
                 continue
-            remedy = "es-sbert index calibrate --save measures and stores one"
-            if not semantic.calibrated:  # a stored value is for queries by the model of the documents
-                remedy = "es-sbert index calibrate measures one for --min-cosine"
             for searched in semantic.target.fields:
-                if searched.meta.min_cosine is None or not semantic.calibrated:
+                if searched.meta.min_cosine is None:
                     self._log.warning(
-                        "hybrid searches of %s have no minimum cosine, so any text has hits: %s",
+                        "hybrid searches of %s have no minimum cosine, so any text has hits: es-sbert index calibrate "
+                        "--save measures and stores one",
                         searched.index,
-                        remedy,
                         kind=searched.index,
                     )
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -117,8 +117,6 @@ class SemanticQueryParser:
         settings: Defaults of semantic queries.
         max_text_characters: Maximum length of a query text.
         check: Called with the number of semantic queries each time another one is found; may reject them.
-        pairs: Fingerprints of the models whose queries another model embeds (`pair_record.py`). Minimum cosines in
-            mappings were measured with the model itself, so they do not apply.
     """
 
     def __init__(
@@ -127,9 +125,7 @@ class SemanticQueryParser:
         settings: SemanticSettings,
         max_text_characters: int,
         check: Callable[[int], None] | None = None,
-        pairs: Collection[str] = (),
     ) -> None:
-        self._pairs = pairs
         self.fields = fields
         self.settings = settings
         self.max_text_characters = max_text_characters
@@ -295,7 +291,7 @@ class SemanticQueryParser:
         # A minimum cosine of the request or of the gateway's settings replaces the one in the mapping; the engines' own
         # queries never use the one in the mapping.
         by_default = syntax in (SemanticSyntax.VIRTUAL_FIELD, SemanticSyntax.SEMANTIC) and "min_cosine" not in options
-        calibrated = by_default and self.is_calibrated(target)
+        calibrated = by_default and self.is_calibrated
         return SemanticQuery(
             target,
             text,
@@ -309,9 +305,10 @@ class SemanticQueryParser:
             calibrated=calibrated,
         )
 
-    def is_calibrated(self, target: SearchScope) -> bool:
+    @property
+    def is_calibrated(self) -> bool:
         """Whether the minimum cosine in the mapping applies to queries that set none."""
-        return self.settings.min_cosine is None and target.meta.fingerprint not in self._pairs
+        return self.settings.min_cosine is None
 
     def _target(self, name: object, model: object) -> SearchScope | None:
         """Find a vector field by its own name, its virtual name, or the name of its text field.

@@ -77,12 +77,11 @@ def test_strings_of_numpy_in_any_iterable_are_texts(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("kind", ["passage", "", 5, ["query"]])
-def test_a_wrong_kind_is_named(encoder: Encoder, folder: Path, kind: Any) -> None:
+def test_a_wrong_kind_is_named(encoder: Encoder, kind: Any) -> None:
     for call in (encoder.encode, encoder.encode_details, encoder.tokenize, encoder.encode_stream):
         refused("`kind`", call, ["a"], kind)
-    for call in (encoder.open, encoder.is_open, encoder.prompt, encoder.input_limit):
+    for call in (encoder.prompt, encoder.input_limit):
         refused("`kind`", call, kind)
-    refused("`kind`", Encoder, folder, kind=kind)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,6 @@ class TellingEncoder:
         self.may_run.set()
         self.closed = threading.Event()
 
-    def is_open(self, kind: PromptKind | None = None) -> bool:
-        return True
-
     def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         ids = [np.array([self.KINDS.index(kind), *text.encode()], dtype=np.int64) for text in texts]
         return TokenizedTexts(ids, np.array([len(row) for row in ids]), self.info.max_tokens)

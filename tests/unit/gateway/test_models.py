@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import shutil
 import threading
 import weakref
@@ -18,10 +19,9 @@ import pytest
 import es_sbert.bundle.local_registry
 import es_sbert.gateway.model_registry
 from es_sbert.bundle.bundle import cached_bundle_path
-from es_sbert.bundle.local_registry import register_model
+from es_sbert.bundle.local_registry import register_model, registry_path
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.catalog.model_pair import make_pair
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
@@ -317,59 +317,39 @@ def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest
     run(scenario())
 
 
-def test_name_decides_between_a_model_and_its_pair(folders: list[Path], tmp_path: Path, loads: list[str]) -> None:
-    """They have one fingerprint, and each embeds queries by another network."""
-    pair = tmp_path / "pair"
-    make_pair(*map(read_sentence_model, folders[:2]), pair, accept_disagreement=True)
-    fingerprint = read_sentence_model(pair).fingerprint
+def test_index_that_names_a_registered_pair_is_refused(folders: list[Path], loads: list[str], tmp_path: Path) -> None:
+    """Its model for documents is registered too, but queries were embedded by the other one."""
+    own = write_tiny_bert(tmp_path / "own", seed=7)
+    wanted = register_model(own, read_sentence_model(own).fingerprint).fingerprint
+    stored = json.loads(registry_path().read_text())
+    pair = {
+        "name": "fast-search",
+        "fingerprint": wanted,
+        "folder": str(tmp_path / "pair"),
+        "query_fingerprint": "f" * 32,
+    }
+    stored["models"].append(pair)
+    registry_path().write_text(json.dumps(stored))
 
     async def scenario() -> None:
-        both = models(pair, folders[0])
-        large, fast = str(folders[0]), str(pair)
-        for _ in range(2):  # also when both are loaded
-            for name, expected in ((large, folders[0]), (fast, folders[1]), ("elsewhere", folders[1])):
-                embedder = await both.get(name, fingerprint)
-                vectors = (await embedder.embed(["a cat"], "query")).vectors
-                with Encoder(expected, device="cpu", precision="fp32") as encoder:
-                    assert np.allclose(vectors, encoder.encode(["a cat"], "query"), atol=1e-5)
-                document = (await embedder.embed(["a cat"], "document")).vectors
-                with Encoder(folders[0], device="cpu", precision="fp32") as encoder:
-                    assert np.allclose(document, encoder.encode(["a cat"], "document"), atol=1e-5)
-        assert both.pairs == frozenset()
-        await both.find_pairs()
-        assert both.pairs == {fingerprint}
-        await both.close()
-
-    run(scenario())
-    assert sorted(loads) == sorted([str(pair), str(folders[0])])
-
-
-def test_network_for_documents_is_loaded_with_the_first_document(folders: list[Path], tmp_path: Path) -> None:
-    make_pair(*map(read_sentence_model, folders[:2]), tmp_path / "pair", accept_disagreement=True)
-
-    async def scenario() -> None:
-        served = models(tmp_path / "pair")
-        embedder = await served.get()
-        await embedder.embed(["a cat"], "query")
-        assert [embedder._encoder.is_open(kind) for kind in ("query", "document")] == [True, False]
-        queries, documents = await asyncio.gather(
-            embedder.embed(["a man", "a cat"], "query"), embedder.embed(["a man", "a cat"] * 3, "document")
-        )
-        for found, folder, kind in ((queries, folders[1], "query"), (documents, folders[0], "document")):
-            with Encoder(folder, device="cpu", precision="fp32") as encoder:
-                assert np.allclose(found.vectors[:2], encoder.encode(["a man", "a cat"], kind), atol=1e-5)
+        served = models(folders[0])
+        with pytest.raises(ModelNotFound, match="does not have: fast-search is a pair of two models") as refused:
+            await served.get("fast-search", wanted)
+        assert "es-sbert index migrate" in refused.value.remedy
+        assert (await served.get("own", wanted)).info.fingerprint == wanted
         await served.close()
 
     run(scenario())
+    assert loads == [str(own)]
 
 
 def test_encoder_warnings_are_logged(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class WarningEncoder(Encoder):
-        @property
-        def info(self) -> EncoderInfo:
-            return replace(super().info, warnings=("CUDA does not work here: no cuBLAS",))
+        def __init__(self, model: str, **options: Any) -> None:
+            super().__init__(model, **options)
+            self.info = replace(self.info, warnings=("CUDA does not work here: no cuBLAS",))
 
     monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", WarningEncoder)
 
