@@ -1,4 +1,4 @@
-"""Analysis of a text collection by its embeddings: similar pairs, near-duplicates, clusters and translation pairs.
+"""Analysis of a text collection by its embeddings: similar pairs, near-duplicates and clusters.
 
 Embeddings come from files, from an index that already stores them, or from arrays. Names are imported on first use,
 because each command needs only some of the modules.
@@ -21,10 +21,7 @@ if _TYPE_CHECKING:
     from es_sbert.analysis.duplicates import DuplicateSearchResult as DuplicateSearchResult
     from es_sbert.analysis.duplicates import DuplicateSearchSettings as DuplicateSearchSettings
     from es_sbert.analysis.duplicates import duplicate_groups as duplicate_groups
-    from es_sbert.analysis.similarity import AlignedPair as AlignedPair
     from es_sbert.analysis.similarity import SimilarPair as SimilarPair
-    from es_sbert.analysis.similarity import margin_pairs as margin_pairs
-    from es_sbert.analysis.similarity import most_similar_between as most_similar_between
     from es_sbert.analysis.similarity import most_similar_pairs as most_similar_pairs
     from es_sbert.analysis.similarity import pairs_above as pairs_above
     from es_sbert.analysis.text_collection import SkippedDocuments as SkippedDocuments
@@ -50,17 +47,13 @@ _NAMES = {
         "duplicate_groups",
     ),
     "es_sbert.analysis.similarity": (
-        "AlignedPair",
         "SimilarPair",
-        "margin_pairs",
-        "most_similar_between",
         "most_similar_pairs",
         "pairs_above",
     ),
     "es_sbert.analysis.text_collection": ("SkippedDocuments", "TextCollection", "read_files", "read_index"),
 }
 __all__ = [
-    "AlignedPair",
     "ClusterMethod",
     "Clustering",
     "DuplicateGroup",
@@ -75,8 +68,6 @@ __all__ = [
     "cluster_texts",
     "display_names",
     "duplicate_groups",
-    "margin_pairs",
-    "most_similar_between",
     "most_similar_pairs",
     "pairs_above",
     "read_files",

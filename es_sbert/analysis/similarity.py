@@ -1,4 +1,4 @@
-"""Find the most similar pairs of one or two collections, and translation pairs by margin scoring.
+"""Find the most similar pairs of a collection.
 
 All pairs are compared with blocked matrix products, which never hold n² cosines.
 
@@ -9,10 +9,6 @@ position. So a result does not depend on the block size or on the number of thre
 Most pairs are far below the threshold. Upper bounds of their cosines show this with a quarter of the work. Vectors are
 rotated so that the first components hold most of their length. By Cauchy-Schwarz, the others add at most the product of
 the two remaining lengths.
-
-Translation pairs (bitext) are ranked by their margin (Artetxe and Schwenk 2019, arXiv 1811.01136): the cosine divided
-by the mean cosine of both texts with their nearest neighbors in the other collection. It corrects for texts that are
-close to everything.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class SimilarPair(NamedTuple):
     """Two texts and their cosine.
 
     Attributes:
-        first, second: Positions of the texts, from 0. If both are in one collection, the first comes before the second.
+        first, second: Positions of the texts, from 0; the first comes before the second.
         cosine: Rounded to `DECIMALS` decimals.
     """
 
@@ -93,34 +89,8 @@ def most_similar_pairs(
     Raises:
         UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
     """
-    [texts] = _with_bounds(_collection(vectors, starts))
+    texts = _with_bounds(_collection(vectors, starts))
     return _best_pairs(combinations_with_replacement(texts.blocks(block), 2), k, min_cosine)
-
-
-def most_similar_between(
-    first: Vectors,
-    second: Vectors,
-    k: int = DEFAULT_K,
-    *,
-    min_cosine: float = -1.0,
-    first_starts: Int64Array | None = None,
-    second_starts: Int64Array | None = None,
-    block: int = _BLOCK,
-) -> list[SimilarPair]:
-    """Find the k most similar pairs between the texts of two collections, the most similar first.
-
-    Args:
-        first, second: Embeddings of the two collections. *Shape:* ``(vectors, dimensions)``.
-        k, min_cosine, block: See `most_similar_pairs`.
-        first_starts, second_starts: See `starts` there.
-
-    Raises:
-        UsageError: as `most_similar_pairs`, or the collections have different dimensions.
-    """
-    left, right = _collection(first, first_starts), _collection(second, second_starts)
-    check_dimensions(first, second)
-    left, right = _with_bounds(left, right)
-    return _best_pairs(product(left.blocks(block), right.blocks(block)), k, min_cosine)
 
 
 def pairs_above(
@@ -143,7 +113,7 @@ def pairs_above(
     check_cosine(min_cosine)
     texts = _collection(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
-        [texts] = _with_bounds(texts)
+        texts = _with_bounds(texts)
     return _pairs_above(combinations_with_replacement(texts.blocks(block), 2), min_cosine)
 
 
@@ -173,7 +143,6 @@ def pairs_above_between(
     """Find all pairs between the texts of two collections, as `pairs_above` does for one collection."""
     check_cosine(min_cosine)
     left, right = _collection(first, first_starts), _collection(second, second_starts)
-    check_dimensions(first, second)
     return _pairs_above(product(left.blocks(_BLOCK), right.blocks(_BLOCK)), min_cosine)
 
 
@@ -212,17 +181,6 @@ def check_starts(starts: Int64Array | None, count: int) -> Int64Array | None:
     if rows[0] != 0 or (np.diff(rows) < 1).any():
         raise UsageError("starts do not ascend from 0", "Pass the row of each text's first vector.")
     return starts if len(starts) < count else None
-
-
-def check_dimensions(first: Vectors, second: Vectors) -> None:
-    """Check that vectors of two collections can be compared.
-
-    Raises:
-        UsageError: the vectors have different dimensions.
-    """
-    if first.shape[1] != second.shape[1]:
-        reason = f"the vectors of the two collections have {first.shape[1]} and {second.shape[1]} dimensions"
-        raise UsageError(reason, "Embed both with the same model.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,20 +272,16 @@ def _collection(vectors: Vectors, starts: Int64Array | None) -> _Texts:
     return _Texts(vectors, vector_lengths(vectors), check_starts(starts, len(vectors)))
 
 
-def _with_bounds(*collections: _Texts) -> list[_Texts]:
-    """Prepare the collections to compare bounds first if that saves work."""
-    dimensions = collections[0].vectors.shape[1]
-    if min(map(len, collections)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
-        return list(collections)
-    samples = []
-    for texts in collections:
-        step = max(1, len(texts.vectors) // _SAMPLE)
-        samples.append(texts.vectors[::step] / texts.lengths[::step, None])
-    sample = np.concatenate(samples).astype(np.float32)
+def _with_bounds(texts: _Texts) -> _Texts:
+    """Prepare a collection to compare bounds first if that saves work."""
+    dimensions = texts.vectors.shape[1]
+    if len(texts) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
+        return texts
+    step = max(1, len(texts.vectors) // _SAMPLE)
+    sample = (texts.vectors[::step] / texts.lengths[::step, None]).astype(np.float32)
     # The directions along which vectors are longest come last.
     _, directions = np.linalg.eigh(sample.T @ sample)
-    longest = np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32)
-    return [replace(texts, directions=longest) for texts in collections]
+    return replace(texts, directions=np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32))
 
 
 def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int | None = None) -> PairArrays:
@@ -461,121 +415,3 @@ def _top_k(cosines: Float64Array, k: int) -> Int64Array:
     above = np.flatnonzero(cosines > kth)
     equal = np.flatnonzero(cosines == kth)[: k - len(above)]
     return np.sort(np.concatenate([above, equal]))
-
-
-DEFAULT_MARGIN_NEIGHBORS = 4
-
-# Number of texts of each collection that are compared at a time: 32 MiB of float64 cosines.
-_MARGIN_BLOCK = 2048
-
-
-class AlignedPair(NamedTuple):
-    """A text of one collection and its counterpart in the other.
-
-    Attributes:
-        first, second: Positions in the two collections, from 0.
-        margin: Cosine divided by the mean cosine with the nearest neighbors; rounded to `DECIMALS` decimals.
-        cosine: The cosine, rounded to `DECIMALS` decimals.
-    """
-
-    first: int
-    second: int
-    margin: float
-    cosine: float
-
-
-def margin_pairs(
-    first: Vectors,
-    second: Vectors,
-    k: int | None = None,
-    *,
-    neighbors: int = DEFAULT_MARGIN_NEIGHBORS,
-    min_cosine: float = -1.0,
-    min_margin: float = 0.0,
-    block: int = _MARGIN_BLOCK,
-) -> list[AlignedPair]:
-    """Align two collections: each text is in at most one pair, and pairs with greater margins are chosen first.
-
-    The candidates are each text's best neighbor in the other collection, in both directions (the paper's *max*
-    retrieval). Ties are broken by the lower first position, then by the lower second one.
-
-    Args:
-        first, second: Embeddings of the two collections. *Shape:* ``(texts, dimensions)``.
-        k: Number of pairs to find; None for all.
-        neighbors: Number of nearest texts of the other collection that a margin is relative to, or all if there are
-            fewer.
-        min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
-        min_margin: Drop pairs whose margin is below this value.
-        block: Number of texts of each collection whose cosines are in memory at a time.
-
-    Raises:
-        UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
-    """
-    if neighbors < 1 or (k is not None and k < 1) or block < 1:
-        raise UsageError("k, neighbors and block must be positive", "Use numbers above 0.")
-    check_cosine(min_cosine)
-    # Use float64, although it takes twice the time: the block size must not change which pair has the greatest margin.
-    one = first.astype(np.float64) / vector_lengths(first)[:, None]
-    two = second.astype(np.float64) / vector_lengths(second)[:, None]
-    check_dimensions(first, second)
-    if not len(one) or not len(two):
-        return []
-    forward, forward_cosines = _nearest_neighbors(one, two, neighbors, block)
-    backward, backward_cosines = _nearest_neighbors(two, one, neighbors, block)
-    one_mean, two_mean = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)  # (texts,) each
-    of_one = _best_by_margin(forward, forward_cosines, one_mean, two_mean)
-    of_two = _best_by_margin(backward, backward_cosines, two_mean, one_mean)[:, [1, 0, 2, 3]]
-    candidates = np.concatenate([of_one, of_two])  # (pairs, 4): first, second, margin, cosine
-    order = np.lexsort((candidates[:, 1], candidates[:, 0], -candidates[:, 2]))
-    taken_one, taken_two = np.zeros(len(one), bool), np.zeros(len(two), bool)
-    pairs: list[AlignedPair] = []
-    for here, there, margin, cosine in candidates[order].tolist():
-        if len(pairs) == k or margin < min_margin:
-            break
-        here, there = int(here), int(there)
-        if taken_one[here] or taken_two[there] or cosine < min_cosine:
-            continue
-        taken_one[here] = taken_two[there] = True
-        pairs.append(AlignedPair(here, there, margin, cosine))
-    return pairs
-
-
-def _nearest_neighbors(
-    texts: Float64Array, others: Float64Array, count: int, block: int
-) -> tuple[Int64Array, Float64Array]:
-    """Find positions and cosines of each text's nearest others, unordered. *Shape:* ``(texts, count)`` each."""
-    count = min(count, len(others))
-    places = np.empty((len(texts), count), np.int64)
-    cosines = np.empty((len(texts), count))
-    for start in range(0, len(texts), block):
-        rows = slice(start, start + block)
-        known = np.empty((len(texts[rows]), 0))
-        known_at = np.empty((len(texts[rows]), 0), np.int64)
-        for first in range(0, len(others), block):
-            found = texts[rows] @ others[first : first + block].T  # (rows, columns)
-            at = np.broadcast_to(np.arange(first, first + found.shape[1]), found.shape)
-            known, known_at = np.hstack([known, found]), np.hstack([known_at, at])
-            if known.shape[1] > count:
-                nearest = np.argpartition(-known, count - 1, axis=1)[:, :count]
-                known = np.take_along_axis(known, nearest, axis=1)
-                known_at = np.take_along_axis(known_at, nearest, axis=1)
-        places[rows], cosines[rows] = known_at, known
-    return places, cosines
-
-
-def _best_by_margin(
-    places: Int64Array, cosines: Float64Array, own_mean: Float64Array, other_mean: Float64Array
-) -> Float64Array:
-    """Choose the neighbor of each text with the greatest margin.
-
-    Returns:
-        Position of the text, position of the neighbor, margin and cosine. *Shape:* ``(texts, 4)``.
-    """
-    means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbors)
-    # If the mean cosine is not positive, the margin is 0.
-    margins = np.where(means > 0, cosines / np.where(means > 0, means, 1), 0.0)
-    margins = np.round(margins, DECIMALS)
-    # Ties are broken by the lower position.
-    best = np.lexsort((places, -margins), axis=1)[:, 0]
-    rows = np.arange(len(places))
-    return np.column_stack([rows, places[rows, best], margins[rows, best], round_cosines(cosines[rows, best])])

@@ -143,23 +143,6 @@ class TextCollection:
         return TextCollection(ids, texts, vectors, starts, self.skipped, values, versions, self.model)
 
 
-def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollection:
-    """Merge the texts of several collections, in order. Merging drops further fields and versions."""
-    if len(collections) == 1:
-        return collections[0]
-    skipped = SkippedDocuments()
-    rows, starts = 0, []
-    for one in collections:
-        starts.append(one.starts + rows)
-        rows += len(one.vectors)
-        for reason, count in one.skipped.counts.items():
-            skipped.add(reason, one.skipped.first[reason], count)
-    ids = [name for one in collections for name in one.ids]
-    texts = [text for one in collections for text in one.texts]
-    vectors = np.concatenate([one.vectors for one in collections])
-    return TextCollection(ids, texts, vectors, np.concatenate(starts), skipped, model=collections[0].model)
-
-
 def read_files(
     files: Sequence[str],
     encoder: Encoder,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from es_sbert.engines.retry import Retrier
 
 
-# The options for the input. Pass all of them, and the files, to `read_text_collections`.
+# The options for the input. Pass all of them, and the files, to `read_texts`.
 source_options = shared.combine_options(
     option_group(
         "Texts",
@@ -61,13 +61,11 @@ def read_filter(options: Mapping[str, Any]) -> Json | None:
     return None if options["filter_text"] is None else parse_filter(options["filter_text"])
 
 
-def read_text_collections(
-    inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str] = ()
-) -> list[TextCollection]:
-    """Read the collection of an index, or one per list of files, and log what was left out.
+def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequence[str] = ()) -> TextCollection:
+    """Read the texts of an index or of files, and log what was left out.
 
     Args:
-        inputs: Lists of files.
+        files: The files, if --index is not given.
         options: All options of the command.
         fields: Further fields to keep of each record or document.
 
@@ -76,12 +74,11 @@ def read_text_collections(
         SourceError, ModelError, EngineError: the texts cannot be read or embedded.
     """
     check_source_options(options)
-    found = _read_files(inputs, options, fields) if options["index"] is None else [_read_index(options, fields)]
+    found = _read_files(files, options, fields) if options["index"] is None else _read_index(options, fields)
     if options["distinct"]:
-        found = [collection.distinct() for collection in found]
-    for collection in found:
-        for line in collection.skipped.lines():
-            log_message(line)
+        found = found.distinct()
+    for line in found.skipped.lines():
+        log_message(line)
     return found
 
 
@@ -194,17 +191,12 @@ def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_files(
-    inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str]
-) -> list[TextCollection]:
+def _read_files(files: Sequence[str], options: Mapping[str, Any], fields: Sequence[str]) -> TextCollection:
     from es_sbert.analysis import read_files
     from es_sbert.encoder.encoder import Encoder, report_warnings
 
     reading = {**file_reading(options), "id_field": options["id_field"], "fields": fields}
     with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
         report_warnings(encoder, log_message)
-        found = []
-        for files in inputs:
-            with progress_meter() as show:
-                found.append(read_files(files, encoder, on_progress=show, **reading))
-        return found
+        with progress_meter() as show:
+            return read_files(files, encoder, on_progress=show, **reading)

@@ -120,7 +120,7 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
     stopped = _read_stop_words(stop_words)
     filter = analysis_input.read_filter(options)
     with analysis_output.field_writers(options, "write_field") as writers:
-        [texts] = analysis_input.read_text_collections([files], options, [] if write_field is None else [write_field])
+        texts = analysis_input.read_texts(files, options, [] if write_field is None else [write_field])
         analysis_input.check_two_texts(len(texts))
         begin = time.perf_counter()
         found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **cluster_options)

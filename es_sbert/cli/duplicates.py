@@ -158,7 +158,7 @@ def duplicates(
         else:
             _refuse_knn_options(knn)
             path = None
-            [texts] = analysis_input.read_text_collections([files], options, fields)
+            texts = analysis_input.read_texts(files, options, fields)
             analysis_input.check_two_texts(len(texts))
             groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority(texts))
             done = f"{len(texts):,},"

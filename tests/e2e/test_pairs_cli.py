@@ -78,18 +78,6 @@ def test_texts_are_identified_by_file_and_line(pairs: Callable[..., Done], name:
         assert "1 left out: it has no text (first: " in done.err
 
 
-def test_two_files_are_aligned_by_margin(pairs: Callable[..., Done]) -> None:
-    Path("one.txt").write_text("\n".join(TEXTS))
-    Path("two.txt").write_text("\n".join(reversed(TEXTS)))
-    done = pairs("--between", "one.txt", "two.txt", "--json")
-    found = lines(done.out)
-    assert len(found) == 5
-    assert all(pair["first"]["text"] == pair["second"]["text"] and pair["cosine"] == 1 for pair in found)
-    assert [pair["margin"] for pair in found] == sorted((pair["margin"] for pair in found), reverse=True)
-    assert "margin" in pairs("--between", "one.txt", "two.txt", "-k", "1").out
-    assert "5 pairs of 5 and 5 texts" in done.err
-
-
 def test_index_gives_same_pairs_as_its_file(
     cli: Cli, model: Path, pairs: Callable[..., Done], engine_url: str, index_name: str
 ) -> None:
@@ -122,17 +110,14 @@ def test_index_gives_same_pairs_as_its_file(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "none of them is given"),
-        (("t.txt", "--index", "i"), "more than one of them is given"),
-        (("t.txt", "--between", "t.txt", "t.txt"), "more than one of them is given"),
+        ((), "neither is given"),
+        (("t.txt", "--index", "i"), "both are given"),
         (("--index", "i", "--text-field", "x"), "Leave out --text-field"),
         (("t.txt", "--filter", "{}"), "--filter requires --index"),
-        (("t.txt", "--min-margin", "1"), "--min-margin and --neighbors require --between"),
         (("t.txt", "--min-cosine", "1.5"), "not in the range -1<=x<=1"),
         (("t.txt", "-k", "0"), "not in the range x>=1"),
         (("one.txt",), "a comparison needs two texts, but there is one"),
         (("empty.txt",), "a comparison needs two texts, but there is none"),
-        (("--between", "t.txt", "empty.txt"), "empty.txt contains no text"),
         (("missing.txt",), "cannot be read"),
         (("t.jsonl", "--text-field", "titel"), "Did you mean title?"),
         (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "cannot be combined"),

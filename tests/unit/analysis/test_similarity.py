@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
 
 import es_sbert.analysis.similarity as module
-from es_sbert.analysis import SimilarPair, most_similar_between, most_similar_pairs, pairs_above
+from es_sbert.analysis import SimilarPair, most_similar_pairs, pairs_above
 from es_sbert.errors import UsageError
 
 Floats = NDArray[np.float32]
@@ -58,16 +58,6 @@ def test_pairs_in_one_collection_equal_brute_force(
     assert found == [pair for pair in pairs if pair.cosine >= min_cosine][:k]
 
 
-@given(collections(), collections(), st.integers(1, 80), st.integers(1, 7))
-def test_pairs_between_collections_equal_brute_force(
-    one: tuple[Floats, list[int]], two: tuple[Floats, list[int]], k: int, block: int
-) -> None:
-    found = most_similar_between(
-        one[0], two[0], k, first_starts=starts_of(one[1]), second_starts=starts_of(two[1]), block=block
-    )
-    assert found == brute_force(one[0], two[0], (one[1], two[1]), same=False)[:k]
-
-
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 10, 1000, 20_000]), st.sampled_from([7, 64, 2048]))
 def test_pairs_of_dense_vectors_equal_brute_force(seed: int, k: int, block: int) -> None:
@@ -106,9 +96,6 @@ def test_bounds_skip_no_pair(seed: int, dimensions: int, rank: int, k: int, min_
             for first, second, cosines in pairs_above(vectors, 0.8, starts=starts_of(texts), block=16)
             for one, two, cosine in zip(first, second, cosines, strict=True)
         ]
-        other = np.concatenate([vectors[5:20], -vectors[:40]])
-        between = most_similar_between(vectors, other, k, first_starts=starts_of(texts), block=16)
-    assert between == brute_force(vectors, other, (texts, list(range(55))), same=False)[:k]
     assert found == [pair for pair in expected if pair.cosine >= min_cosine][:k]
     assert sorted(above) == sorted(pair for pair in expected if pair.cosine >= 0.8)
 
@@ -141,7 +128,6 @@ def test_ties_are_broken_by_position() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_texts_have_no_pair(count: int) -> None:
     assert most_similar_pairs(np.ones((count, 4), np.float32)) == []
-    assert most_similar_between(np.ones((count, 4), np.float32), np.empty((0, 4), np.float32)) == []
 
 
 @pytest.mark.parametrize(
@@ -163,8 +149,3 @@ def test_invalid_arguments_are_rejected(change: dict[str, Any], message: str) ->
     arguments = {"vectors": np.ones((3, 2), np.float32)} | change
     with pytest.raises(UsageError, match=message):
         most_similar_pairs(**arguments)
-
-
-def test_collections_with_different_dimensions_are_rejected() -> None:
-    with pytest.raises(UsageError, match="have 2 and 3 dimensions"):
-        most_similar_between(np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))
