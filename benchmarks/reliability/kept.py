@@ -77,11 +77,13 @@ def section() -> str:
         runs = [FaultRun(**run) for path in kept.values() for run in json.loads(path.read_text())["runs"]]
         if runs:
             rows.append([fault.name, ", ".join(kept), f"{sum(run.good for run in runs)} of {len(runs)}", *_spans(runs)])
-    header = ["fault", "engines", "exact", "commands", "unchanged", "sent again", "doubled", "lost", "stale"]
+    header = ["fault", "engines", "exact", "commands", "sent again", "doubled, lost, stale"]
     return table(header, rows)
 
 
 def _spans(runs: list[FaultRun]) -> list[str]:
-    names = ("commands", "unchanged", "retries", "doubled", "lost", "stale")
+    names = ("commands", "retries")
     spans = [(min(values), max(values)) for values in ([getattr(run, name) for run in runs] for name in names)]
-    return [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in spans]
+    wrong = [sum(getattr(run, name) for run in runs) for name in ("doubled", "lost", "stale")]
+    shown = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in spans]
+    return [*shown, ", ".join(map(str, wrong))]
