@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
+
+import numpy as np
 
 from es_sbert.engines.rest import Json
 
@@ -176,11 +177,9 @@ def _range(begin: str | None, end: str | None) -> Json:
 
 # Maximum shift of a boundary when it is rounded, as a fraction of the distance to the next boundary.
 _MAX_SHIFT = 1 / 3
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
-_MONTHS = (6, 3, 1)
-_MINUTES = (1440, 720, 360, 180, 60, 30, 15, 5, 1)
-_SPANS = (*(timedelta(minutes=minutes) for minutes in _MINUTES), timedelta(seconds=1))
+# The calendar of `strict_date_time`, years 1 to 9999, in milliseconds.
+_FIRST_TIME, _LAST_TIME = -62_135_596_800_000, 253_402_300_799_999
+_TIME_UNITS = ("Y", "M", "D", "h", "m", "s")
 
 
 def number_boundaries(quantiles: Sequence[float], *, whole: bool) -> list[str]:
@@ -207,13 +206,11 @@ def time_boundaries(quantiles: Sequence[float]) -> list[str]:
     Returns:
         Dates in the format `strict_date_time`, in UTC. Dates outside the years 1 to 9999 are left out.
     """
-    return [
-        _to_datetime(bound).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-        for bound in _round_quantiles(quantiles, _round_time)
-    ]
+    bounds = [bound for bound in _round_quantiles(quantiles, _round_time) if _FIRST_TIME <= bound <= _LAST_TIME]
+    return [f"{np.datetime64(int(bound), 'ms')}Z" for bound in bounds]
 
 
-def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float], float | None]) -> list[float]:
+def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float], float]) -> list[float]:
     """Round the inner quantiles above the minimum, each by `rounded(value, maximum shift)`."""
     finite = [value for value in quantiles if math.isfinite(value)]
     if len(finite) < 3:
@@ -225,62 +222,28 @@ def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float
     bounds: list[float] = []
     for place, value in enumerate(inner):
         bound = rounded(value, min(gaps[place : place + 2]) * _MAX_SHIFT)
-        if bound is not None and bound > max(bounds, default=least):
+        if bound > max(bounds, default=least):
             bounds.append(bound)
     return bounds
 
 
 def _round_number(value: float, most: float, *, whole: bool) -> float:
-    """Find the roundest number within `most` of a value: a multiple of 1, 2 or 5 times a power of ten."""
-    for step in _round_steps(max(abs(value), most), most):
-        if whole and step < 1:
-            break
-        near = float(f"{round(value / step) * step:.12g}")
-        if abs(near - value) <= most:
+    """Find the number within `most` of a value that has the fewest digits."""
+    for digits in range(18):
+        near = float(f"{value:.{digits}g}") if digits else 0.0
+        if abs(near - value) <= most and not (whole and near % 1):
             return near
     return float(math.ceil(value)) if whole else value
 
 
-def _round_steps(greatest: float, most: float) -> Iterator[float]:
-    """Yield round steps, from above the greatest value down to one that is certainly small enough for `most`."""
-    if most < 1e-300:
-        return
-    for power in range(min(308, math.floor(math.log10(greatest)) + 1), math.floor(math.log10(most)) - 1, -1):
-        for factor in (5, 2, 1):
-            step = factor * 10.0**power
-            if math.isfinite(step):
-                yield step
-
-
-def _round_time(value: float, most: float) -> float | None:
-    """Find the roundest time within `most` of a value, both in milliseconds; None outside the calendar."""
-    try:
-        time = _to_datetime(value)
-    except OverflowError:
-        return None
-    for around in _round_time_candidates(time):
-        milliseconds = [(near - _EPOCH) / timedelta(milliseconds=1) for near in around]
-        nearest = min(milliseconds, key=lambda each: abs(each - value))
+def _round_time(value: float, most: float) -> float:
+    """Find the beginning of a year, month, day and so on within `most` of a value, both in milliseconds."""
+    if not _FIRST_TIME <= value <= _LAST_TIME:
+        return value
+    for unit in _TIME_UNITS:
+        begin = np.datetime64(math.floor(value), "ms").astype(f"datetime64[{unit}]")
+        around = [float(near.astype("datetime64[ms]").astype(np.int64)) for near in (begin, begin + 1)]
+        nearest = min(around, key=lambda near: abs(near - value))
         if abs(nearest - value) <= most:
             return nearest
     return float(math.ceil(value))
-
-
-def _round_time_candidates(time: datetime) -> Iterator[list[datetime]]:
-    """Yield the beginnings of years, months, days and so on before and after a time, the roundest first."""
-    for years in _YEARS:
-        begin = time.year - time.year % years
-        if around := [datetime(year, 1, 1, tzinfo=UTC) for year in (begin, begin + years) if 1 <= year <= 9999]:
-            yield around
-    for months in _MONTHS:
-        begin = time.year * 12 + (time.month - 1) // months * months
-        places = [divmod(month, 12) for month in (begin, begin + months)]
-        yield [datetime(year, month + 1, 1, tzinfo=UTC) for year, month in places if year <= 9999]
-    midnight = time.replace(hour=0, minute=0, second=0, microsecond=0)
-    for span in _SPANS:
-        begin_of_span = midnight + (time - midnight) // span * span
-        yield [begin_of_span, *([begin_of_span + span] if time.year < 9999 else [])]
-
-
-def _to_datetime(milliseconds: float) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)

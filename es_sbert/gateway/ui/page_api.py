@@ -1,4 +1,4 @@
-"""API of the search page: indices, facets, rewritten bodies, similar documents and a map of hits.
+"""API of the search page: indices, facets, rewritten bodies, similar documents and cosines.
 
 Every request to the engine carries the credentials of the page's user, never the gateway's own.
 """
@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from es_sbert.engines.engine_info import EngineType
@@ -97,8 +96,8 @@ class SimilarDocumentsRequest(_PageRequest):
     filter: tuple[dict[str, Any], ...] = ()
 
 
-class HitMapRequest(_PageRequest):
-    """Hits to draw on a map around the query, which is a text or a document.
+class CosinesRequest(_PageRequest):
+    """Hits to compare with the query, which is a text or a document.
 
     Attributes:
         index: Index expression that was searched.
@@ -327,24 +326,21 @@ class PageApi:
         )
         return {"query": knn_clause(client.upstream.engine_type_or_default, field, query, CandidateCounts())}
 
-    async def hit_map(self, client: CallerClient, raw: bytes) -> Json:
-        """Place the query and its hits as points in a plane, each hit with its cosine."""
-        request = await offload_if_large(len(raw), parse_page_request, HitMapRequest, raw)
+    async def cosines(self, client: CallerClient, raw: bytes) -> Json:
+        """Return the cosine of each hit and the query; hits without vectors are left out."""
+        request = await offload_if_large(len(raw), parse_page_request, CosinesRequest, raw)
         field = await self._resolve_field(client, request.index, request.field)
         if request.document is None:
             origin = await self._embed(field, request.query)
         else:
             origin = await self._document_vector(client, request.index, field, request.document)
         vectors = await client.vectors(request.index, field, frozenset(request.hits))
-        nearest = {document: _nearest_vector(candidates, origin) for document, candidates in vectors.items()}
-        stacked = np.stack([origin, *(vector for vector, _ in nearest.values())])  # (1 + hits, dimensions)
-        unit = stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
-        center, *points = project_to_plane(unit.astype(np.float32)).tolist()
-        hits = [
-            {"index": document.index, "id": document.id, "x": x, "y": y, "cosine": cosine}
-            for (document, (_, cosine)), (x, y) in zip(nearest.items(), points, strict=True)
-        ]
-        return {"query": {"x": center[0], "y": center[1]}, "hits": hits}
+        return {
+            "hits": [
+                {"index": document.index, "id": document.id, "cosine": _greatest_cosine(candidates, origin)}
+                for document, candidates in vectors.items()
+            ]
+        }
 
     async def _resolve_field(self, client: CallerClient, index: str, name: str) -> SearchScope:
         await client.require_search_permission(index)
@@ -356,7 +352,7 @@ class PageApi:
         return field
 
     async def _embed(self, field: SearchScope, text: str | None) -> Vectors:
-        checked = parse_query_text(text, "the map", self._settings.limits.query_characters)
+        checked = parse_query_text(text, "the query", self._settings.limits.query_characters)
         embedder = await self._models.for_field(field.meta, field.indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
         # The vector used in the search: in byte fields it is rounded.
@@ -374,34 +370,11 @@ class PageApi:
         return mean_direction(vectors[document])
 
 
-def _nearest_vector(vectors: Sequence[Vectors], origin: Vectors) -> tuple[Vectors, float]:
-    """Find the vector nearest to the origin, and its cosine. Each vector has the *shape* ``(dimensions,)``."""
+def _greatest_cosine(vectors: Sequence[Vectors], origin: Vectors) -> float:
+    """The cosine of the vector nearest to the origin. Each vector has the *shape* ``(dimensions,)``."""
     stacked = np.stack(vectors)  # (vectors, dimensions)
     cosines = stacked @ origin / (np.linalg.norm(stacked, axis=1) * np.linalg.norm(origin))
-    best = int(cosines.argmax())
-    return stacked[best], float(np.clip(cosines[best], -1.0, 1.0))
-
-
-def project_to_plane(vectors: Vectors) -> NDArray[np.float64]:
-    """Project vectors to their first two principal components.
-
-    Args:
-        vectors: *Shape:* ``(points, dimensions)``.
-
-    Returns:
-        *Shape:* ``(points, 2)``, within [-1, 1], both axes in the same unit. Equal vectors, or a single one, lie at the
-        origin. The result is deterministic: each axis has the sign that makes its greatest weight positive.
-    """
-    centered = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
-    left, sizes, axes = np.linalg.svd(centered, full_matrices=False)
-    count = min(2, len(sizes))
-    greatest = np.abs(axes[:count]).argmax(axis=1)
-    signs = np.where(axes[np.arange(count), greatest] < 0, -1.0, 1.0)
-    points = np.zeros((len(vectors), 2))
-    points[:, :count] = left[:, :count] * sizes[:count] * signs
-    extent = np.abs(points).max(initial=0.0)
-    # A smaller extent is rounding error of equal vectors.
-    return points / extent if extent > 1e-6 else np.zeros_like(points)
+    return float(np.clip(cosines.max(), -1.0, 1.0))
 
 
 # The parts of `GET /_all` that `list_searchable_indices` reads.

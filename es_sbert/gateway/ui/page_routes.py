@@ -91,7 +91,7 @@ def _static_file(name: str, files: dict[str, bytes]) -> Callable[[Request], Awai
 
 
 Handler = Callable[[CallerClient, Any], Awaitable[Json]]
-# Enough for a map of a thousand hits, or a search with many filters.
+# Enough for a thousand hits, or a search with many filters.
 _MAX_BODY_BYTES = 4 << 20
 _JSON_HEADERS = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": "application/json"}
 
@@ -135,7 +135,7 @@ def ui_routes(
         api_route("GET", "facets", api.facets),
         api_route("POST", "body", api.rewrite_body),
         api_route("POST", "like", api.similar_documents),
-        api_route("POST", "map", api.hit_map),
+        api_route("POST", "cosines", api.cosines),
     ]
 
 

@@ -43,7 +43,7 @@ class SearchPage:
             self.elsewhere.append(request.url)
 
     def open(self, **search: str) -> None:
-        """Open the page at a search, if any, and wait until it is there, map and all."""
+        """Open the page at a search, if any, and wait until it is there, cosines and all."""
         self.page.goto(f"{self.url}/ui/?{urlencode(search)}")
         if search.get("q") or search.get("like"):
             self.expect_done()
@@ -62,18 +62,13 @@ class SearchPage:
         self.expect_done()
 
     def expect_done(self) -> None:
-        """All columns have answered, and the map is drawn."""
+        """All columns have answered, and all hits have their cosines."""
         expect(self.page.locator("#results[aria-busy=false]")).to_be_visible()
 
     @property
     def status(self) -> Locator:
         """What a screen reader is told of the search."""
         return self.page.locator("#status")
-
-    @property
-    def points(self) -> Locator:
-        """Of the map."""
-        return self.page.locator("#map-drawing").get_by_role("option")
 
     @property
     def examples(self) -> Locator:

@@ -50,14 +50,12 @@ def test_lexical_and_semantic_results_side_by_side(page: SearchPage, dated_index
 
 def test_more_hits_button(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
     page.open(index=dated_index, q=QUERY)
-    points = page.points.count()
     page.page.get_by_role("button", name="Show more Semantic hits").click()
 
     expect(page.titles("semantic")).to_have_text([hit.source["title"] for hit in oracle.search(QUERY, k=20)])
     expect(page.titles("hybrid")).to_have_count(10)
-    # The first of the new ones has the focus, and the map knows them.
+    # The first of the new ones has the focus.
     expect(page.column("semantic").locator(".hits > li").nth(10)).to_be_focused()
-    expect(page.points).to_have_count(points + 10)
 
 
 def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_index: str) -> None:
@@ -89,22 +87,17 @@ def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_ind
     assert page.found("hybrid") == len(kept)
 
 
-def test_stale_map_never_replaces_newer_one(page: SearchPage, dated_index: str) -> None:
+def test_stale_cosines_never_replace_newer_ones(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     held: list[Route] = []
-    page.page.route("**/ui/api/map", lambda route: route.continue_() if held else held.append(route))
+    page.page.route("**/ui/api/cosines", lambda route: route.continue_() if held else held.append(route))
     page.page.get_by_role("button", name="Show more Semantic hits").click()
     expect(page.titles("semantic")).to_have_count(20)
 
-    with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/api/map")):
+    with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/api/cosines")):
         page.page.get_by_role("button", name="Show more Lexical hits").click()
     expect(page.titles("lexical")).to_have_count(20)
-    expect(page.points).to_have_count(len(_shown(page)))
-
-
-def _shown(page: SearchPage) -> set[str]:
-    """Titles of the hits of all columns."""
-    return {title for column in COLUMNS for title in page.titles(column).all_inner_texts()}
+    assert len(page.cosines("lexical")) == 20
 
 
 def test_more_like_this(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
@@ -262,7 +255,6 @@ def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opense
         page.column("semantic").get_by_role("button", name="More like").first.click()
         expect(page.page.locator("#results-heading")).to_contain_text("Documents like")
         page.expect_done()
-        assert page.points.count() == page.titles("like").count()
 
         with book_in(opensearch_url, opensearch_index):
             page.open(index=opensearch_index, q="zeppelin")

@@ -311,9 +311,9 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
     np.testing.assert_allclose(collection.vectors, [expected, expected], atol=1e-6)
 
     hits = [{"index": name, "id": document} for document in ("1", "2")]
-    plane = {"index": name, "field": "embedding", "document": hits[0], "hits": hits}
-    mapped = client.post("/ui/api/map", json=plane).raise_for_status().json()
-    assert [hit["cosine"] for hit in mapped["hits"]] == pytest.approx([1, 1])
+    compared = {"index": name, "field": "embedding", "document": hits[0], "hits": hits}
+    found = client.post("/ui/api/cosines", json=compared).raise_for_status().json()
+    assert [hit["cosine"] for hit in found["hits"]] == pytest.approx([1, 1])
 
     scripted = {"script": {"source": "ctx._source.n = 4"}}
     client.post(f"/{name}/_update/1", json=scripted)

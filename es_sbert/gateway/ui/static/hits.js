@@ -12,9 +12,6 @@ const LONGEST_FACT = 60;
 /** Identifies a hit on the whole page. */
 export const keyOf = (index, id) => JSON.stringify([index, id]);
 
-/** Id of a hit's item in the list of a column; the map finds the item by it. */
-export const itemId = (column, position) => `${column.name}-${position}`;
-
 /** Number of documents that a search found, as far as the engine counted them. */
 export function totalText({ hits: { total: { value, relation } } }) {
   return `${relation === "gte" ? "over " : ""}${countText(value)}`;
@@ -31,12 +28,12 @@ export function summaryOf({ answer, milliseconds }) {
 
 /** The hits as a list; `more` is called with a hit when documents like it are wanted. */
 export function listOf(column, answer, { field }, more) {
-  const items = answer.hits.hits.map((hit, position) => {
+  const items = answer.hits.hits.map((hit) => {
     const title = titleText(titleOf(hit, field));
     const excerpt = excerptRuns(hit, field);
     return element(
       "li",
-      { id: itemId(column, position), tabindex: "-1", "data-key": keyOf(hit._index, hit._id) },
+      { tabindex: "-1", "data-key": keyOf(hit._index, hit._id) },
       element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
       excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
       element("p", { class: "facts" }, scoresOf(column, hit, cosineOf(column, hit)), factsOf(hit, field)),
@@ -59,13 +56,13 @@ function scoresOf(column, hit, cosine) {
 
 const labeled = (cosine) => `cosine ${cosineText(cosine)}`;
 
-/** Show cosines that only the map has, for hits of the lexical search alone. `placed` are its points by key. */
-export function addCosines(list, placed) {
+/** Show the cosines of hits that have none yet. `cosines` holds them by key. */
+export function addCosines(list, cosines) {
   for (const item of list.children) {
     const place = item.querySelector(".cosine");
-    const point = placed.get(item.dataset.key);
-    if (place.hidden && point !== undefined) {
-      place.textContent = labeled(point.cosine);
+    const cosine = cosines.get(item.dataset.key);
+    if (place.hidden && cosine !== undefined) {
+      place.textContent = labeled(cosine);
       place.hidden = false;
     }
   }

@@ -1,12 +1,12 @@
 // The page. Its address holds the search; everything else is derived from it.
 
 import { columnsOf, prepare, run } from "./columns.js";
+import { showCosines } from "./cosines.js";
 import { byId, element } from "./dom.js";
 import { RequestFailed, askPage, search, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
 import { totalText } from "./hits.js";
 import { countText } from "./numbers.js";
-import { drawMap } from "./placing.js";
 import { PAGE, titleBody } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { showStart } from "./start.js";
@@ -114,13 +114,12 @@ async function searchAll(state, index, field, signal) {
     more: (hit) => go({ ...state, query: "", like: { index: hit._index, id: hit._id } }),
     changed: (column, answer) => {
       answers.set(column.name, answer);
-      void drawMap(asked, answers, signal);
+      void showCosines(asked, answers, signal);
       tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
   };
   const ended = await Promise.allSettled(columns.map((column) => run(column, asked, then)));
   if (signal.aborted) return;
-  // In the order of the columns, not of the answers: the map begins with the first hit of the first column.
   columns.forEach(({ name }, number) => {
     if (ended[number].status === "fulfilled" && !answers.has(name)) answers.set(name, ended[number].value);
   });
@@ -133,7 +132,7 @@ async function searchAll(state, index, field, signal) {
   byId("facets-note").textContent = columns.length === 1 ? "" : "They apply to all hits. Counts are those of the hybrid hits.";
   focusAgain();
   tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
-  await drawMap(asked, answers, signal);
+  await showCosines(asked, answers, signal);
 }
 
 /** Show the query as the heading of the page; the text keeps its own direction. */
@@ -179,8 +178,8 @@ function clearResults() {
   byId("message").replaceChildren();
   byId("results").hidden = true;
   byId("results").setAttribute("aria-busy", "false");
-  for (const id of ["columns", "views", "facet-list", "chosen", "map-drawing", "map-caption", "start-body"]) byId(id).replaceChildren();
-  for (const id of ["facets", "map", "start"]) byId(id).hidden = true;
+  for (const id of ["columns", "views", "facet-list", "chosen", "cosines", "start-body"]) byId(id).replaceChildren();
+  for (const id of ["facets", "start"]) byId(id).hidden = true;
 }
 
 function refuse(error) {

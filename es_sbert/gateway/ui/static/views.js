@@ -17,7 +17,7 @@ export function offerViews(columns) {
 }
 
 /** Show a column on a screen with room for one. */
-export function show(name) {
+function show(name) {
   for (const button of byId("views").children) button.setAttribute("aria-pressed", `${button.dataset.view === name}`);
   for (const section of byId("columns").children) section.classList.toggle("current", section.dataset.name === name);
 }
