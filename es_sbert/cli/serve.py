@@ -5,215 +5,83 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
 
 import click
 import cloup
 from cloup import option_group
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
 from es_sbert.config import DEFAULT_MODEL, read_secret_file
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.errors import UsageError, require_extra
+from es_sbert.gateway.settings import (
+    EmbeddingsApiSettings,
+    GatewaySettings,
+    Limits,
+    ListenSettings,
+    ModelSettings,
+    QueryTextPolicy,
+    SearchLogSettings,
+    SemanticSettings,
+    ServeOption,
+)
 from es_sbert.messages import log_event
 
-if TYPE_CHECKING:
-    from es_sbert.gateway.settings import GatewaySettings
 
+class _UnitRange(click.IntRange):
+    """A positive number, converted to a multiple of a unit."""
 
-_listen_options = option_group(
-    "Listen",
-    click.option(
-        "--host",
-        default="127.0.0.1",
-        help="Address to listen on. An address other than the default opens the gateway to other machines.",
-    ),
-    click.option("--port", type=click.IntRange(0, 65_535), default=9280, help="TCP port."),
-    click.option(
-        "--tls-certificate", "certificate", type=shared.FILE_TYPE, help="PEM file of the certificate, for HTTPS."
-    ),
-    click.option("--tls-key", "key", type=shared.FILE_TYPE, help="PEM file of the certificate's key."),
-    click.option(
-        "--own-prefix",
-        "path_prefix",
-        default="",
-        show_default=False,
-        metavar="PATH",
-        help="Path prefix of the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), for clusters with an "
-        "index of such a name.",
-    ),
-    click.option(
-        "--cors-origin",
-        "cors_origins",
-        multiple=True,
-        metavar="ORIGIN",
-        help="Allow browser requests from pages of this origin. May be given several times.",
-    ),
-    click.option(
-        "--allowed-host",
-        "allowed_hosts",
-        multiple=True,
-        metavar="HOST",
-        help="Accept only requests to this host name (421 for others), to prevent DNS rebinding. May be given several "
-        "times.  [default: any]",
-    ),
-    click.option(
-        "--drain-seconds",
-        type=shared.FiniteFloatRange(0, 3600),
-        default=0.0,
-        metavar="SECONDS",
-        help="On SIGTERM, fail /readyz and keep answering for this long, so that a load balancer notices before the "
-        "gateway stops listening. Requests in progress then have 30 more seconds.",
-    ),
-)
-_semantic_options = option_group(
-    "Semantic queries and writes",
-    click.option(
-        "--virtual-field",
-        default="semantic",
-        help='Name of the field that semantic queries search: semantic: "how do plants make energy".',
-    ),
-    click.option(
-        "-k", "k", type=click.IntRange(1, 10_000), default=100, help="Number of documents per semantic query."
-    ),
-    click.option(
-        "--min-cosine",
-        type=shared.FiniteFloatRange(-1, 1),
-        help="Drop hits whose cosine is below this value.  [default: that of `es-sbert index calibrate --save`]",
-    ),
-    click.option(
-        "--num-candidates",
-        type=click.IntRange(1, 10_000),
-        help="Candidates per shard.  [default: twice k, at least 100]",
-    ),
-    click.option(
-        "--hybrid",
-        is_flag=True,
-        help="Turn match and multi_match queries on an embedded text into hybrid queries.",
-    ),
-    click.option(
-        "--semantic-weight",
-        type=shared.FiniteFloatRange(0, min_open=True),
-        help="Weight of the semantic ranking in hybrid queries; the keyword ranking has weight 1.  [default: 3]",
-    ),
-    click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
-    click.option(
-        "--on-embedding-failure",
-        type=click.Choice(["fail", "pass"]),
-        default="fail",
-        help="If a document cannot be embedded: fail refuses it, so that the client retries; pass writes it without a "
-        "vector.",
-    ),
-    click.option(
-        "--hide-vectors",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        help="Leave vectors and their metadata out of hits, unless the search asks for them. auto: only if a document "
-        "that is written back without them gets them again.",
-    ),
-)
-
-
-class _MebibyteRange(click.IntRange):
-    """A positive number of mebibytes, converted to bytes."""
+    def __init__(self, unit: int) -> None:
+        super().__init__(1)
+        self._unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return int(super().convert(value, param, ctx)) << 20
+        return int(super().convert(value, param, ctx)) * self._unit
 
 
-_POSITIVE = click.IntRange(1)
-_MEBIBYTES = _MebibyteRange(1)
-_SECONDS = shared.FiniteFloatRange(0, min_open=True)
+def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], shared.F]]:
+    """Return the options that set fields of these settings, with their types, bounds and defaults."""
+    options = []
+    for name, field in settings.model_fields.items():
+        extra: Any = field.json_schema_extra
+        if extra is not None:
+            options.append(_setting_option(name, field, extra["option"]))
+    return options
 
 
-def _limit_option(
-    flag: str,
-    field: str,
-    help: str,
-    default: float | None = None,
-    type: click.ParamType[Any] = _POSITIVE,
-    metavar: str | None = None,
-) -> Callable[[shared.F], shared.F]:
-    """Return an option for a field of `Limits`."""
-    return click.option(flag, field, type=type, default=default, metavar=metavar, help=help)
+def _setting_option(name: str, field: FieldInfo, option: ServeOption) -> Callable[[shared.F], shared.F]:
+    kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not NoneType)
+    bounds = {
+        bound: getattr(each, bound) for each in field.metadata for bound in ("ge", "gt", "le") if hasattr(each, bound)
+    }
+    least, most, default = bounds.get("ge", bounds.get("gt")), bounds.get("le"), field.default
+    settings: dict[str, Any] = {"default": default, "metavar": option.metavar, "help": option.help}
+    if isinstance(default, tuple):
+        settings |= {"multiple": True}
+    elif kind is bool:
+        settings |= {"is_flag": True}
+    elif option.unit > 1:
+        settings |= {"type": _UnitRange(option.unit), "default": default and default // option.unit}
+    elif kind is int:
+        settings |= {"type": click.IntRange(least, most)}
+    elif kind is float:
+        settings |= {"type": shared.FiniteFloatRange(least, most, min_open="gt" in bounds)}
+    elif kind is Path:
+        settings |= {"type": shared.FILE_TYPE}
+    elif issubclass(kind, StrEnum):
+        settings |= {"type": click.Choice(list(map(str, kind))), "default": str(default)}
+    elif default == "":
+        settings |= {"show_default": False}
+    return click.option(option.flag, name, **settings)
 
 
-_limit_options = option_group(
-    "Limits",
-    _limit_option("--max-body", "body_bytes", "Maximum size of a request body.", 100, _MEBIBYTES, "MIB"),
-    _limit_option(
-        "--max-search",
-        "search_bytes",
-        "Maximum size of a search request that is read for semantic queries.",
-        10,
-        _MEBIBYTES,
-        "MIB",
-    ),
-    _limit_option(
-        "--max-bulk-actions", "bulk_actions", "Maximum actions of one bulk request; more are refused (413).", 250_000
-    ),
-    _limit_option("--max-semantic-queries", "semantic_queries", "Maximum semantic queries of one request.", 256),
-    _limit_option(
-        "--max-semantic-texts", "semantic_texts", "Maximum distinct texts to embed for one search request.", 256
-    ),
-    _limit_option(
-        "--max-semantic-bytes", "semantic_text_bytes", "Maximum bytes of these texts of one search request.", 262_144
-    ),
-    _limit_option(
-        "--max-requests",
-        "concurrency",
-        "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
-        512,
-    ),
-    _limit_option(
-        "--max-connections",
-        "connections",
-        "Maximum open connections; more are refused (429).  [default: what the open file limit allows, at most 10000]",
-    ),
-    _limit_option(
-        "--max-connections-per-client",
-        "client_connections",
-        "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
-        "reverse proxy, which gives all of them one address.",
-        1024,
-    ),
-    _limit_option(
-        "--max-buffered",
-        "buffered_bytes",
-        "Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
-        None,
-        _MEBIBYTES,
-        "MIB",
-    ),
-    _limit_option(
-        "--body-timeout",
-        "body_seconds",
-        "Maximum time to wait for the body of a request (408).",
-        600.0,
-        _SECONDS,
-        "SECONDS",
-    ),
-    _limit_option(
-        "--min-body-rate",
-        "body_rate",
-        "Minimum bytes per second of a request body, after its first 20 seconds (408).",
-        1024,
-        metavar="BYTES",
-    ),
-    _limit_option(
-        "--answer-timeout", "answer_seconds", "Maximum time for the engine to respond.", 3600.0, _SECONDS, "SECONDS"
-    ),
-    _limit_option(
-        "--health-timeout",
-        "health_seconds",
-        "Maximum time for a node to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
-        "node that answers neither counts as stopped.",
-        3.0,
-        _SECONDS,
-        "SECONDS",
-    ),
-)
 _model_options = option_group(
     "Models",
     shared.model_option,
@@ -284,11 +152,15 @@ serve_options = shared.combine_options(
         shared.credential_options,
         help=shared.connection_help,
     ),
-    _listen_options,
-    _semantic_options,
+    option_group("Listen", *_setting_options(ListenSettings)),
+    option_group(
+        "Semantic queries and writes",
+        *_setting_options(SemanticSettings),
+        click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
+    ),
     _model_options,
     _key_and_log_options,
-    _limit_options,
+    option_group("Limits", *_setting_options(Limits)),
 )
 
 
@@ -305,17 +177,13 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     Raises:
         UsageError: options conflict, or a secret cannot be read.
     """
-    from pydantic import SecretStr
-
-    from es_sbert.gateway import settings
-
     model = DEFAULT_MODEL if options["model"] is None else options["model"]
     options |= {
         "writes": not options["no_writes"],
         "models": (model, *options["more_models"]),
         "aliases": _parse_model_aliases(options["alias_pairs"]),
     }
-    listen = settings.ListenSettings(**shared.select_options(options, settings.ListenSettings.model_fields))
+    listen = ListenSettings(**shared.select_options(options, ListenSettings.model_fields))
     key, metrics_key = (
         None if file is None else SecretStr(read_secret_file(file, "key"))
         for file in (options["embeddings_key_file"], options["metrics_key_file"])
@@ -324,18 +192,18 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     if options["search_log"] is not None:
         key_file = options["search_log_key_file"]
         log_key = None if key_file is None else read_secret_file(key_file, "key").encode()
-        policy = settings.QueryTextPolicy.from_options(queries=options["log_queries"], key=log_key)
+        policy = QueryTextPolicy.from_options(queries=options["log_queries"], key=log_key)
         gateway = f"{socket.gethostname()}:{listen.port}"
-        search_log = settings.SearchLogSettings(options["search_log"], policy, gateway)
+        search_log = SearchLogSettings(options["search_log"], policy, gateway)
     elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
         raise UsageError(f"{flag} requires --search-log", "Add --search-log FILE.")
-    return settings.GatewaySettings(
+    return GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
-        limits=settings.Limits(**shared.select_options(options, settings.Limits.model_fields)),
-        semantic=settings.SemanticSettings(**shared.select_options(options, settings.SemanticSettings.model_fields)),
-        models=settings.ModelSettings(**shared.select_options(options, settings.ModelSettings.model_fields)),
-        embeddings_api=settings.EmbeddingsApiSettings(api_key=key),
+        limits=Limits(**shared.select_options(options, Limits.model_fields)),
+        semantic=SemanticSettings(**shared.select_options(options, SemanticSettings.model_fields)),
+        models=ModelSettings(**shared.select_options(options, ModelSettings.model_fields)),
+        embeddings_api=EmbeddingsApiSettings(api_key=key),
         metrics_key=metrics_key,
         search_log=search_log,
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -117,6 +118,28 @@ class SearchLogSettings:
                 f"Set --search-log to a file ({name}.jsonl) or to - for stdout, and ship the lines to the index: "
                 "docs/kibana.md describes how.",
             )
+
+
+@dataclass(frozen=True)
+class ServeOption:
+    """An option of `es-sbert serve` that sets a field. Its default and bounds are those of the field.
+
+    Attributes:
+        flag: The option.
+        help: Its help.
+        metavar: Placeholder of its value in the help; None for the type's.
+        unit: Its unit, as a multiple of the field's.
+    """
+
+    flag: str
+    help: str
+    metavar: str | None = None
+    unit: int = 1
+
+
+def _option(default: Any, flag: str, help: str, metavar: str | None = None, *, unit: int = 1, **bounds: float) -> Any:
+    """Declare a field with its option; `bounds` are those of pydantic's `Field`."""
+    return Field(default=default, json_schema_extra={"option": ServeOption(flag, help, metavar, unit)}, **bounds)  # type: ignore[call-overload]
 
 
 class FrozenSettings(UsageErrorModel):
@@ -230,50 +253,90 @@ _ORIGIN = re.compile(r"https?://[^/?#\s@]+")
 
 
 class Limits(FrozenSettings):
-    """Limits on requests and connections.
+    """Limits on requests and connections. Their options describe them; those without one are:
 
     Attributes:
-        body_bytes: Maximum bytes of a request body, as sent and decompressed. The engines' limit is 100 MiB.
-        buffered_bytes: Maximum bytes of all bodies in memory, as sent and decompressed; more are refused (429). None
-            is 1 GiB, or twice `body_bytes` if that is more.
-        concurrency: Maximum concurrent requests whose body is complete; more are refused (429).
-        connections: Maximum open connections; None derives it from the limit of open files, at most 10,000.
-        client_connections: Maximum open connections of one address; an IPv6 /64 network counts as one.
         query_characters: Maximum characters of a semantic query's text.
-        bulk_actions: Maximum actions of a bulk request (413).
-        search_bytes: Maximum bytes of a search, or of all in an `_msearch`, that is parsed for semantic queries.
-        semantic_queries: Maximum semantic queries of a request.
-        semantic_texts: Maximum different texts that a search request may embed.
-        semantic_text_bytes: Maximum bytes of these texts together.
         connect_seconds: Timeout of a connection to the engine.
-        answer_seconds: Timeout of the engine's response, and between two chunks of it. Long, because a synchronous
-            reindex sends nothing until its end.
-        health_seconds: Timeout of the health request to a node that does not respond to a request.
-        unanswered_seconds: Time without a response after which that health request is sent.
+        unanswered_seconds: Time without a response after which a health request is sent to the node.
         idle_seconds: Timeout between two chunks of a request body, and of an idle connection.
-        body_seconds: Maximum time spent waiting for one body (408).
-        body_rate: Minimum bytes per second of a body while the gateway waits for it (408).
-        body_grace_seconds: Time before the minimum rate applies.
+        body_grace_seconds: Time before the minimum rate of a body applies.
     """
 
-    body_bytes: int = Field(default=100 * MIB, ge=1)
-    buffered_bytes: int | None = Field(default=None, ge=1)
-    concurrency: int = Field(default=512, ge=1)
-    connections: int | None = Field(default=None, ge=1)
-    client_connections: int = Field(default=1024, ge=1)
+    body_bytes: int = _option(100 * MIB, "--max-body", "Maximum size of a request body.", "MIB", unit=MIB, ge=1)
+    search_bytes: int = _option(
+        10 * MIB,
+        "--max-search",
+        "Maximum size of a search request that is read for semantic queries.",
+        "MIB",
+        unit=MIB,
+        ge=1,
+    )
+    bulk_actions: int = _option(
+        250_000, "--max-bulk-actions", "Maximum actions of one bulk request; more are refused (413).", ge=1
+    )
+    semantic_queries: int = _option(256, "--max-semantic-queries", "Maximum semantic queries of one request.", ge=1)
+    semantic_texts: int = _option(
+        256, "--max-semantic-texts", "Maximum distinct texts to embed for one search request.", ge=1
+    )
+    semantic_text_bytes: int = _option(
+        256 * 1024, "--max-semantic-bytes", "Maximum bytes of these texts of one search request.", ge=1
+    )
+    concurrency: int = _option(
+        512,
+        "--max-requests",
+        "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
+        ge=1,
+    )
+    connections: int | None = _option(
+        None,
+        "--max-connections",
+        "Maximum open connections; more are refused (429).  [default: what the open file limit allows, at most 10000]",
+        ge=1,
+    )
+    # An IPv6 /64 network counts as one address.
+    client_connections: int = _option(
+        1024,
+        "--max-connections-per-client",
+        "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
+        "reverse proxy, which gives all of them one address.",
+        ge=1,
+    )
+    # Bodies count as sent and decompressed.
+    buffered_bytes: int | None = _option(
+        None,
+        "--max-buffered",
+        "Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
+        "MIB",
+        unit=MIB,
+        ge=1,
+    )
+    body_seconds: float = _option(
+        600.0, "--body-timeout", "Maximum time to wait for the body of a request (408).", "SECONDS", gt=0
+    )
+    body_rate: int = _option(
+        1024,
+        "--min-body-rate",
+        "Minimum bytes per second of a request body, after its first 20 seconds (408).",
+        "BYTES",
+        ge=1,
+    )
+    # Long, because a synchronous reindex sends nothing until its end.
+    answer_seconds: float = _option(
+        3600.0, "--answer-timeout", "Maximum time for the engine to respond.", "SECONDS", gt=0
+    )
+    health_seconds: float = _option(
+        3.0,
+        "--health-timeout",
+        "Maximum time for a node to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
+        "node that answers neither counts as stopped.",
+        "SECONDS",
+        gt=0,
+    )
     query_characters: int = Field(default=10_000, ge=1)
-    bulk_actions: int = Field(default=250_000, ge=1)
-    search_bytes: int = Field(default=10 * MIB, ge=1)
-    semantic_queries: int = Field(default=256, ge=1)
-    semantic_texts: int = Field(default=256, ge=1)
-    semantic_text_bytes: int = Field(default=256 * 1024, ge=1)
     connect_seconds: float = Field(default=10.0, gt=0)
-    answer_seconds: float = Field(default=3600.0, gt=0)
-    health_seconds: float = Field(default=3.0, gt=0)
     unanswered_seconds: float = Field(default=5.0, gt=0)
     idle_seconds: float = Field(default=75.0, gt=0)
-    body_seconds: float = Field(default=600.0, gt=0)
-    body_rate: float = Field(default=1024.0, gt=0)
     body_grace_seconds: float = Field(default=20.0, gt=0)
 
     @property
@@ -309,33 +372,56 @@ class HideVectors(StrEnum):
 
 
 class SemanticSettings(FrozenSettings):
-    """Settings for rewriting semantic queries and embedding documents.
+    """Settings for rewriting semantic queries and embedding documents. Their options describe them.
 
     Attributes:
-        virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
-            fields are `semantic.NAME`.
-        k: Number of nearest documents that a semantic query on the virtual field finds.
-        min_cosine: Drop hits whose cosine is below this value. None uses the value in the mapping of their index; if
-            it has none, all k are kept.
-        num_candidates: Candidates per shard; None derives them from k.
-        hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid (`HybridDetector`), unless
-            the request's header overrides it.
-        semantic_weight: Weight of the semantic ranking in hybrid queries, against 1 for the keyword ranking; None is
-            the measured optimum (`es_sbert.search.hybrid_search`).
-        writes: Whether to embed documents that are written through the gateway.
-        on_embedding_failure: Policy for a document that cannot be embedded.
-        hide_vectors: Whether search hits are returned without vectors and their metadata.
+        virtual_field: Field name for semantic queries on an index's first vector field. Other vector fields are
+            `semantic.NAME`.
+        min_cosine: None uses the value in the mapping of each index; without one, all k documents are kept.
+        num_candidates: None derives them from k.
+        hybrid: Applies unless the request's header overrides it.
+        semantic_weight: None is the measured optimum (`es_sbert.search.hybrid_search`).
+        writes: Whether to embed documents that are written through the gateway (`--no-writes`).
     """
 
-    virtual_field: str = "semantic"
-    k: int = Field(default=100, ge=1, le=10_000)
-    min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
-    num_candidates: int | None = Field(default=None, ge=1, le=10_000)
-    hybrid: bool = False
-    semantic_weight: float | None = Field(default=None, gt=0)
+    virtual_field: str = _option(
+        "semantic",
+        "--virtual-field",
+        'Name of the field that semantic queries search: semantic: "how do plants make energy".',
+    )
+    k: int = _option(100, "-k", "Number of documents per semantic query.", ge=1, le=10_000)
+    min_cosine: float | None = _option(
+        None,
+        "--min-cosine",
+        "Drop hits whose cosine is below this value.  [default: that of `es-sbert index calibrate --save`]",
+        ge=-1,
+        le=1,
+    )
+    num_candidates: int | None = _option(
+        None, "--num-candidates", "Candidates per shard.  [default: twice k, at least 100]", ge=1, le=10_000
+    )
+    hybrid: bool = _option(
+        False, "--hybrid", "Turn match and multi_match queries on an embedded text into hybrid queries."
+    )
+    semantic_weight: float | None = _option(
+        None,
+        "--semantic-weight",
+        "Weight of the semantic ranking in hybrid queries; the keyword ranking has weight 1.  [default: 3]",
+        gt=0,
+    )
     writes: bool = True
-    on_embedding_failure: OnEmbeddingFailure = OnEmbeddingFailure.FAIL
-    hide_vectors: HideVectors = HideVectors.AUTO
+    on_embedding_failure: OnEmbeddingFailure = _option(
+        OnEmbeddingFailure.FAIL,
+        "--on-embedding-failure",
+        "If a document cannot be embedded: fail refuses it, so that the client retries; pass writes it without a "
+        "vector.",
+    )
+    hide_vectors: HideVectors = _option(
+        HideVectors.AUTO,
+        "--hide-vectors",
+        "Leave vectors and their metadata out of hits, unless the search asks for them. auto: only if a document "
+        "that is written back without them gets them again.",
+    )
 
     @field_validator("virtual_field")
     @classmethod
@@ -349,26 +435,42 @@ class SemanticSettings(FrozenSettings):
 
 
 class ListenSettings(FrozenSettings):
-    """Listening address of the gateway.
+    """Listening address of the gateway. The options describe the fields."""
 
-    Attributes:
-        host: Address to listen on. Any address other than 127.0.0.1 makes it reachable from other machines.
-        port: TCP port.
-        path_prefix: Path before the gateway's own endpoints (`/ui`, `/healthz`, …), if indices have such names.
-        cors_origins: Origins of web pages that may call the gateway; none by default.
-        allowed_hosts: Names or IP addresses by which clients may call the gateway; any by default.
-        certificate, key: PEM files for https.
-        drain_seconds: Time from SIGTERM until the gateway stops listening.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
-    path_prefix: str = ""
-    cors_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    certificate: Path | None = None
-    key: Path | None = None
-    drain_seconds: float = Field(default=0.0, ge=0, le=3600)
+    host: str = _option(
+        "127.0.0.1",
+        "--host",
+        "Address to listen on. An address other than the default opens the gateway to other machines.",
+    )
+    port: int = _option(DEFAULT_PORT, "--port", "TCP port.", ge=0, le=65_535)
+    certificate: Path | None = _option(None, "--tls-certificate", "PEM file of the certificate, for HTTPS.")
+    key: Path | None = _option(None, "--tls-key", "PEM file of the certificate's key.")
+    path_prefix: str = _option(
+        "",
+        "--own-prefix",
+        "Path prefix of the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), for clusters with an index "
+        "of such a name.",
+        "PATH",
+    )
+    cors_origins: tuple[str, ...] = _option(
+        (), "--cors-origin", "Allow browser requests from pages of this origin. May be given several times.", "ORIGIN"
+    )
+    allowed_hosts: tuple[str, ...] = _option(
+        (),
+        "--allowed-host",
+        "Accept only requests to this host name (421 for others), to prevent DNS rebinding. May be given several "
+        "times.  [default: any]",
+        "HOST",
+    )
+    drain_seconds: float = _option(
+        0.0,
+        "--drain-seconds",
+        "On SIGTERM, fail /readyz and keep answering for this long, so that a load balancer notices before the gateway "
+        "stops listening. Requests in progress then have 30 more seconds.",
+        "SECONDS",
+        ge=0,
+        le=3600,
+    )
 
     @model_validator(mode="after")
     def _goes_together(self) -> ListenSettings:
