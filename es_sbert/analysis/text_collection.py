@@ -28,8 +28,16 @@ from es_sbert.index.text_template import (
 )
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors
-from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    InvalidId,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    document_id,
+    read_records,
+)
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors

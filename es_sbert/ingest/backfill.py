@@ -20,14 +20,13 @@ from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
 from es_sbert.index.whole_documents import read_inexact
-from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
+from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
-from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.ledger import DocumentOutcome, hit_version
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import LoadPipeline
 from es_sbert.ingest.read_documents import Document, cleared_fields
-from es_sbert.ingest.records import Origin, RejectedRecord
-from es_sbert.ingest.written_versions import hit_version
+from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
 from es_sbert.io.json_numbers import dump_object
 
 SCAN_PAGE = 500

@@ -26,12 +26,11 @@ from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import doc_value_request, stored_value
-from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
-from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
+from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
-from es_sbert.ingest.records import RejectedRecord
-from es_sbert.ingest.written_versions import Version, hit_version
+from es_sbert.ingest.sources.document_source import RejectedRecord
 
 
 # Named tuples: one of each is made per document, and a frozen dataclass takes three times as long to make.

@@ -5,35 +5,158 @@ A wrong format or a misspelled field name stops the load here, with a remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import compress, islice
 from typing import Any
 
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.derived_fields import derived_fields, is_within
+from es_sbert.index.document_vectors import EmbeddingTarget, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
-from es_sbert.index.mapping import exists_query, has_vector_query
+from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, vector_fields
 from es_sbert.index.text_template import (
     MISSING,
     document_field_names,
     fields_hint,
     find_field,
     mapping_field_names,
+    text_problem,
 )
 from es_sbert.ingest.dead_letters import pending_dead_letters
-from es_sbert.ingest.diagnose_records import DOCUMENTS_HAVE, PYTHON_TEXT_REMEDY, diagnose_format, diagnose_unloadable
-from es_sbert.ingest.first_records import FirstRecords, planned_document_rules, read_first_records
+from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.read_documents import UNROUTED_CHILD, RecordStream
-from es_sbert.ingest.records import Origin, Record
-from es_sbert.ingest.sources.document_source import FileSource
-from es_sbert.messages import pluralize
+from es_sbert.ingest.read_documents import UNROUTED_CHILD, Document, DocumentRules, RecordStream, to_document
+from es_sbert.ingest.sources.document_source import FileSource, Origin, Record, RejectedRecord
+from es_sbert.messages import pluralize, setting_text
+
+# Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
+# rule, the first record has all of them, and no more are read.
+MOST_RECORDS = 1000
+MOST_BYTES = 16 << 20
+# Documents whose field names are listed in a message.
+_NAMED_DOCUMENTS = 100
+_BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
+_BULK_PARAMETERS = frozenset({
+    "_id", "_index", "_routing", "_source", "_type", "_version", "dynamic_templates", "if_primary_term", "if_seq_no",
+    "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
+    "retry_on_conflict", "routing", "version", "version_type",
+})  # fmt: skip
+
+
+@dataclass
+class FirstRecords:
+    """The first records of a source, and the documents that a load would make of them.
+
+    Attributes:
+        rules: Rules that turn records into documents.
+        records: The records.
+        documents: Documents that can be loaded, or have no text.
+        rejects: Records that cannot be loaded, with the reason.
+    """
+
+    rules: DocumentRules
+    records: list[Record | RejectedRecord] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    rejects: list[RejectedRecord] = field(default_factory=list)
+    _present: set[str] = field(default_factory=set)
+    _has_routing: bool = False
+
+    def add(self, record: Record | RejectedRecord) -> None:
+        """Examine the next record."""
+        self.records.append(record)
+        if isinstance(record, RejectedRecord):
+            self.rejects.append(record)
+            return
+        self._present |= {name for name in self.missing if find_field(record.fields, name) is not MISSING}
+        routing_field = self.rules.routing_field
+        self._has_routing |= routing_field is not None and find_field(record.fields, routing_field) is not MISSING
+        document = to_document(record, self.rules)
+        if isinstance(document, RejectedRecord):
+            self.rejects.append(document)
+        else:
+            self.documents.append(document)
+
+    @property
+    def missing(self) -> list[str]:
+        """Fields of the texts that no record has; null counts as present."""
+        return [name for name in self.rules.text_fields if name not in self._present]
+
+    @property
+    def may_lack_routing(self) -> bool:
+        """Whether later records may be children in a join field, whose routing is not given."""
+        rules = self.rules
+        return bool(rules.join_fields) and rules.routing is None and rules.routing_field is None
+
+    @property
+    def lacks_routing(self) -> bool:
+        """Whether there is a field of the routing that no record has; null counts as present."""
+        return self.rules.routing_field is not None and not self._has_routing
+
+    @property
+    def has_text(self) -> bool:
+        """Whether one of the documents has a text to embed."""
+        filled = [target.filled for target in self.rules.targets]
+        return any(any(compress(document.texts, filled)) for document in self.documents)
+
+    def documents_as_json(self) -> Iterator[dict[str, Any]]:
+        """The fields of the records that are objects."""
+        return (record.fields for record in self.records if isinstance(record, Record))
+
+    def field_names(self) -> list[str]:
+        """Names of the fields that the first documents have, in their order."""
+        documents = islice(self.documents_as_json(), _NAMED_DOCUMENTS)
+        return list(dict.fromkeys(name for fields in documents for name in document_field_names(fields)))
+
+
+def planned_document_rules(plan: LoadPlan, info: EngineInfo) -> DocumentRules:
+    """The rules that turn records into documents, as known before a model is loaded."""
+    state = plan.state
+    targets = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
+    if state is not None:
+        targets += kept_targets(vector_fields(state.mappings, state.name), [target.field for target in targets])
+    return plan.document_rules(targets, info, state)
+
+
+def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
+    return field.stored or VectorFieldMeta(
+        fingerprint="", model="", dimensions=0, index_type="", passages=field.chunk_rules
+    )
+
+
+def read_first_records(
+    plan: LoadPlan, info: EngineInfo, records: Iterator[Record | RejectedRecord], control: LoadControl
+) -> FirstRecords:
+    """Read the first records: until one has a text, and every field of the text and the routing was found."""
+    first = FirstRecords(planned_document_rules(plan, info))
+    size = 0
+    for record in records:
+        first.add(record)
+        size += len(record.source) if isinstance(record, Record) else 0
+        if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop_reading.is_set():
+            break
+        is_action = len(first.records) == 1 and isinstance(record, Record) and is_bulk_action(record.fields)
+        is_routed = not first.lacks_routing and not first.may_lack_routing
+        if first.has_text and not first.missing and is_routed and not is_action:
+            break
+    return first
+
+
+def is_bulk_action(fields: Mapping[str, Any]) -> bool:
+    """Whether an object is the action of a `_bulk` body, such as `{"index": {"_id": "1"}}`."""
+    if len(fields) != 1:
+        return False
+    [(action, parameters)] = fields.items()
+    return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
+
 
 # Limits for the search for a missing field in further files: records per file, and number of files.
 _FURTHER_RECORDS, _FURTHER_FILES = 100, 32
@@ -264,3 +387,198 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
     size = min(count, engine.result_window(name))
     body = {"query": {"match_all": {}}, "size": size, "_source": source}
     return list(engine.search(name, body)["hits"]["hits"])
+
+
+DOCUMENTS_HAVE = "The documents have"
+_PYTHON_HITS = "Pass the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
+
+
+def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
+    """Return problem and remedy if a source has a known wrong format; None if its records may be documents.
+
+    These formats are rejected even if some of their lines could be loaded.
+    """
+    if not first.records:
+        return None
+    record = first.records[0]
+    source, name = record.origin.source, _shell_name(record)
+    if isinstance(record, RejectedRecord):
+        # Files are checked for this before they are read; pipes are not.
+        if record.raw.lstrip().startswith(b"[") and _is_json(record):
+            return f"{source} holds a JSON array, not one object per line", f"Use: jq -c '.[]' {name}"
+        return None
+    fields = record.fields
+    # An action alone may be a strange document; followed by another line it is a bulk body.
+    if is_bulk_action(fields) and len(first.records) > 1:
+        if first.rules.from_python:
+            problem = f"the {source} are the lines of a _bulk body: each document comes after its action"
+            return problem, "Pass the documents without the actions, each with its id in the field _id."
+        problem = f"{source} looks like a _bulk body: each document comes after a line with its action"
+        return problem, _bulk_body_remedy(first, fields, name)
+    hits = fields.get("hits")
+    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
+        if first.rules.from_python:
+            return f"the {source} are responses to searches", _PYTHON_HITS.format(hits="response['hits']['hits']")
+        return (
+            f"{source} looks like the response to a search, not like one document per line",
+            f"Write its documents one per line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
+            'with `id_field="_id"`.',
+        )
+    if isinstance(fields.get("_source"), dict):
+        if first.rules.from_python:
+            return f"the {source} are hits of a search: each document is in _source", _PYTHON_HITS.format(hits="hits")
+        keys, options = "_id: ._id", '`id_field="_id"`'
+        if any("_routing" in fields for fields in first.documents_as_json()):
+            keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
+        return (
+            f"{source} holds the hits of a search: the documents are in _source",
+            f"Write them one per line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
+        )
+    return None
+
+
+def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
+    """Find the reason why none of the first records can be loaded, and the remedy.
+
+    Args:
+        first: At least one record, and none with a text.
+    """
+    source, name = first.records[0].origin.source, _shell_name(first.records[0])
+    problem = f"{source}: none of the first {pluralize(len(first.records), 'record')} can be loaded"
+    objects = list(first.documents_as_json())
+    from_python = first.rules.from_python
+    if not objects:
+        if from_python:
+            return f"{problem}: {_frequent_reasons(first)}", "Correct the documents and add them again."
+        columns = any(reject.reason.startswith("the column ") for reject in first.rejects)
+        remedy = _CORRECT if columns else "Check that the file holds what its name or `format` says."
+        return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
+    names, texts = first.field_names(), first.rules.text_fields
+    have = fields_hint([], names, DOCUMENTS_HAVE)
+    reserved = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
+    if reserved:
+        filtered = ", ".join(f".{field}" for field in reserved)
+        return (
+            f"{problem}, since the documents already have the field {reserved[0]}, into which this load would write",
+            f"Leave out the fields {', '.join(reserved)}, or create the index with another vector_field."
+            if from_python
+            else f"Set `vector_field` to a different name, or leave the fields out: jq -c 'del({filtered})' {name}",
+        )
+    metadata = _diagnose_metadata_fields(first, objects, name)
+    if metadata is not None:
+        return f"{problem}, {metadata[0]}", metadata[1]
+    id_field = first.rules.id_field
+    if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
+        hint = fields_hint([id_field], names, DOCUMENTS_HAVE)
+        return (
+            f"{problem}, since no document has the id field {id_field}",
+            f"{hint} Correct `id_field`, or leave it out: ids are then hashes of the content.",
+        )
+    remedy = PYTHON_TEXT_REMEDY if from_python else "Name a field of text with `text_fields` or `text_template`."
+    for text in texts:
+        type_problem = text_problem(*(find_field(fields, text) for fields in objects))
+        if type_problem is not None:
+            return (
+                f"{problem}, since the text field {text} is {type_problem}",
+                f"{have} {remedy}",
+            )
+    if first.rejects and not first.documents:
+        return f"{problem}: {_frequent_reasons(first)}", _CORRECT
+    remedy = PYTHON_TEXT_REMEDY if from_python else "Name the fields of the text with `text_fields` or `text_template`."
+    if first.missing == list(texts):
+        hint = fields_hint(texts, names, DOCUMENTS_HAVE)
+        return f"{problem}, since no document has the text field {' or '.join(texts)}", f"{hint} {remedy}"
+    return f"{problem}, since the text field {' and '.join(texts)} is empty in all of them", f"{have} {remedy}"
+
+
+_CORRECT = "Correct the source and run the command again."
+PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
+
+
+def _diagnose_metadata_fields(
+    first: FirstRecords, objects: Sequence[Mapping[str, Any]], file: str
+) -> tuple[str, str] | None:
+    """Return reason and remedy if all of the first objects have metadata fields."""
+    rules, values = first.rules, dict[str, Any]()
+    for fields in objects:
+        names = rules.metadata_names(fields)
+        if not names:
+            return None
+        for name in names:
+            values.setdefault(name, fields.get(name, MISSING))
+    keys = [name for name in values if name in ("_id", "_routing")]
+    others = [name for name in values if name not in keys]
+    remedies = [rules.metadata_remedy(name, values[name]) for name in keys]
+    if others and rules.from_python:
+        remedies.append(f"remove {', '.join(others)} from the documents")
+    elif others:
+        filtered = ", ".join(f".{name}" for name in others)
+        remedies.append(f"remove {', '.join(others)} from the documents: jq -c 'del({filtered})' {file}")
+    several, are = ("fields", "metadata fields") if len(values) > 1 else ("field", "a metadata field")
+    advice = ". ".join(remedy[0].upper() + remedy[1:] for remedy in remedies)
+    return f"since they have the {several} {', '.join(values)}, {are} that engines refuse in documents", f"{advice}."
+
+
+def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, str] | None:
+    """Return problem and remedy if the lines, none of which is an object, have a known format."""
+    lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
+    if not lines or not all(map(_is_json, first.rejects)):
+        return None
+    if lines[0] == b"{":
+        text = b"\n".join(lines)
+        is_response = b'"hits"' in text and b'"_source"' in text
+        picked = ".hits.hits[] | ._source + {_id: ._id}" if is_response else "."
+        return (
+            f"{source} holds a JSON object over several lines, not one object per line",
+            f"Write one document per line: jq -c '{picked}' {name}"
+            + (', and load them with `id_field="_id"`.' if is_response else ""),
+        )
+    kind = _table_format(lines)
+    if kind is None:
+        return None
+    first_line = lines[0][:200].decode(errors="replace")
+    return (
+        f"{source} looks like {kind.upper()}, not like JSON Lines: its first line is {first_line!r}",
+        f"Add {setting_text('format', kind)}, or name the file .{kind}.",
+    )
+
+
+def _is_json(reject: RejectedRecord) -> bool:
+    """Whether a line was read as JSON, but is not an object."""
+    return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
+
+
+def _table_format(lines: Sequence[bytes]) -> str | None:
+    """`tsv` or `csv` if the lines look like a table, else None."""
+    for delimiter, kind in ((b"\t", "tsv"), (b",", "csv"), (b";", "csv")):
+        # Rows may have more delimiters than the header, in quoted values.
+        head, *rows = [line.count(delimiter) for line in lines[:5]]
+        if head and rows and min(rows) >= head:
+            return kind
+    return None
+
+
+def _frequent_reasons(first: FirstRecords) -> str:
+    reasons = ErrorReasons()
+    for reject in first.rejects:
+        reasons.add(reject.reason)
+    return "; ".join(reason for _, reason in reasons.most_frequent())
+
+
+def _bulk_body_remedy(first: FirstRecords, action: Mapping[str, Any], file: str) -> str:
+    actions = {name for fields in first.documents_as_json() if is_bulk_action(fields) for name in fields}
+    if not actions <= {"index", "create"}:
+        return (
+            "Send it to the _bulk API of the engine, then embed the documents in place: "
+            "`es-sbert ingest --index INDEX --text-field FIELD`."
+        )
+    if any("_id" in parameters for parameters in action.values()):
+        keep = f"jq -nc 'inputs as $action | input + {{_id: ($action | first(.[])._id)}}' {file}"
+        return f'Keep its documents, each with its id: {keep}, and load them with `id_field="_id"`.'
+    return f"Keep its documents: awk 'NR % 2 == 0' {file}"
+
+
+def _shell_name(record: Record | RejectedRecord) -> str:
+    """A record's source for a shell command."""
+    name = record.origin.source
+    return "FILE" if re.match(r"[\w+.-]+://", name) or name in ("-", "sql") else shlex.quote(name)

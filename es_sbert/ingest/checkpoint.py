@@ -27,8 +27,7 @@ from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.filesystem import safe_file_name
 from es_sbert.ingest.dead_letters import id_digest
-from es_sbert.ingest.records import Origin
-from es_sbert.ingest.sources.document_source import DocumentSource
+from es_sbert.ingest.sources.document_source import DocumentSource, Origin
 
 
 class SeenStatus(Enum):

@@ -20,8 +20,15 @@ import orjson
 from es_sbert.clock import Clock, parse_timestamp
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import append_lock, rename_lock, safe_file_name
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import FileSource, ReadContext, ReadSettings, RequiredColumns
+from es_sbert.ingest.sources.document_source import (
+    FileSource,
+    Origin,
+    ReadContext,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    RequiredColumns,
+)
 from es_sbert.ingest.sources.find_sources import LocalFile
 from es_sbert.io.file_formats import decompress
 from es_sbert.io.text_encoding import UTF8, to_utf8

@@ -29,14 +29,13 @@ from es_sbert.index.text_languages import LanguageSample, language_warning
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_field import plan_field_change
 from es_sbert.ingest.change_detection import EmbeddingTask
-from es_sbert.ingest.check_first_records import check_first_records, sample_hits
+from es_sbert.ingest.check_first_records import check_first_records, planned_document_rules, sample_hits
 from es_sbert.ingest.dead_letters import pending_dead_letters
-from es_sbert.ingest.first_records import planned_document_rules
 from es_sbert.ingest.load_pipeline import DocumentChunker
 from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import Document, RecordStream, to_document
-from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
 from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 

@@ -26,16 +26,19 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.reconcile import delete_hits
-from es_sbert.ingest.records import (
+from es_sbert.ingest.sources.document_source import (
     METADATA_ID,
+    DocumentSource,
     InvalidId,
     Origin,
+    ReadContext,
+    ReadSettings,
     Record,
     RejectedRecord,
+    RequiredColumns,
     document_id,
     metadata_id_field,
 )
-from es_sbert.ingest.sources.document_source import DocumentSource, ReadContext, ReadSettings, RequiredColumns
 from es_sbert.ingest.sources.json_values import UnserializableValue, object_to_json
 from es_sbert.ingest.sources.table_rows import PYTHON_ROWS, row_record, row_to_json
 from es_sbert.messages import setting_text

@@ -26,8 +26,7 @@ from es_sbert.index.document_vectors import (
     to_wire_order,
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
-from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
-from es_sbert.ingest.bulk_writer import BulkWriter
+from es_sbert.ingest.bulk_writer import BulkWriter, DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
 from es_sbert.ingest.dead_letters import quarantine
 from es_sbert.ingest.ledger import DocumentOutcome

@@ -30,7 +30,7 @@ from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceErr
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
-from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
+from es_sbert.ingest.ledger import Ledger, OutcomeRecorder, PackedVersions, WrittenVersions
 from es_sbert.ingest.load_context import IndexRef, LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_records
 from es_sbert.ingest.load_plan import LoadPlan
@@ -38,9 +38,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import fraction_processed
 from es_sbert.ingest.ray_cluster import get_result
 from es_sbert.ingest.read_documents import RecordStream
-from es_sbert.ingest.records import Origin, RejectedRecord
-from es_sbert.ingest.sources.document_source import DocumentSource
-from es_sbert.ingest.written_versions import PackedVersions, WrittenVersions
+from es_sbert.ingest.sources.document_source import DocumentSource, Origin, RejectedRecord
 from es_sbert.messages import log_event
 
 # Path, run, `resumed` and note of a checkpoint.

@@ -22,17 +22,20 @@ from es_sbert.index.whole_documents import WholeDocument
 from es_sbert.ingest.checkpoint import LoadCheckpoint, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.records import (
+from es_sbert.ingest.sources.document_source import (
     METADATA_ID,
+    ByteCounter,
+    DocumentSource,
     InvalidId,
     Origin,
+    ReadSettings,
     Record,
     RejectedRecord,
     document_id,
     document_routing,
     metadata_id_field,
+    read_records,
 )
-from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadSettings, read_records
 from es_sbert.io.json_members import remove_members
 from es_sbert.messages import setting_text
 from es_sbert.runtime.batching import slice_by_size

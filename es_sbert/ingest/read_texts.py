@@ -10,8 +10,14 @@ import orjson
 
 from es_sbert.errors import SourceError
 from es_sbert.index.text_template import TextFieldError, text_values
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.messages import size_text
 from es_sbert.runtime.joined_text import SEPARATOR

@@ -21,8 +21,8 @@ from pydantic import SecretStr
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest import read_documents
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources import remote_files
+from es_sbert.ingest.sources.document_source import Record, RejectedRecord
 from tests.engine.conftest import use_s3
 from tests.engine.ingest_support import contents, letters, load, same_vectors, sentences, vector_of
 from tests.engine.object_store import SECRET_KEY, ObjectStore

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import (
     DocumentSource,
     FileSource,
+    Origin,
     ReadCancelled,
     ReadContext,
     ReadSettings,
+    Record,
+    RejectedRecord,
     RequiredColumns,
     check_table_columns,
     preview_context,

@@ -12,12 +12,14 @@ from pydantic import SecretStr
 
 from es_sbert.engines.retry import Backoff, RetryPolicy
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import (
     BlockingCalls,
     DocumentSource,
+    Origin,
     ReadCancelled,
     ReadContext,
+    Record,
+    RejectedRecord,
     RequiredColumns,
     SourceUnavailable,
     check_table_columns,

@@ -15,8 +15,7 @@ from uuid import UUID
 import orjson
 
 from es_sbert.index.text_template import change_values
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ReadSettings
+from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
 from es_sbert.ingest.sources.json_values import (
     BinaryValue,
     SerializationError,

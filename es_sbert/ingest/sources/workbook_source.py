@@ -23,12 +23,14 @@ from itertools import repeat
 from typing import Any, BinaryIO, cast
 
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import (
     FileSource,
+    Origin,
     ReadCancelled,
     ReadContext,
     ReadSettings,
+    Record,
+    RejectedRecord,
     RequiredColumns,
     SourceUnavailable,
     preview_context,

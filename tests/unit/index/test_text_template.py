@@ -21,7 +21,7 @@ from es_sbert.index.text_template import (
     find_field,
     with_name_form,
 )
-from es_sbert.ingest.records import InvalidId, Origin, Record, document_id
+from es_sbert.ingest.sources.document_source import InvalidId, Origin, Record, document_id
 from es_sbert.runtime.joined_text import value_spans
 
 

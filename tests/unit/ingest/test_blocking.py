@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import (
     BlockingCalls,
     ByteCounter,
@@ -17,6 +16,8 @@ from es_sbert.ingest.sources.document_source import (
     ReadCancelled,
     ReadContext,
     ReadSettings,
+    Record,
+    RejectedRecord,
     read_records,
 )
 from es_sbert.ingest.sources.file_sources import TextSource

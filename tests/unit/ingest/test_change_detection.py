@@ -12,7 +12,7 @@ from es_sbert.index.document_vectors import DocumentMeta, text_hash
 from es_sbert.index.vector_changes import StoredVector
 from es_sbert.ingest.change_detection import ChangeDecision, Decision, detect_changes, is_superseded
 from es_sbert.ingest.read_documents import Document
-from es_sbert.ingest.records import Origin
+from es_sbert.ingest.sources.document_source import Origin
 from tests.unit.ingest.support import target
 
 DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")

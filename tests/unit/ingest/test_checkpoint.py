@@ -21,7 +21,7 @@ import es_sbert.ingest.checkpoint as state_module
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
-from es_sbert.ingest.records import Origin
+from es_sbert.ingest.sources.document_source import Origin
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
 from es_sbert.io.file_formats import FileFormat

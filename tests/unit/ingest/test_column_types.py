@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.column_types import ColumnTypes, DecimalMark, mapped_types, parse_types
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.find_sources import FileOptions, StandardInput, find_sources
 from es_sbert.io.file_formats import FileFormat

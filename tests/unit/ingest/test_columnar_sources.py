@@ -19,8 +19,14 @@ import pytest
 from pyarrow import feather, ipc, parquet
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource
 from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.installation import install_extra_command

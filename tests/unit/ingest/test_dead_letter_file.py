@@ -17,8 +17,7 @@ from es_sbert.ingest.dead_letters import (
     quarantine,
     quarantine_path,
 )
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ReadSettings
+from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
 from es_sbert.ingest.sources.find_sources import LocalFile
 from es_sbert.io.text_formats import split_lines
 

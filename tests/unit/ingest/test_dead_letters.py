@@ -19,7 +19,7 @@ from es_sbert.ingest.dead_letters import (
     default_dead_letters_path,
     quarantine_path,
 )
-from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
 
 
 @pytest.mark.parametrize(

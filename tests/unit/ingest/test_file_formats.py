@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.dead_letters import DeadLetterFile
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, read_records
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, Record, RejectedRecord, read_records
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
 from es_sbert.io.file_formats import FileFormat

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.find_sources import LocalFile, find_sources
 from es_sbert.io.file_formats import Compression, FileFormat

@@ -14,8 +14,14 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.ingest.sources.table_rows import column_to_json
 from es_sbert.io.file_formats import open_parquet, parquet_batches

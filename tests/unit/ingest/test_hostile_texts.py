@@ -14,8 +14,14 @@ import zstandard
 
 from es_sbert.errors import SourceError
 from es_sbert.ingest import read_texts
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.io import tables
 from es_sbert.io.file_formats import decompress

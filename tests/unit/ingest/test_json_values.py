@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ReadSettings
+from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
 from es_sbert.ingest.sources.json_values import SerializationError, UnserializableValue, object_to_json, value_to_json
 from es_sbert.ingest.sources.table_rows import ARROW_ROWS, SQL_ROWS, column_to_json, row_record, row_to_json
 

@@ -7,11 +7,10 @@ from collections import Counter
 from types import SimpleNamespace
 
 from es_sbert.engines.index_state import IndexState
-from es_sbert.ingest.bulk_actions import DocumentAction
+from es_sbert.ingest.bulk_writer import SAMPLE_DOCUMENTS, DocumentAction, ReadBackCheck
 from es_sbert.ingest.ledger import DocumentOutcome
-from es_sbert.ingest.read_back import SAMPLE_DOCUMENTS, ReadBackCheck
 from es_sbert.ingest.read_documents import Document
-from es_sbert.ingest.records import Origin
+from es_sbert.ingest.sources.document_source import Origin
 
 DOCUMENTS, REQUEST, LOADS = 400, 50, 500
 TOO_LARGE = 7  # number of a document that is not read back

@@ -19,7 +19,7 @@ from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
 from es_sbert.ingest.read_documents import Document, DocumentRules, document_windows, read_documents
-from es_sbert.ingest.records import InvalidId, Origin, Record, RejectedRecord, document_id
+from es_sbert.ingest.sources.document_source import InvalidId, Origin, Record, RejectedRecord, document_id
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id")

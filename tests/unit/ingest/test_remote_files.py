@@ -22,12 +22,13 @@ from pyarrow import ipc, parquet
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.checkpoint import default_checkpoint_path
-from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources import remote_files
 from es_sbert.ingest.sources.document_source import (
     ByteCounter,
     DocumentSource,
     ReadSettings,
+    Record,
+    RejectedRecord,
     check_sources,
     read_records,
 )

@@ -14,8 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadContext, ReadSettings
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    DocumentSource,
+    ReadContext,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+)
 from es_sbert.ingest.sources.find_sources import find_sources, split_file
 from es_sbert.io.file_formats import FileFormat
 from es_sbert.io.text_formats import CorruptStream

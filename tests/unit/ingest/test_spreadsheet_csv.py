@@ -14,8 +14,14 @@ import orjson
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.io.file_formats import FileFormat
 

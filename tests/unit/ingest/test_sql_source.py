@@ -18,8 +18,14 @@ from pydantic import SecretStr
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.checkpoint import default_checkpoint_path
-from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import (
+    ByteCounter,
+    ReadSettings,
+    Record,
+    RejectedRecord,
+    check_sources,
+    read_records,
+)
 from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.installation import install_extra_command
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from es_sbert.engines.engine import DocumentKey
-from es_sbert.ingest.concurrent_changes import Primaries
-from es_sbert.ingest.written_versions import Version, VersionComparison, VersionMatch, WrittenVersions, pack_versions
+from es_sbert.ingest.ledger import Version, VersionComparison, VersionMatch, WrittenVersions, pack_versions
+from es_sbert.ingest.reconcile import Primaries
 
 EARLIER, SAME, LATER, UNKNOWN = VersionMatch.EARLIER, VersionMatch.SAME, VersionMatch.LATER, VersionMatch.UNKNOWN
 
