@@ -30,24 +30,44 @@ def train() -> None:
 
 @main.command("evaluate")
 @click.argument("spec")
-@click.option("--task", required=True, help="Evaluation task, as for `es-sbert evaluate`.")
+@click.option("--task", required=True, help="A task of `es-sbert evaluate`, argument, or transfer (SentEval).")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of all tasks, or of the one task.")
 @click.option("--file", "files", type=click.Path(path_type=Path), multiple=True, help="Data file; may be repeated.")
 @click.option("--limit", type=click.IntRange(min=1), help="Use N examples of each file.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda, for baselines that run on torch.")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--torch", is_flag=True, help="Run a model of es-sbert as the torch network that was trained.")
+@click.option("--precision", default="auto", show_default=True, help="Of a model's ONNX export.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def evaluate_baseline(
-    spec: str, task: str, data: Path | None, files: tuple[Path, ...], limit: int | None, device: str, as_json: bool
+    spec: str,
+    task: str,
+    data: Path | None,
+    files: tuple[Path, ...],
+    limit: int | None,
+    device: str,
+    torch: bool,
+    precision: str,
+    as_json: bool,
 ) -> None:
-    """Evaluate the baseline SPEC, such as glove:FILE, tfidf, average:MODEL, cls:MODEL or infersent:FOLDER."""
-    from benchmarks.baselines.open_baseline import BASELINES, open_baseline
+    """Evaluate SPEC: glove:FILE, tfidf, average:MODEL, cls:MODEL, infersent:FOLDER, or a model of es-sbert."""
+    from benchmarks.baselines import probing
+    from benchmarks.baselines.open_baseline import open_baseline, open_network
     from es_sbert.evaluation import evaluate
+    from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.evaluation_report import text_table
 
     model = open_baseline(spec, device)
-    if model is None:
-        raise click.UsageError(f"There is no baseline {spec!r}. Write one of {', '.join(BASELINES)}.")
-    result = evaluate(model, task, data, files=files, limit=limit, device=device, report=log_message)
+    if model is None and torch:
+        model = open_network(spec, device)
+    elif model is None:
+        model = open_model(spec, device=device, precision=precision, report=log_message)
+    if task not in probing.TASKS:
+        result = evaluate(model, task, data, files=files, limit=limit, report=log_message)
+    elif data is None:
+        raise click.UsageError(f"The task {task} needs --data, the folder of all tasks.")
+    else:
+        result = probing.evaluate(model, task, data)
+    close_model(model)
     click.echo(result.as_json().decode() if as_json else text_table(result))
 
 

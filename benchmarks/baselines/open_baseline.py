@@ -67,3 +67,13 @@ def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScor
 
             return open_infersent(Path(place).expanduser(), device)
     return None
+
+
+def open_network(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScorer:
+    """Open a model of es-sbert as the torch network that was trained, not as its ONNX export."""
+    from es_sbert.bundle.cross_encoder_model import is_cross_encoder
+    from es_sbert.networks.cross_encoder import open_cross_encoder
+    from es_sbert.networks.siamese_encoder import open_siamese_encoder
+
+    folder = resolve_model(spec)
+    return (open_cross_encoder if is_cross_encoder(folder) else open_siamese_encoder)(folder, name=spec).to(device)

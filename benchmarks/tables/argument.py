@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import table
-from benchmarks.tables import models, paper
-from benchmarks.tables.lab import Lab, cells
-from es_sbert.evaluation.evaluated_models import close_model, open_model
-from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
-from es_sbert.evaluation.probing import (
+from benchmarks.baselines.open_baseline import open_network
+from benchmarks.baselines.probing import (
     ARGUMENT_FOLDS,
     TOPIC_FOLDS,
     fold_correlations,
     grades,
     random_splits,
+    read_arguments,
     topic_splits,
 )
-from es_sbert.evaluation.task_data import EvaluationTask
-from es_sbert.evaluation.task_files import read_folder
+from benchmarks.common import table
+from benchmarks.tables import models, paper
+from benchmarks.tables.lab import Lab, cells
+from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 
 TITLE = "Argument similarity (the paper's table 3)"
 NOTE = (
@@ -76,7 +75,8 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
     """Mean correlations of models tuned on the other folds."""
 
     def make() -> dict[str, Any]:
-        (data,) = read_folder(EvaluationTask.ARGUMENT, lab.data)
+        (file,) = (lab.data / "argument").iterdir()
+        data = read_arguments(file)
         gold = grades(data.labels)  # (pairs,)
         splits = random_splits(data.labels) if part == "10 folds" else topic_splits(data.topics, folds=TOPIC_FOLDS)
         scores = np.empty_like(gold)  # (pairs,)
@@ -116,10 +116,7 @@ def _tune(lab: Lab, kind: str, source: Path, name: str) -> Path:
 
 
 def _scores(lab: Lab, folder: Path, first: list[str], second: list[str]) -> NDArray[np.floating]:
-    model = open_model(str(folder), backend="torch", device=lab.profile.device)
-    try:
-        if hasattr(model, "score"):
-            return model.score(first, second)
-        return paired_similarity(Similarity.COSINE, model.embed(first), model.embed(second))
-    finally:
-        close_model(model)
+    model = open_network(str(folder), lab.profile.device)
+    if hasattr(model, "score"):
+        return model.score(first, second)
+    return paired_similarity(Similarity.COSINE, model.embed(first), model.embed(second))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines.open_baseline import BASELINES
+from benchmarks.baselines.probing import TASKS as PAPER_TASKS
 from benchmarks.common import machine
 from benchmarks.tables.profiles import Profile
 
@@ -119,7 +120,7 @@ class Lab:
         return found
 
     def report(self, task: str, name: str, model: Model, files: Sequence[Path] = ()) -> dict[str, Any]:
-        """The report of `es-sbert evaluate MODEL --task TASK --json`.
+        """The report of `es-sbert evaluate MODEL --task TASK --json`, or of benchmarks.baselines for its tasks.
 
         Args:
             task: Protocol.
@@ -134,7 +135,9 @@ class Lab:
         def make() -> dict[str, Any]:
             spec, options = model()
             places = [part for file in files for part in ("--file", file)] or ["--data", self.data]
-            program = self.baselines if str(spec).partition(":")[0] in BASELINE_KINDS else self.es_sbert
+            is_baseline = str(spec).partition(":")[0] in BASELINE_KINDS
+            by_baselines = is_baseline or task in PAPER_TASKS or "--torch" in options
+            program = self.baselines if by_baselines else self.es_sbert
             printed = program("evaluate", spec, "--task", task, *places, *options, "--json")
             report: dict[str, Any] = json.loads(printed)
             return report
@@ -144,7 +147,7 @@ class Lab:
 
     def onnx(self) -> tuple[str, ...]:
         """Options that measure what ingest and search run."""
-        return ("--backend", "onnx", "--precision", self.profile.evaluation, "--device", self.profile.device)
+        return ("--precision", self.profile.evaluation, "--device", self.profile.device)
 
     def es_sbert(self, *arguments: object) -> str:
         """Run `es-sbert …`; its messages go to the terminal.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.baselines.open_baseline import open_baseline
+from benchmarks.baselines.open_baseline import open_baseline, open_network
 from benchmarks.common import read_tsv, spread, table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
@@ -37,17 +37,16 @@ def make(lab: Lab) -> str:
 def _contenders(lab: Lab) -> dict[str, tuple[Callable[[], Any], bool]]:
     """Label → (opens the model, whether it is to run without sorting)."""
     base, device = lab.profile.base, lab.profile.device
-    torch = {"backend": "torch", "device": device}
     precisions = ("fp32", "int8") if device == "cpu" else ("fp16",)
     found: dict[str, tuple[Callable[[], Any], bool]] = {
         "word2vec averaged": (lambda: open_baseline(f"word2vec:{models.word_vectors(lab)}"), False),
         "InferSent (BiLSTM-max, 2 × 256)": (lambda: open_baseline(f"infersent:{models.infersent(lab)}"), False),
-        f"{base}, torch, without sorting": (lambda: open_model(base, **torch), True),
-        f"{base}, torch, smart batching": (lambda: open_model(base, **torch), False),
+        f"{base}, torch, without sorting": (lambda: open_network(base, device), True),
+        f"{base}, torch, smart batching": (lambda: open_network(base, device), False),
     }
     for precision in precisions:
         found[f"{base}, es-sbert {precision}"] = (
-            lambda precision=precision: open_model(base, backend="onnx", device=device, precision=precision),
+            lambda precision=precision: open_model(base, device=device, precision=precision),
             False,
         )
     return found

@@ -29,7 +29,9 @@ def rows(lab: Lab) -> list[tuple[str, tuple[int, ...], Seeded]]:
     ]
     if lab.profile.name == "cpu":
         own.append(("bge-small-en-v1.5, STSb with CoSENT", (1,), lambda seed: (models.cosent(lab, seed), onnx)))
-    own.append((f"{base}, cross-encoder, STSb", pair_seeds, lambda seed: (models.cross_encoder(lab, seed), ())))
+    own.append(
+        (f"{base}, cross-encoder, STSb", pair_seeds, lambda seed: (models.cross_encoder(lab, seed), ("--torch",)))
+    )
     return own
 
 

@@ -1,4 +1,4 @@
-"""`es-sbert evaluate`: measure a model by the protocols of the Sentence-BERT paper."""
+"""`es-sbert evaluate`: measure a model, or the searches of an index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from es_sbert.evaluation.task_data import EvaluationTask
 
 
-TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
+TASKS = ("sts", "triplet", "duplicates", "retrieval")
 
 
 @cloup.command()
@@ -47,7 +47,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--judgements",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="Evaluate an existing --index with a judgement list: query, document and grade, as CSV, TSV, JSONL, "
+        help="Evaluate --index with a judgement list: query, document and grade, as CSV, TSV, JSONL, "
         "Parquet, or the body of _rank_eval as .json.",
     ),
     click.option(
@@ -78,24 +78,11 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 )
 @option_group(
     "Model",
-    click.option(
-        "--backend",
-        type=click.Choice(["auto", "onnx", "torch"]),
-        default="auto",
-        help="auto: onnx, or torch for models without ONNX support.",
-    ),
     shared.device_options,
 )
 @option_group(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each task instead of tables."),
-    click.option(
-        "--card",
-        type=shared.OUTPUT_FILE_TYPE,
-        metavar="FILE",
-        help="Also write a Markdown model card with the results and, if es-sbert trained the model, its recipe "
-        "and data.",
-    ),
     click.option(
         "--scores",
         type=shared.OUTPUT_FILE_TYPE,
@@ -110,26 +97,21 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--index",
         "indices",
         multiple=True,
-        help="Search this index instead of vectors in memory. A missing index is created, loaded and kept, except with "
-        "--judgements. Give it twice to compare two indices.",
+        help="Search this index instead of vectors in memory. Give it twice to compare two indices.",
     ),
     shared.vector_field_option,
 )
 @shared.connection_options
-def evaluate(
-    model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...], as_json: bool, card: Path | None, **options: Any
-) -> None:
-    """Evaluate MODEL by the protocols of the Sentence-BERT paper.
+def evaluate(model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+    """Evaluate MODEL, or the searches of an index.
 
-    MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or the folder of a
-    cross-encoder. With --judgements, it is the model of the index by default.
+    MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or an exported
+    cross-encoder. With --index, it is the model of the index by default.
 
     \b
     Tasks:
       sts         Spearman's and Pearson's correlation with human scores
       triplet     how often the positive is closer than the negative
-      argument    similarity of arguments: untrained, in 10 folds, across topics
-      transfer    SentEval: logistic regression on the vectors
       duplicates  average precision, best F1
       retrieval   nDCG@10, MRR@10, MAP, precision, recall, success@1, unjudged@10
 
@@ -138,44 +120,32 @@ def evaluate(
       es-sbert evaluate all-MiniLM-L6-v2 --task sts --data data
       es-sbert evaluate ./my-model --task sts --file pairs.tsv --precision fp32
       es-sbert evaluate ./my-model --task sts --file pairs.csv --columns score=similarity
-      es-sbert evaluate ./my-model --task sts --task triplet --data data --card README.md
-      es-sbert evaluate ./my-model --task transfer --data data --json
-      es-sbert evaluate all-MiniLM-L6-v2 --task retrieval --data data/retrieval/cisi --index cisi
+      es-sbert evaluate ./my-model --task sts --task triplet --data data
+      es-sbert evaluate --task retrieval --data data/retrieval/cisi --index cisi
       es-sbert evaluate ./my-model --compare all-MiniLM-L6-v2 --task retrieval --data NanoBEIR
       es-sbert evaluate --task retrieval --judgements judgements.csv --index docs --index docs-new
     """
-    from es_sbert.evaluation.evaluation_report import (
-        model_card,
-        read_training_record,
-        score_lines,
-        text_table,
-        write_card,
-    )
-    from es_sbert.evaluation.significance import compare_reports, comparison_lines
+    from es_sbert.evaluation.evaluation_report import score_lines, text_table
+    from es_sbert.evaluation.significance import compare_reports, comparison_json, comparison_lines
 
     _check_options(model, tasks, files, options)
-    if card is not None or options["judgements"] is None:
-        require_extra("train", "scipy", "sklearn", "yaml")
-    is_folder = model is not None and Path(model).is_dir()
-    training = read_training_record(Path(model)) if card is not None and model is not None and is_folder else None
+    if not options["indices"]:
+        require_extra("train", "scipy", "sklearn")
     reports, others, names = (
         _evaluate_tasks(str(model), tasks, files, options)
-        if options["judgements"] is None
-        else _evaluate_judgements(model, options)
+        if not options["indices"]
+        else _evaluate_indices(model, options)
     )
     for result in reports + others:
         click.echo(result.as_json().decode() if as_json else text_table(result))
     for first, second in zip(reports, others, strict=False):
-        comparison = compare_reports(first, second, names)
-        print_report({"comparison": comparison.as_json()}, comparison_lines(comparison), as_json=as_json)
+        differences = compare_reports(first, second)
+        compared = comparison_json(differences, names)
+        print_report({"comparison": compared}, comparison_lines(differences, names), as_json=as_json)
     if options["scores"] is not None:
         systems = list(zip(names, (*reports, *others), strict=True)) if others else [(reports[0].model, reports[0])]
         write_output_file(options["scores"], score_lines(systems), "Choose another file for --scores.")
         report(f"Wrote {options['scores']}")
-    if card is not None:
-        name = Path(model).resolve().name if model is not None and is_folder else model or reports[0].model
-        write_card(card, model_card(name, reports, training))
-        report(f"Wrote {card}")
 
 
 def _check_options(
@@ -195,18 +165,18 @@ def _check_options(
             raise UsageError(f"{flag} requires the task retrieval", "Use --task retrieval and no other task.")
     if scores is not None:
         check_output_file(scores, "Choose another file for --scores.")
-    if judgements is None and model is None:
-        raise UsageError(
-            "MODEL or --judgements is required", "Pass a model, or judgements for an index: --judgements FILE."
-        )
-    if judgements is not None:
-        if options["data"] is not None or files:
-            raise UsageError("--judgements cannot be combined with --data or --file", "Leave --data and --file out.")
-        if not indices:
+    if not indices:
+        if judgements is not None:
             raise UsageError("--judgements requires --index", "Add --index NAME, the index that holds the documents.")
-        if options["backend"] == "torch":
-            raise UsageError("--judgements cannot be combined with --backend torch", "Leave --backend out.")
-    if other is not None and indices:
+        if model is None:
+            raise UsageError("MODEL or --index is required", "Pass a model, or an index and its judgements.")
+        return
+    if files or (judgements is None) == (options["data"] is None):
+        raise UsageError(
+            "--index requires either --judgements FILE or --data FOLDER",
+            "Pass judgements of the index's documents: a list, or the folder of a test collection.",
+        )
+    if other is not None:
         raise UsageError(
             "--compare cannot be combined with --index: an index holds the vectors of one model",
             "Leave --index out, or compare two indices: --index FIRST --index SECOND.",
@@ -222,50 +192,46 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
     """Evaluate the model and the one it is compared with; return the reports and names of both."""
     from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
-    from es_sbert.evaluation.task_data import EvaluationTask
-    from es_sbert.evaluation.task_files import read_task_data
+    from es_sbert.evaluation.task_data import EvaluationTask, read_task_data
 
-    limit, indices = options["limit"], options["indices"]
+    limit, other = options["limit"], options["compare"]
     unique_tasks = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
     roles = _parse_columns(options["columns"], unique_tasks)
     datasets = {
         task: read_task_data(task, options["data"], files, limit=limit, columns=roles, report=report)
         for task in unique_tasks
     }
-    engine = shared.engine_settings(options) if indices else None
-    running = shared.select_options(options, ("backend", "device", "precision", "runtime"))
-    measured = running | shared.select_options(options, ("limit", "vector_field"))
+    running = shared.select_options(options, ("device", "precision", "runtime", "threads"))
 
-    def evaluate_model(name: str, index: str | None) -> list[EvaluationReport]:
-        opened = open_model(name, threads=options["threads"], report=report, **running)
+    def evaluate_model(name: str) -> list[EvaluationReport]:
+        opened = open_model(name, report=report, **running)
         try:
             return [
-                evaluation.evaluate(opened, task, datasets[task], engine=engine, index=index, report=report, **measured)
+                evaluation.evaluate(opened, task, datasets[task], limit=limit, report=report, **running)
                 for task in unique_tasks
             ]
         finally:
             close_model(opened)
 
-    first, second = (*indices, None, None)[:2]
-    reports = evaluate_model(model, first)
-    if second is not None:
-        return reports, evaluate_model(model, second), (str(first), second)
-    other = options["compare"]
-    return reports, [] if other is None else evaluate_model(other, None), (model, str(other))
+    return evaluate_model(model), [] if other is None else evaluate_model(other), (model, str(other))
 
 
-def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Reports:
+def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
     """Evaluate one or two indices by the same judgements."""
-    from es_sbert.evaluation.index_retrieval import evaluate_judgements
+    from es_sbert.evaluation.beir_files import read_beir_folder
+    from es_sbert.evaluation.index_retrieval import evaluate_index
     from es_sbert.evaluation.judgement_files import read_judgements
 
-    indices = options["indices"]
-    data = read_judgements(options["judgements"], limit=options["limit"])
+    indices, limit = options["indices"], options["limit"]
+    if options["judgements"] is not None:
+        data = read_judgements(options["judgements"], limit=limit)
+    else:
+        data = read_beir_folder(options["data"], limit=limit)
     engine, vector_field = shared.engine_settings(options), options["vector_field"]
     encoder = shared.encoder_arguments(options) | {"model": model}
     settings = shared.select_options(options, ("device", "precision", "runtime", "limit"))
     reports = [
-        evaluate_judgements(data, index, engine, vector_field=vector_field, settings=settings, report=report, **encoder)
+        evaluate_index(data, index, engine, vector_field=vector_field, settings=settings, report=report, **encoder)
         for index in indices
     ]
     return reports[:1], reports[1:], (indices[0], indices[-1])
@@ -273,9 +239,9 @@ def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Repor
 
 def _parse_columns(assignments: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
     """Convert assignments of the form ROLE=COLUMN to a dictionary: role → column."""
-    from es_sbert.evaluation.task_data import TASKS
+    from es_sbert.evaluation.task_data import task_roles
 
-    roles = dict.fromkeys(role for task in tasks for role in TASKS[task].roles)
+    roles = dict.fromkeys(role for task in tasks for role in task_roles(task))
     columns: dict[str, str] = {}
     for assignment in assignments:
         role, equals, column = assignment.partition("=")

@@ -15,7 +15,7 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "backend", "block_writes", "ca_certs", "card", "columns", "data", "database",
+    "block_writes", "ca_certs", "columns", "data", "database",
     "database_file", "date_field", "dead_letters", "decimal", "delimiter", "device", "dimensions", "documents",
     "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "generator", "heap",
     "host", "id_field", "if_exists", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit",
@@ -23,7 +23,7 @@ _SAME_NAME = frozenset({
     "name", "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages",
     "password_file", "pooling", "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex",
     "replace_index", "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field",
-    "runtime", "sample", "searched", "shards", "share", "sheet", "since", "space", "sql", "state", "strip_html",
+    "runtime", "sample", "shards", "share", "sheet", "space", "sql", "state", "strip_html",
     "tenant", "text_field", "text_template", "texts", "threads", "time_field", "timeout", "title_field", "types",
     "url", "username", "vector_field",
 })  # fmt: skip

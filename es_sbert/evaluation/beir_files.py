@@ -18,13 +18,68 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.task_data import RetrievalCollection, has_roles, sample_rows
 from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
 
 _LAYOUT = "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv; each may also be Parquet."
 # Name of a file of a part; it may include the number of the file if the part has several.
 _FILE_NAME = re.compile(r"(.+?)(?:-\d+-of-\d+)?\.(?:parquet|(?:jsonl|csv|tsv)(?:\.gz|\.zst)?)")
+
+
+@dataclass(frozen=True)
+class RetrievalCollection:
+    """A test collection.
+
+    Attributes:
+        documents: Id → text, with the title in front; empty for judgements of the documents of an index.
+        queries: Id → text; only judged queries.
+        judgements: Query → document → grade; 0 is not relevant.
+        empty: Ids of documents without text. They are not in `documents` and count as not found.
+    """
+
+    name: str
+    documents: dict[str, str]
+    queries: dict[str, str]
+    judgements: dict[str, dict[str, int]]
+    empty: tuple[str, ...] = ()
+
+    def own(self, query: str) -> str | None:
+        """Id of the document that is the query itself and therefore never relevant; None if there is none.
+
+        Equal ids are not enough: the document must contain the query, because some collections number both alike.
+        """
+        text, document = self.queries[query].strip(), self.documents.get(query)
+        return query if document is not None and text and text in document else None
+
+
+_SAMPLE_SEED = 0
+
+
+def sample_rows(count: int, limit: int | None) -> NDArray[np.int64]:
+    """Choose the rows to keep, ascending, *shape* ``(rows,)``: all of `count`, or `limit` drawn with a fixed seed.
+
+    The first rows would not be a fair sample, because many files are sorted by label or topic.
+    """
+    if limit is None or limit >= count:
+        return np.arange(count, dtype=np.int64)
+    drawn = np.random.default_rng(_SAMPLE_SEED).choice(count, size=limit, replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+def read_columns(path: Path, required: Sequence[str], optional: str) -> Table:
+    """Read some columns of a file, and one more if the file has it.
+
+    Raises:
+        MissingColumns: a required column is missing.
+        SourceError: the file is invalid.
+    """
+    try:
+        return read_table(path, [*required, optional])
+    except MissingColumns:
+        return read_table(path, required)
 
 
 @dataclass(frozen=True)
@@ -151,15 +206,14 @@ def _read_documents(paths: Sequence[Path]) -> dict[str, str]:
     joined: dict[str, str] = {}
     seen: dict[str, tuple[Path, int]] = {}
     for path in paths:
-        titled = has_roles(path, ["title"], {})
-        table = _read_beir_table(path, ["_id", "title", "text"] if titled else ["_id", "text"])
+        table = _read_beir_table(path, ["_id", "text"], "title")
         ids, problems = _read_ids(table, seen)
-        titles = table.columns["title"] if titled else [""] * len(table)
-        for identifier, title, text, line in zip(ids, titles, table.columns["text"], table.lines.tolist(), strict=True):
-            if not isinstance(title, str | None) or not isinstance(text, str | None):
+        parts = [table.columns[name] for name in ("title", "text") if name in table.columns]
+        for identifier, line, *texts in zip(ids, table.lines.tolist(), *parts, strict=True):
+            if not all(isinstance(text, str | None) for text in texts):
                 problems.add(line, "title or text is not a string")
                 continue
-            joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
+            joined[identifier] = " ".join(filter(None, ((text or "").strip() for text in texts)))
         problems.check("Every document needs a unique id; its title and text must be strings.")
     return joined
 
@@ -168,7 +222,7 @@ def _read_queries(paths: Sequence[Path]) -> dict[str, str]:
     queries: dict[str, str] = {}
     seen: dict[str, tuple[Path, int]] = {}
     for path in paths:
-        table = _read_beir_table(path, ["_id", "text"])
+        table = _read_beir_table(path, ["_id", "text"], "title")
         ids, problems = _read_ids(table, seen)
         texts = table.texts("text", problems)
         problems.check("Every query needs a unique id and a text.")
@@ -196,11 +250,9 @@ def _read_ids(table: Table, seen: dict[str, tuple[Path, int]]) -> tuple[list[str
 def _read_judgements(paths: Sequence[Path], queries: dict[str, str]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for path in paths:
-        graded = has_roles(path, ["score"], {})
-        columns = ["query-id", "corpus-id", "score"]
-        table = _read_beir_table(path, columns if graded else columns[:2])
+        table = _read_beir_table(path, ["query-id", "corpus-id"], "score")
         problems = table.problems()
-        grades = table.floats("score", problems).tolist() if graded else [1.0] * len(table)
+        grades = table.floats("score", problems).tolist() if "score" in table.columns else [1.0] * len(table)
         queried, judged = table.texts("query-id", problems), table.texts("corpus-id", problems)
         for query, document, grade, line in zip(queried, judged, grades, table.lines.tolist(), strict=True):
             if query not in queries:
@@ -213,10 +265,10 @@ def _read_judgements(paths: Sequence[Path], queries: dict[str, str]) -> dict[str
     return found
 
 
-def _read_beir_table(path: Path, columns: list[str]) -> Table:
+def _read_beir_table(path: Path, required: list[str], optional: str) -> Table:
     try:
-        return read_table(path, columns)
+        return read_columns(path, required, optional)
     except MissingColumns as error:
         raise SourceError(
-            error.message, f"A test collection needs BEIR's column names: rename the columns to {', '.join(columns)}."
+            error.message, f"A test collection needs BEIR's column names: rename the columns to {', '.join(required)}."
         ) from None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +12,11 @@ from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError, require_extra
+from es_sbert.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.reranker import Reranker
 
 
 @runtime_checkable
@@ -94,83 +94,48 @@ def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
         )
 
 
-Backend = Literal["auto", "onnx", "torch"]
-# Names that `open_model` accepted before baselines moved to benchmarks/baselines.
-_BASELINE_PREFIXES = ("glove:", "fasttext:", "word2vec:", "tfidf:", "average:", "cls:", "infersent:")
+class RunOptions(TypedDict, total=False):
+    """How a model runs.
+
+    `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `precision` `auto`, `fp32`, `bf16`, `int8` or `fp16`; `runtime`
+    `auto`, `onnxruntime` or `openvino`; `threads` the CPU threads, by default the physical cores.
+    """
+
+    device: str
+    precision: str
+    runtime: str
+    threads: int | None
 
 
 def open_model(
-    spec: str,
-    *,
-    backend: Backend = "auto",
-    device: str = "auto",
-    precision: str = "auto",
-    runtime: str = "auto",
-    threads: int | None = None,
-    report: Callable[[str], None] = lambda message: None,
-) -> SentenceEmbedder | PairScorer:
-    """Open a sentence encoder or cross-encoder; close it with `close_model`.
+    spec: str, *, report: Callable[[str], None] = lambda message: None, **options: Unpack[RunOptions]
+) -> OnnxEmbedder | Reranker:
+    """Open a sentence encoder or an exported cross-encoder as ingest and search run it; close it with `close_model`.
 
     Args:
         spec: Folder, bundle, hub id, installed or registered name of a model.
-        backend: `onnx` runs the ONNX model, as ingest and search do; `torch` runs the original weights. `auto` prefers
-            onnx, and uses torch for cross-encoders that were not exported, and bare transformers (mean pooling).
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`; torch runs fp32 only.
-        runtime: `auto`, `onnxruntime` or `openvino`, for `onnx`.
-        threads: CPU threads; the physical cores by default.
         report: Called with progress messages and warnings.
+        options: How it runs.
 
     Raises:
         ModelError: the model is not found, broken, or of an unknown architecture.
         DeviceError: the device is not available.
-        UsageError: the model does not support the backend, device or precision, or torch is not installed.
+        UsageError: the model does not support the device or precision, or a cross-encoder was not exported.
     """
-    if not Path(spec).is_dir() and (spec == "tfidf" or spec.startswith(_BASELINE_PREFIXES)):
-        raise ModelNotFound(
-            f"{spec} is a baseline, and `es-sbert evaluate` no longer takes baselines",
-            f"Run this in a checkout of the repository: python -m benchmarks.baselines evaluate {spec}",
-        )
-    folder = resolve_model(spec)
-    pair = _is_pair_model(folder)
-    if backend == "auto":
-        served = is_reranker_bundle(folder) if pair else (folder / "modules.json").exists()
-        backend = "onnx" if served else "torch"
-    if backend == "torch":
-        return _open_torch(folder, spec, device=device, precision=precision, runtime=runtime, pair=pair)
-    options = {"device": device, "precision": precision, "runtime": runtime, "threads": threads}
-    return _open_onnx(folder, spec, pair, report, **options)
-
-
-def close_model(model: SentenceEmbedder | PairScorer) -> None:
-    """Stop the threads of a model, if it has any."""
-    close = getattr(model, "close", None)
-    if close is not None:
-        close()
-
-
-def _is_pair_model(folder: Path) -> bool:
-    if is_encoder_bundle(folder) or is_reranker_bundle(folder):
-        return is_reranker_bundle(folder)  # known without torch
-    return is_cross_encoder(folder)
-
-
-def _open_onnx(
-    folder: Path, spec: str, pair: bool, report: Callable[[str], None], **options: Any
-) -> SentenceEmbedder | PairScorer:
     # Import these only here: they import onnxruntime.
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.reranker import Reranker
 
-    model: Reranker | OnnxEmbedder
-    if pair:
-        if not is_reranker_bundle(folder):
-            raise UsageError(
-                f"{spec} scores pairs and was not exported, so onnx cannot run it",
-                f"Omit `backend`, or export it first: `es-sbert export {spec} -o RERANKER`.",
-            )
+    folder = resolve_model(spec)
+    model: OnnxEmbedder | Reranker
+    if is_reranker_bundle(folder):
         model = Reranker(folder, **options)
         warnings = model.warnings
+    elif not is_encoder_bundle(folder) and is_cross_encoder(folder):
+        raise UsageError(
+            f"{spec} is a cross-encoder that was not exported",
+            f"Export it first: `es-sbert export {spec} -o RERANKER`.",
+        )
     else:
         model = OnnxEmbedder(Encoder(spec, report=report, **options))
         warnings = model.encoder.info.warnings
@@ -179,40 +144,8 @@ def _open_onnx(
     return model
 
 
-def _open_torch(
-    folder: Path, spec: str, *, device: str, precision: str, runtime: str, pair: bool
-) -> SentenceEmbedder | PairScorer:
-    if runtime != "auto":
-        raise UsageError(f"{spec} runs on torch, not on {runtime}", 'Use `backend="onnx"` to choose a runtime.')
-    if precision not in ("auto", "fp32"):
-        raise UsageError(
-            f"{spec} runs on torch in fp32, not in {precision}", 'Use `backend="onnx"` for other precisions.'
-        )
-    require_extra("train", "torch", "transformers")
-    from es_sbert.networks.cross_encoder import open_cross_encoder
-    from es_sbert.networks.siamese_encoder import open_siamese_encoder
-
-    torch_device = _torch_device(device)
-    return (open_cross_encoder if pair else open_siamese_encoder)(folder, name=spec).to(torch_device)
-
-
-def _torch_device(device: str) -> str:
-    """Convert a device to torch's name for it.
-
-    Raises:
-        DeviceError: the CUDA device is not available.
-        UsageError: the name of the device is unknown.
-    """
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
-        raise UsageError(f"unknown device {device!r}", "Use auto, cpu, cuda or cuda:N.")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise DeviceError(
-            f"{device} does not exist: torch sees {torch.cuda.device_count()} CUDA devices",
-            'Use `device="cpu"`, or install a torch that is built for this machine\'s CUDA.',
-        )
-    return device
+def close_model(model: SentenceEmbedder | PairScorer) -> None:
+    """Stop the threads of a model, if it has any."""
+    close = getattr(model, "close", None)
+    if close is not None:
+        close()

@@ -13,27 +13,29 @@ Columns have the names of `_ALIASES`, in upper or lower case. Quepid exports `qu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.task_data import RetrievalCollection, sample_rows
+from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
 from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
 
-_ROLES = ("query", "document", "grade")
 # Role → possible names of its column, in lower case with underscores; the first that a file has is used.
 _ALIASES = {
     "query": ("query", "query_text"),
     "document": ("document", "document_id", "docid", "doc_id", "_id", "id"),
     "grade": ("grade", "rating", "relevance", "score", "label"),
 }
-_IDS_REMEDY = 'Write one query per row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
-_REMEDY = "Write one judgement per row, with the columns query, document (its _id) and grade (a whole number)."
+_REMEDY = (
+    "Write one judgement per row, with the columns query, document (its _id) and grade (a whole number); or one query "
+    'per row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
+)
 
-Judgements = dict[str, dict[str, int]]  # text of the query → id of the document → grade
+# Number of the row, query, document, grade; nothing is checked yet.
+_Judgement = tuple[int, Any, Any, Any]
 
 
 def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollection:
@@ -49,8 +51,18 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
         SourceError: the file is missing or invalid (with its line), or no query has a relevant document.
         UsageError: the library that reads the format is not installed.
     """
-    judgements = _read_rank_eval(path) if path.suffix.lower() == ".json" else _read_rows(path)
-    judged = [query for query, grades in judgements.items() if any(grade > 0 for grade in grades.values())]
+    if path.suffix.lower() == ".json":
+        rows, problems = _rank_eval_rows(path), RowErrors(path, "request")
+    else:
+        table = _read_columns(path)
+        rows, problems = _table_rows(table), table.problems()
+    found: dict[str, dict[str, int]] = {}
+    for number, query, document, grade in rows:
+        reason = _add_judgement(found, query, document, grade)
+        if reason is not None:
+            problems.add(number, reason)
+    problems.check(_REMEDY)
+    judged = [query for query, grades in found.items() if any(grade > 0 for grade in grades.values())]
     if not judged:
         raise SourceError(f"{path} has no relevant document", "Grade relevant documents above 0.")
     kept = [judged[row] for row in sample_rows(len(judged), limit)]
@@ -58,70 +70,46 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
         path.name.partition(".")[0],
         documents={},
         queries={query: query for query in kept},
-        judgements={query: judgements[query] for query in kept},
+        judgements={query: found[query] for query in kept},
     )
-
-
-def _read_rows(path: Path) -> Judgements:
-    table = _read_columns(path)
-    if "ids" in table.columns:
-        return _read_ids(table)
-    problems = table.problems()
-    found: Judgements = {}
-    columns = (table.columns[role] for role in _ROLES)
-    for query, document, grade, line in zip(*columns, table.lines.tolist(), strict=True):
-        if grade is None or grade == "":
-            continue
-        reason = _add_judgement(found, query, document, grade)
-        if reason is not None:
-            problems.add(line, reason)
-    problems.check(_REMEDY)
-    return found
-
-
-def _read_ids(table: Table) -> Judgements:
-    """Read lists of relevant documents, each with grade 1."""
-    problems = table.problems()
-    found: Judgements = {}
-    for query, ids, line in zip(table.columns["query"], table.columns["ids"], table.lines.tolist(), strict=True):
-        if not isinstance(ids, list) or not ids:
-            problems.add(line, f"ids is not a list of document ids: {ids!r}")
-            continue
-        for document in ids:
-            reason = _add_judgement(found, query, document, 1)
-            if reason is not None:
-                problems.add(line, reason)
-                break
-    problems.check(_IDS_REMEDY)
-    return found
 
 
 def _read_columns(path: Path) -> Table:
     """Read the table, with the roles as names of its columns, or with the columns `query` and `ids`."""
     try:
-        return read_table(path, _ROLES)
+        return read_table(path, list(_ALIASES))
     except MissingColumns as error:
         if {"query", "ids"}.issubset(error.names):
             return read_table(path, ["query", "ids"])
         names = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in reversed(error.names)}
         columns = {
-            role: next((names[alias] for alias in aliases if alias in names), None)
-            for role, aliases in _ALIASES.items()
+            role: names[alias] for role, aliases in _ALIASES.items() for alias in reversed(aliases) if alias in names
         }
-        missing = [role for role, column in columns.items() if column is None]
+        missing = [role for role in _ALIASES if role not in columns]
         if missing:
             raise SourceError(
                 f"{path} has no column {', '.join(missing)}; it has {', '.join(error.names) or 'none'}", _REMEDY
             ) from None
-        table = read_table(path, [column for column in columns.values() if column is not None])
-        renamed = {role: table.columns[column] for role, column in columns.items() if column is not None}
-        return Table(path, renamed, table.lines, table.unit)
+        table = read_table(path, list(columns.values()))
+        return Table(path, {role: table.columns[name] for role, name in columns.items()}, table.lines, table.unit)
 
 
-def _add_judgement(found: Judgements, query: object, document: object, grade: object) -> str | None:
+def _table_rows(table: Table) -> Iterator[_Judgement]:
+    numbers, columns = table.lines.tolist(), table.columns
+    if "ids" in columns:
+        for number, query, ids in zip(numbers, columns["query"], columns["ids"], strict=True):
+            for document in ids if isinstance(ids, list) and ids else [[ids]]:
+                yield number, query, document, 1
+        return
+    for row in zip(numbers, *(columns[role] for role in _ALIASES), strict=True):
+        if row[3] not in (None, ""):
+            yield row
+
+
+def _add_judgement(found: dict[str, dict[str, int]], query: Any, document: Any, grade: Any) -> str | None:
     """Add one judgement; return the problem with it, if there is one."""
     if not isinstance(query, str) or not query.strip():
-        return f"query is not a text: {query!r}"
+        return f"query is not a single text: {query!r}"
     # JSON may hold numbers as ids, which engines convert to strings.
     if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
         return f"document is not an id: {document!r}"
@@ -132,7 +120,7 @@ def _add_judgement(found: Judgements, query: object, document: object, grade: ob
     return None if given == number else f"{document!r} already has the grade {given} for {query!r}"
 
 
-def _whole_number(value: object) -> int | None:
+def _whole_number(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -142,8 +130,8 @@ def _whole_number(value: object) -> int | None:
     return int(number) if math.isfinite(number) and number == int(number) else None
 
 
-def _read_rank_eval(path: Path) -> Judgements:
-    """Read the `requests` of a `_rank_eval` body. The text of a query is found in `params` or in the request."""
+def _rank_eval_rows(path: Path) -> Iterator[_Judgement]:
+    """Read the ratings of a `_rank_eval` body. The text of a query is found in `params` or in the request."""
     try:
         body = orjson.loads(path.read_bytes())
     except OSError as error:
@@ -153,31 +141,14 @@ def _read_rank_eval(path: Path) -> Judgements:
     requests = body.get("requests") if isinstance(body, dict) else None
     if not isinstance(requests, list) or not requests:
         raise SourceError(f"{path} must have a list of requests, as in the body of _rank_eval", _REMEDY)
-    found: Judgements = {}
-    problems = RowErrors(path, "request")
     for number, request in enumerate(requests, start=1):
-        for reason in _read_request(request, found):
-            problems.add(number, reason)
-    problems.check('Each request needs a single text to search for, and ratings: [{"_id": "1", "rating": 2}, …].')
-    return found
-
-
-def _read_request(request: Any, found: Judgements) -> Iterator[str]:
-    """Add the ratings of a request; yield the problems with it."""
-    if not isinstance(request, dict) or not isinstance(request.get("ratings"), list):
-        yield "there is no list of ratings"
-        return
-    texts = _query_texts(request)
-    if len(texts) != 1:
-        yield "there is no text to search for" if not texts else f"there are several texts: {', '.join(texts)}"
-        return
-    for rating in request["ratings"]:
-        if not isinstance(rating, dict):
-            yield f"a rating is not an object: {rating!r}"
-            continue
-        reason = _add_judgement(found, texts[0], rating.get("_id"), rating.get("rating"))
-        if reason is not None:
-            yield reason
+        request = request if isinstance(request, dict) else {}
+        params, ratings = request.get("params"), request.get("ratings")
+        searched = params.values() if isinstance(params, dict) else _texts_in(request.get("request"))
+        texts = list(dict.fromkeys(text for text in searched if isinstance(text, str)))
+        for rating in ratings if isinstance(ratings, list) else [ratings]:
+            judged = rating if isinstance(rating, dict) else {}
+            yield number, texts[0] if len(texts) == 1 else texts, judged.get("_id"), judged.get("rating")
 
 
 # Clauses whose members are fields, with the text itself or an object.
@@ -186,17 +157,8 @@ _TEXT_MEMBERS = frozenset({"query", "model_text", "query_text"})
 _UNSEARCHED = frozenset({"filter", "must_not", "aggs", "aggregations", "highlight", "sort", "_source"})
 
 
-def _query_texts(request: dict[str, Any]) -> Sequence[str]:
-    """Collect the texts that a request searches for, without duplicates."""
-    params = request.get("params")
-    if isinstance(params, dict):
-        texts = [value for value in params.values() if isinstance(value, str)]
-    else:
-        texts = list(_texts_in(request.get("request")))
-    return list(dict.fromkeys(texts))
-
-
 def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts that a request searches for."""
     if isinstance(value, list):
         for each in value:
             yield from _texts_in(each)

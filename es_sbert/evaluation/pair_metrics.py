@@ -171,12 +171,9 @@ def triplet_accuracy(
         anchors, positives, negatives: *Shape:* ``(triplets, dimensions)``.
 
     Raises:
-        SourceError: there are no triplets.
         ModelError: a value is not a finite number.
         ValueError: the shapes differ.
     """
-    if not len(anchors):
-        raise SourceError("there are no triplets to measure", "At least one is needed.")
     return {
         each: 100
         * float(np.mean(paired_similarity(each, anchors, positives) > paired_similarity(each, anchors, negatives)))

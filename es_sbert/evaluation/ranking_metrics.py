@@ -11,30 +11,16 @@ DEPTH = 100  # maximum number of hits that a metric considers
 MAIN_METRIC = "ndcg@10"  # for decisions that need a single metric
 METRICS = (MAIN_METRIC, "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
 
-Run = dict[str, dict[str, float]]  # query → document → score
+Rankings = Mapping[str, Sequence[str]]  # query → documents, best first, without duplicates
 Grades = Mapping[str, int]  # document → grade
 QueryScores = dict[str, dict[str, float]]  # query → metric → value
 
 
-def ranked_run(rankings: Mapping[str, Sequence[str]]) -> Run:
-    """Convert rankings to a run that keeps their order, because an engine has already ranked equal scores."""
-    return {
-        query: {document: -float(rank) for rank, document in enumerate(documents)}
-        for query, documents in rankings.items()
-    }
-
-
-def measure_run(run: Run, judgements: Mapping[str, Grades]) -> dict[str, float]:
-    """Compute the means of `measure_queries` over the judged queries."""
-    return mean_scores(measure_queries(run, judgements))
-
-
-def measure_queries(run: Run, judgements: Mapping[str, Grades]) -> QueryScores:
+def measure_queries(rankings: Rankings, judgements: Mapping[str, Grades]) -> QueryScores:
     """Compute the metrics of each judged query, × 100.
 
     Args:
-        run: The documents found for every judged query, with scores; `{}` for a query without documents. With equal
-            scores, the larger document id ranks first, as in trec_eval; see `ranked_run` for another order.
+        rankings: The documents found for every judged query; `[]` for a query without documents.
         judgements: Query → document → grade, 0 or less is not relevant; queries without a relevant document are not
             judged.
 
@@ -51,16 +37,12 @@ def measure_queries(run: Run, judgements: Mapping[str, Grades]) -> QueryScores:
     judged = {query: grades for query, grades in judgements.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise SourceError("no query has a relevant document", "Grade relevant documents above 0.")
-    return {query: measure_ranking(_rank(run[query]), grades) for query, grades in judged.items()}
+    return {query: measure_ranking(rankings[query], grades) for query, grades in judged.items()}
 
 
 def mean_scores(scores: QueryScores) -> dict[str, float]:
     """Compute the mean of each metric over the queries, at least one."""
     return {name: sum(own[name] for own in scores.values()) / len(scores) for name in METRICS}
-
-
-def _rank(found: Mapping[str, float]) -> list[str]:
-    return sorted(found, key=lambda document: (found[document], document), reverse=True)
 
 
 def measure_ranking(ranking: Sequence[str], grades: Grades) -> dict[str, float]:

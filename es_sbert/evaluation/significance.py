@@ -7,7 +7,7 @@ and Carterette 2007, "A Comparison of Statistical Significance Tests for Informa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -21,8 +21,7 @@ from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, METRICS
 
 Doubles = NDArray[np.float64]
 
-DEFAULT_RESAMPLES = 10_000
-DEFAULT_CONFIDENCE = 0.95
+_CONFIDENCE = 0.95
 # Numbers drawn at a time: 8 MB of doubles.
 _BLOCK_VALUES = 1 << 20
 # With at most this many queries that differ, all 2^n assignments of signs are counted: fewer than the resamples.
@@ -59,7 +58,7 @@ class PairedDifference:
     low: float
     high: float
     p_value: float
-    confidence: float = DEFAULT_CONFIDENCE
+    confidence: float = _CONFIDENCE
 
     @property
     def verdict(self) -> Verdict:
@@ -74,9 +73,8 @@ def paired_difference(
     second: ArrayLike,
     *,
     seed: int = 0,
-    groups: Sequence[Hashable] | None = None,
-    resamples: int = DEFAULT_RESAMPLES,
-    confidence: float = DEFAULT_CONFIDENCE,
+    groups: Sequence[int] | None = None,
+    resamples: int = 10_000,
 ) -> PairedDifference:
     """Compare the scores of two systems for the same queries.
 
@@ -86,7 +84,6 @@ def paired_difference(
         groups: Group of each query, for example its collection. Every group then counts the same, however many
             queries it has, and queries are resampled within their groups.
         resamples: Number of bootstrap samples, and of random assignments of the test.
-        confidence: Confidence of the interval, between 0 and 1.
 
     Returns:
         The difference of the means with a percentile interval and a p-value. With up to 13 queries that differ, the
@@ -108,7 +105,7 @@ def paired_difference(
     for own in places:
         weights[own] = 1 / (len(places) * len(own))
     differences = ours - theirs
-    tail = 100 * (1 - confidence) / 2
+    tail = 100 * (1 - _CONFIDENCE) / 2
     random = np.random.default_rng(seed)
     means = np.concatenate(list(_bootstrap_means(differences, places, resamples, random)))  # (resamples,)
     low, high = np.percentile(means, [tail, 100 - tail])
@@ -120,20 +117,15 @@ def paired_difference(
         low=float(low),
         high=float(high),
         p_value=_randomization_p_value(differences * weights, resamples, random),
-        confidence=confidence,
     )
 
 
-def _group_places(groups: Sequence[Hashable] | None, count: int) -> list[NDArray[np.int64]]:
+def _group_places(groups: Sequence[int] | None, count: int) -> list[NDArray[np.int64]]:
     """Return the positions of the queries of each group."""
     if groups is None:
         return [np.arange(count)]
-    if len(groups) != count:
-        raise UsageError(f"there are {count} queries and {len(groups)} groups", "Pass the group of every query.")
-    places: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        places.setdefault(group, []).append(place)
-    return [np.array(own, dtype=np.int64) for own in places.values()]
+    numbers = np.unique(np.array(groups), return_inverse=True)[1]  # (queries,)
+    return [np.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]
 
 
 def _bootstrap_means(
@@ -199,49 +191,34 @@ def difference_line(found: PairedDifference, first: str, second: str, metric: st
     return f"{verdict}: {metric} {difference:+.2f} ({interval}, {p_value}, {queries})"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison of two systems on the same data.
-
-    Attributes:
-        first, second: Names of the systems.
-        differences: Data set → metric → difference. With several data sets, the last is `average`, to which all
-            contribute equally.
-    """
-
-    first: str
-    second: str
-    differences: dict[str, dict[str, PairedDifference]]
-
-    def as_json(self) -> Json:
-        differences = {
-            data: {metric: asdict(found) | {"verdict": found.verdict} for metric, found in own.items()}
-            for data, own in self.differences.items()
-        }
-        return {"first": self.first, "second": self.second, "differences": differences}
+Differences = dict[str, dict[str, PairedDifference]]  # data set → metric → difference
 
 
-def compare_reports(first: EvaluationReport, second: EvaluationReport, names: tuple[str, str]) -> Comparison:
+def compare_reports(first: EvaluationReport, second: EvaluationReport) -> Differences:
     """Compare two retrieval reports on the same data.
 
-    Args:
-        names: Names of the systems.
+    Returns:
+        The differences. With several data sets, the last is `average`, to which all contribute equally.
 
     Raises:
         UsageError: the reports have different data or queries, or no scores of single queries.
     """
     ours, theirs = ([row for row in report.rows if row.scores] for report in (first, second))
-    if not ours or [_queries(row) for row in ours] != [_queries(row) for row in theirs]:
+    queries = [[(row.data, list(row.scores)) for row in rows] for rows in (ours, theirs)]
+    if not ours or queries[0] != queries[1]:
         raise UsageError("the two reports do not have the same queries", "Evaluate both systems on the same data.")
     pairs = list(zip(ours, theirs, strict=True))
     differences = {own.data: _compare(((own, other),)) for own, other in pairs}
-    if len(pairs) > 1:
-        differences[AVERAGE] = _compare(pairs)
-    return Comparison(*names, differences)
+    return differences if len(pairs) == 1 else differences | {AVERAGE: _compare(pairs)}
 
 
-def _queries(row: ReportRow) -> tuple[str, list[str]]:
-    return row.data, list(row.scores)
+def comparison_json(differences: Differences, names: tuple[str, str]) -> Json:
+    """Convert differences to JSON, with their verdicts and the names of the systems."""
+    plain = {
+        data: {metric: asdict(found) | {"verdict": found.verdict} for metric, found in own.items()}
+        for data, own in differences.items()
+    }
+    return {"first": names[0], "second": names[1], "differences": plain}
 
 
 def _compare(pairs: Sequence[tuple[ReportRow, ReportRow]]) -> dict[str, PairedDifference]:
@@ -257,14 +234,12 @@ def _compare(pairs: Sequence[tuple[ReportRow, ReportRow]]) -> dict[str, PairedDi
     }
 
 
-def comparison_lines(comparison: Comparison) -> Iterator[str]:
+def comparison_lines(differences: Differences, names: tuple[str, str]) -> Iterator[str]:
     """Format the verdict by nDCG@10 for each data set, then all metrics of the last data set or of the average."""
-    first, second = comparison.first, comparison.second
-    label = metric_label(MAIN_METRIC)
-    for data, own in comparison.differences.items():
-        yield f"{data}: {difference_line(own[MAIN_METRIC], first, second, label)}"
-    data, figures = list(comparison.differences.items())[-1]
-    yield f"{data}:" if len(comparison.differences) > 1 else "all metrics:"
+    for data, own in differences.items():
+        yield f"{data}: {difference_line(own[MAIN_METRIC], *names, metric_label(MAIN_METRIC))}"
+    data, figures = list(differences.items())[-1]
+    yield f"{data}:" if len(differences) > 1 else "all metrics:"
     interval = "95 % interval"
     yield f"{'metric':<14}{'first':>8}{'second':>8}{'difference':>12}{interval:>20}{'p':>8}"
     for metric, found in figures.items():

@@ -1,18 +1,37 @@
-"""The evaluation tasks, the data of each, and checks that their readers share."""
+"""The evaluation tasks and their data, read from a folder or from files.
+
+| task | files in the folder | columns |
+|---|---|---|
+| sts | `sts/NAME-dev`, `sts/NAME-test` | sentence1, sentence2, score; subset if there are several |
+| triplet | `triplets/NAME-dev`, `triplets/NAME-test` | anchor, positive, negative |
+| duplicates | `duplicates/NAME-test` | question1, question2, is_duplicate |
+| retrieval | `retrieval/NAME/`, see beir_files.py | _id, title, text; _id, text; query-id, corpus-id, score |
+
+Files may be JSONL, CSV, TSV (each also .gz or .zst) or Parquet. Columns can be mapped to these names, except for
+retrieval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.errors import SourceError
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation.beir_files import (
+    RetrievalCollection,
+    find_collections,
+    is_beir_folder,
+    read_collection,
+    read_columns,
+    sample_rows,
+)
 from es_sbert.io.tables import MissingColumns, Table, read_table
-from es_sbert.messages import setting_text
+from es_sbert.messages import pluralize, setting_text
 
 
 class EvaluationTask(StrEnum):
@@ -20,8 +39,6 @@ class EvaluationTask(StrEnum):
 
     STS = "sts"
     TRIPLET = "triplet"
-    ARGUMENT = "argument"
-    TRANSFER = "transfer"
     DUPLICATES = "duplicates"
     RETRIEVAL = "retrieval"
 
@@ -31,181 +48,162 @@ class TaskInfo:
     """Properties of a task.
 
     Attributes:
-        title: Its title in a model card.
-        hub_task: Its name in the front matter of a model card.
         folder: Its folder in the folder of all tasks.
-        roles: Roles of columns, including optional ones.
+        texts: Roles of the columns of texts.
+        gold: Role of the column of scores or labels; empty without one.
+        splits: The files that are measured, by the end of their names.
     """
 
-    title: str
-    hub_task: str
     folder: str
-    roles: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    gold: str = ""
+    splits: tuple[str, ...] = ()
 
 
+_SUBSET = "subset"  # an optional role of sts
 TASKS = {
-    EvaluationTask.STS: TaskInfo(
-        "Semantic textual similarity", "semantic-similarity", "sts", ("sentence1", "sentence2", "score", "subset")
-    ),
-    EvaluationTask.TRIPLET: TaskInfo("Triplets", "triplet", "triplets", ("anchor", "positive", "negative")),
-    EvaluationTask.ARGUMENT: TaskInfo(
-        "Argument similarity", "semantic-similarity", "argument", ("topic", "sentence_1", "sentence_2", "label")
-    ),
-    EvaluationTask.TRANSFER: TaskInfo(
-        "SentEval", "text-classification", "transfer", ("text", "sentence1", "sentence2", "label")
-    ),
-    EvaluationTask.DUPLICATES: TaskInfo(
-        "Duplicates", "binary-classification", "duplicates", ("question1", "question2", "is_duplicate")
-    ),
-    EvaluationTask.RETRIEVAL: TaskInfo("Retrieval", "information-retrieval", "retrieval"),
+    EvaluationTask.STS: TaskInfo("sts", ("sentence1", "sentence2"), "score", ("dev", "test")),
+    EvaluationTask.TRIPLET: TaskInfo("triplets", ("anchor", "positive", "negative"), splits=("dev", "test")),
+    EvaluationTask.DUPLICATES: TaskInfo("duplicates", ("question1", "question2"), "is_duplicate", ("test",)),
+    EvaluationTask.RETRIEVAL: TaskInfo("retrieval"),
 }
 
 
+def task_roles(task: EvaluationTask) -> list[str]:
+    """Roles of the columns of a task, including optional ones; none for retrieval."""
+    info = TASKS[task]
+    return [*info.texts, *([info.gold] if info.gold else []), *([_SUBSET] if task is EvaluationTask.STS else [])]
+
+
 @dataclass(frozen=True)
-class StsPairs:
-    """Pairs with gold similarities (task `sts`).
+class TaskTexts:
+    """Pairs of texts (tasks `sts` and `duplicates`), or triplets.
 
     Attributes:
         name: Name of the data set.
-        first, second: Texts, one per pair.
-        scores: *Shape:* ``(pairs,)``, on any scale.
+        columns: One list of texts for each role of the task.
+        gold: Similarities on any scale (`sts`), or 1 for duplicates and 0 for other pairs; None for triplets.
+            *Shape:* ``(examples,)``.
         subsets: Name of each pair's subset; None if there are none.
     """
 
     name: str
-    first: list[str]
-    second: list[str]
-    scores: NDArray[np.float64]
+    columns: tuple[list[str], ...]
+    gold: NDArray[np.float64] | None = None
     subsets: list[str] | None = None
 
 
-@dataclass(frozen=True)
-class Triplets:
-    """Anchors with a positive and a negative each (task `triplet`)."""
-
-    name: str
-    anchors: list[str]
-    positives: list[str]
-    negatives: list[str]
+TaskData = TaskTexts | RetrievalCollection
 
 
-@dataclass(frozen=True)
-class ArgumentPairs:
-    """Pairs of arguments of one topic (task `argument`).
-
-    Attributes:
-        labels: NS, DTORCD, SS or HS, one per pair.
-        topics: Topics, one per pair.
-    """
-
-    name: str
-    first: list[str]
-    second: list[str]
-    labels: list[str]
-    topics: list[str]
-
-
-@dataclass(frozen=True)
-class LabeledTexts:
-    """Texts, or pairs of texts, with classes.
-
-    Attributes:
-        texts: One list of texts, or two for pairs.
-        classes: Classes, one per example.
-    """
-
-    texts: tuple[list[str], ...]
-    classes: list[str]
-
-
-@dataclass(frozen=True)
-class ClassificationData:
-    """One task of SentEval (task `transfer`).
-
-    Attributes:
-        train: Training examples; all examples if there is no `test`.
-        dev, test: The other splits; None if the data does not have them.
-    """
-
-    name: str
-    train: LabeledTexts
-    dev: LabeledTexts | None = None
-    test: LabeledTexts | None = None
-
-
-@dataclass(frozen=True)
-class DuplicatePairs:
-    """Pairs that are duplicates (1) or not (0) (task `duplicates`).
-
-    Attributes:
-        labels: *Shape:* ``(pairs,)``.
-    """
-
-    name: str
-    first: list[str]
-    second: list[str]
-    labels: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class RetrievalCollection:
-    """A test collection (task `retrieval`).
-
-    Attributes:
-        documents: Id → text, with the title in front.
-        queries: Id → text; only judged queries.
-        judgements: Query → document → grade; 0 is not relevant.
-        empty: Ids of documents without text. They are not in `documents` and count as not found.
-    """
-
-    name: str
-    documents: dict[str, str]
-    queries: dict[str, str]
-    judgements: dict[str, dict[str, int]]
-    empty: tuple[str, ...] = ()
-
-    def own(self, query: str) -> str | None:
-        """Id of the document that is the query itself and therefore never relevant; None if there is none.
-
-        Equal ids are not enough: the document must contain the query, because some collections number both alike.
-        """
-        text, document = self.queries[query].strip(), self.documents.get(query)
-        return query if document is not None and text and text in document else None
-
-
-TaskData = StsPairs | Triplets | ArgumentPairs | ClassificationData | DuplicatePairs | RetrievalCollection
-
-_SAMPLE_SEED = 0
-
-
-def sample_rows(count: int, limit: int | None) -> NDArray[np.int64]:
-    """Choose the rows to keep, ascending, *shape* ``(rows,)``: all of `count`, or `limit` drawn with a fixed seed.
-
-    The first rows would not be a fair sample, because many files are sorted by label or topic.
-    """
-    if limit is None or limit >= count:
-        return np.arange(count, dtype=np.int64)
-    drawn = np.random.default_rng(_SAMPLE_SEED).choice(count, size=limit, replace=False)
-    return np.sort(drawn).astype(np.int64)
-
-
-def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> Table:
-    """Read a file's columns by their roles.
+def read_task_data(
+    task: EvaluationTask,
+    folder: str | Path | None,
+    files: Sequence[Path] = (),
+    *,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> list[TaskData]:
+    """Read the data of a task from a folder, sorted by name, or from files, in the given order.
 
     Args:
-        path: See `read_table`.
-        roles: The roles that are needed, which are the default names of the columns.
-        columns: Role → column, if the column has another name.
-
-    Returns:
-        The table with the roles as names of its columns.
+        task: The task.
+        folder: The folder of all tasks (with `sts/`, `triplets/`, …), or that of this task.
+        files: Files instead of a folder; not for retrieval.
+        limit: Maximum number of examples (for retrieval: queries) of each file, drawn with a fixed seed.
+        columns: Role → column of the files, if the column has another name. Roles of other tasks are ignored.
+        report: Called with warnings.
 
     Raises:
-        SourceError: see `read_table`.
+        UsageError: neither or both of `folder` and `files` are set, or files for retrieval.
+        SourceError: the folder does not exist or holds no data for the task, or a file is missing or invalid (the
+            message names the line).
     """
+    if (folder is None) == (not files):
+        raise UsageError("exactly one of `data` and `files` is required", "Set `data=FOLDER` or `files=FILE`.")
+    if task is EvaluationTask.RETRIEVAL:
+        if folder is None:
+            raise UsageError("retrieval needs documents, queries and judgements", "Set `data` to their folder.")
+        collections = [
+            read_collection(each, limit=limit)
+            for some in _beir_folders(_task_folder(task, Path(folder)))
+            for each in find_collections(some)
+        ]
+        for collection in collections:
+            _warn_of_empty_documents(collection, report)
+        found: list[TaskData] = [*collections]
+    else:
+        names = {role: column for role, column in (columns or {}).items() if role in task_roles(task)}
+        paths = files if folder is None else _task_files(task, _task_folder(task, Path(folder)))
+        found = [_read_file(task, path, limit, names) for path in paths]
+    if not found:
+        raise SourceError(
+            f"{folder} holds no data for the task {task}",
+            "Check `data`: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
+        )
+    return found
+
+
+def _task_folder(task: EvaluationTask, folder: Path) -> Path:
+    if not folder.is_dir():
+        raise SourceError(f"there is no folder {folder}", "Check `data`.")
+    inside = folder / TASKS[task].folder
+    return inside if inside.is_dir() else folder
+
+
+def _beir_folders(folder: Path) -> list[Path]:
+    """Return the folder itself if it holds a corpus; otherwise its subfolders that do."""
+    return [folder] if is_beir_folder(folder) else sorted(filter(is_beir_folder, folder.iterdir()))
+
+
+def _task_files(task: EvaluationTask, folder: Path) -> list[Path]:
+    """List the files of the splits that a task measures: `stsb-en-test.tsv.gz` is of the split `test`."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return [path for path in files if _dataset_name(path).rpartition("-")[2] in TASKS[task].splits]
+
+
+def _warn_of_empty_documents(data: RetrievalCollection, report: Callable[[str], None]) -> None:
+    if data.empty:
+        some = ", ".join(data.empty[:5]) + (", …" if len(data.empty) > 5 else "")
+        documents = pluralize(len(data.empty), "document")
+        report(f"Warning: {documents} of {data.name} without title and text count as not found: {some}")
+
+
+def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Mapping[str, str]) -> TaskTexts:
+    info, table = TASKS[task], _read_roles(path, task_roles(task), columns)
+    rows = sample_rows(len(table), limit)
+
+    def texts(role: str) -> list[str]:
+        column = table.texts(role)  # of all rows: a row without text is an error, even if it is not kept
+        return [column[row] for row in rows]
+
+    gold = table.floats(info.gold) if info.gold else None  # (all examples,)
+    if gold is not None and task is EvaluationTask.DUPLICATES:
+        _check_binary(table, info.gold, gold)
+    return TaskTexts(
+        _dataset_name(path),
+        tuple(map(texts, info.texts)),
+        None if gold is None else gold[rows],
+        texts(_SUBSET) if _SUBSET in table.columns else None,
+    )
+
+
+def _check_binary(table: Table, role: str, labels: NDArray[np.float64]) -> None:
+    problems = table.problems()
+    for row in np.flatnonzero((labels != 0) & (labels != 1)):
+        problems.add(int(table.lines[row]), f"{role} is {table.columns[role][row]!r}")
+    problems.check("Use 0 and 1.")
+
+
+def _read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> Table:
+    """Read a file's columns, named by their roles. The subset is optional, except if the user names its column."""
     names = {role: columns.get(role, role) for role in roles}
     try:
-        table = read_table(path, list(names.values()))
+        if _SUBSET in names and _SUBSET not in columns:
+            table = read_columns(path, [name for role, name in names.items() if role != _SUBSET], _SUBSET)
+        else:
+            table = read_table(path, list(names.values()))
     except MissingColumns as error:
         missing = next(role for role, name in names.items() if name == error.missing[0])
         raise SourceError(
@@ -213,37 +211,10 @@ def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> 
             f"Set the column to read as {missing}: {setting_text('columns', {missing: 'COLUMN'})}, one of "
             f"{', '.join(error.names) or 'none'}.",
         ) from None
-    return replace(table, columns={role: table.columns[name] for role, name in names.items()})
+    found = {role: table.columns[name] for role, name in names.items() if name in table.columns}
+    return Table(path, found, table.lines, table.unit)
 
 
-def has_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> bool:
-    """Whether a file can be read and has all of these columns in at least one row."""
-    try:
-        read_roles(path, roles, columns)
-    except SourceError:
-        # If the file itself is invalid and not only the column, the next read reports it.
-        return False
-    return True
-
-
-def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
-    """Check that all labels are allowed.
-
-    Raises:
-        SourceError: a label is not allowed; the message names the lines.
-    """
-    problems = table.problems()
-    for value, line in zip(table.columns[column], table.lines.tolist(), strict=True):
-        if isinstance(value, bool) or str(value) not in allowed:
-            problems.add(line, f"{column} is {value!r}")
-    problems.check(f"Use {', '.join(allowed)}.")
-
-
-def texts_at(table: Table, rows: NDArray[np.int64], *columns: str) -> list[list[str]]:
-    """Return the texts in some rows, one list for each column.
-
-    Raises:
-        SourceError: a row of the file, kept or not, has no text.
-    """
-    texts = map(table.texts, columns)
-    return [[column[row] for row in rows] for column in texts]
+def _dataset_name(path: Path) -> str:
+    """File name without suffixes: `stsb-en-test` for `stsb-en-test.tsv.gz`."""
+    return path.name.partition(".")[0]

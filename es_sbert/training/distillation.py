@@ -24,7 +24,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.static_model import check_static_source, static_model_folder
 from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
-from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
 from es_sbert.runtime.variant_candidates import default_exports
@@ -36,7 +35,7 @@ from es_sbert.training.trainer import dev_metric_name, dev_score
 from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples, StageData, read_dev
-from es_sbert.training.training_run import RunData, run_with_data
+from es_sbert.training.training_run import FinalScores, RunData, run_with_data
 
 MIN_TEXTS = 100
 """Minimum number of distinct texts to train on."""

@@ -24,24 +24,39 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import EngineSettings
 from es_sbert.errors import ModelNotFound
-from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, TrainingRecord, model_card
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
+from es_sbert.training.model_card import model_card
 from es_sbert.training.objective_settings import InBatchSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.passage_pairs import add_passage_pairs
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec
-from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
+from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, StageData, read_dev, read_stage
 from es_sbert.training.training_stage import RunSettings, StageResult, StageTraining
+
+
+@dataclass(frozen=True)
+class FinalScores:
+    """Scores of a run on its test set.
+
+    Attributes:
+        name: Name of the metric.
+        start: Score of the model that the run started from; None for cross-encoders, whose heads were new.
+        trained: Score of the trained model.
+    """
+
+    name: str
+    start: float | None
+    trained: float
 
 
 @dataclass(frozen=True)
@@ -358,8 +373,7 @@ def _export(run: RunSettings, data_folder: Path, record: dict[str, Any]) -> str 
     with translate_disk_errors(run.folder.output):
         fingerprint = _export_model(run, data_folder)
         write_json(staging / TRAINING_RECORD, record)
-        card = model_card(run.recipe.name, (), TrainingRecord.model_validate(record))
-        (staging / "README.md").write_text(card, encoding="utf-8")
+        (staging / "README.md").write_text(model_card(run.recipe.name, record), encoding="utf-8")
     return fingerprint
 
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.engines.connect import connect
+from es_sbert.errors import IndexMismatch
+from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import retrieval_row
-from es_sbert.evaluation.index_retrieval import evaluate_index, evaluate_judgements
+from es_sbert.evaluation.index_retrieval import evaluate_index
 from es_sbert.evaluation.judgement_files import read_judgements
 from es_sbert.evaluation.significance import compare_reports
-from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.evaluation.task_runner import memory_run
+from es_sbert.evaluation.task_runner import rank_in_memory
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from tests.tiny import write_tiny_bert
 
 _SUBJECTS = ("a man", "the man", "a cat", "the cat", "the guitar")
@@ -51,33 +59,44 @@ def collection() -> RetrievalCollection:
     return RetrievalCollection("grammar", documents, queries, judgements)
 
 
-def test_index_metrics_match_in_memory_metrics(
+@pytest.fixture
+def index(
     es9_url: str,
     fresh_index: Callable[[str], str],
-    model: OnnxEmbedder,
     collection: RetrievalCollection,
+    model: OnnxEmbedder,
     tmp_path: Path,
-) -> None:
-    index, told = fresh_index(es9_url), []
-    settings = EngineSettings(url=es9_url)
-
-    def live() -> dict[str, float]:
-        report = evaluate_index(
-            model, collection, index, settings, vector_field="vector", settings={"index": index}, progress=told.append
+) -> str:
+    """An index with the documents of the collection."""
+    index = fresh_index(es9_url)
+    rows = [{"id": identifier, "text": text} for identifier, text in collection.documents.items()]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fields: dict[str, Any] = {"id_field": "id", "text_fields": ("text",), "vector_field": "vector"}
+    settings = IngestSettings(index=index, files=(str(tmp_path / "corpus.jsonl"),), **fields)
+    with closing(connect(EngineSettings(url=es9_url))) as engine:
+        run_load(
+            engine, model.encoder, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
         )
-        (row,) = report.rows
-        assert report.settings == {"index": index}
-        assert (row.data, row.size) == ("grammar", 13)
-        assert row.part.startswith("Elasticsearch 9.")
-        assert row.part.endswith(", hnsw")
-        return row.figures
+        engine.refresh(index)
+    return index
 
-    in_memory = retrieval_row(collection, memory_run(model, collection), "in memory").figures
+
+def test_index_metrics_match_in_memory_metrics(
+    es9_url: str, index: str, model: OnnxEmbedder, collection: RetrievalCollection, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    settings = EngineSettings(url=es9_url)
+    how = {"vector_field": "vector", "encoder": model.encoder, "report": told.append}
+    report = evaluate_index(collection, index, settings, **how)  # type: ignore[arg-type]
+    (row,) = report.rows
+    assert report.settings == {"index": index}
+    assert (row.data, row.size) == ("grammar", 13)
+    assert row.part.startswith(f"{index}: Elasticsearch 9.")
+    assert row.part.endswith(", hnsw")
+    in_memory = retrieval_row(collection, rank_in_memory(model, collection), "in memory").figures
     assert 0 < in_memory["ndcg@10"] < 100
     # Tied cosines may be cut off at rank 100 in either order.
-    assert live() == pytest.approx(in_memory, abs=1.0)
-    assert live() == pytest.approx(in_memory, abs=1.0)
-    assert sum("which is kept" in message for message in told) == 1  # the second run loads nothing
+    assert row.figures == pytest.approx(in_memory, abs=1.0)
 
     # Judgements of the index's own documents give the same figures; queries by text cannot find themselves.
     judged = {
@@ -90,38 +109,17 @@ def test_index_metrics_match_in_memory_metrics(
             for document, grade in (grades | {"gone": 1}).items()
         )
     )
-    how = {"vector_field": "vector", "encoder": model.encoder, "report": told.append}
     data = read_judgements(tmp_path / "judged.jsonl")
-    report = evaluate_judgements(data, index, settings, **how)  # type: ignore[arg-type]
+    report = evaluate_index(data, index, settings, **how)  # type: ignore[arg-type]
     only_queries = RetrievalCollection("judged", collection.documents, data.queries, data.judgements)
-    expected = retrieval_row(only_queries, memory_run(model, only_queries), "in memory").figures
+    expected = retrieval_row(only_queries, rank_in_memory(model, only_queries), "in memory").figures
     assert report.rows[0].figures == pytest.approx(expected, abs=1.0)
-    assert report.settings == {"index": index}
-    assert report.rows[0].part.startswith(f"{index}: Elasticsearch 9.")
     assert told[-2:] == [
         f"Warning: 1 of {len({d for own in data.judgements.values() for d in own}):,} relevant documents of judged are "
         f"not in {index}; they count as not found",
         f"judged: 10 queries to {index}",
     ]
-    compared = compare_reports(report, report, ("one", "same"))
-    assert compared.differences["judged"]["ndcg@10"].p_value == 1
+    assert compare_reports(report, report)["judged"]["ndcg@10"].p_value == 1
     elsewhere = RetrievalCollection("elsewhere", {}, {"q": "q"}, {"q": {"x": 1, "y": 2}})
     with pytest.raises(IndexMismatch, match=r"holds none of the 2 relevant documents of elsewhere \(x, y, …\)"):
-        evaluate_judgements(elsewhere, index, settings, **how)  # type: ignore[arg-type]
-
-    smaller = RetrievalCollection(
-        "smaller", dict(list(collection.documents.items())[:5]), collection.queries, collection.judgements
-    )
-    with pytest.raises(IndexMismatch, match="has vectors of 210 documents, but smaller has 5"):
-        evaluate_index(model, smaller, index, settings, vector_field="vector")
-    assert not list(tmp_path.glob("*.dead-letters.jsonl"))
-
-
-def test_rejected_documents_raise_with_engine_reason(
-    es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, collection: RetrievalCollection
-) -> None:
-    """An id may have 512 bytes; the error says so in the engine's words."""
-    documents = {"d0": "a cat", "x" * 600: "a man"}
-    broken = RetrievalCollection("broken", documents, {"q": "cat"}, {"q": {"d0": 1}})
-    with pytest.raises(EngineError, match="accepted 1 of 2 documents: .*512"):
-        evaluate_index(model, broken, fresh_index(es9_url), EngineSettings(url=es9_url), vector_field="vector")
+        evaluate_index(elsewhere, index, settings, **how)  # type: ignore[arg-type]

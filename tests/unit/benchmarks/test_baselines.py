@@ -60,7 +60,32 @@ def test_evaluate_prints_a_json_report(tmp_path: Path) -> None:
     report = json.loads(run("evaluate", f"glove:{vectors}", "--task", "sts", "--file", sts, "--json"))
     assert report["model"] == "glove averaged (words.vec)"
     assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(100)
-    assert CliRunner().invoke(main, ["evaluate", "bm25", "--task", "sts"]).exit_code == 2
+
+
+def test_senteval_and_argument_similarity(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    (tmp_path / "transfer").mkdir()
+    (tmp_path / "argument").mkdir()
+    texts = [f"the {noun} sleeps on the {other}" for noun in ("cat", "man") for other in ("mat", "guitar")] * 14
+    labels = ["1" if "cat" in text else "0" for text in texts]
+    rows = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "transfer/MR.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
+    (tmp_path / "transfer/TREC-train.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
+    (tmp_path / "transfer/TREC-test.tsv").write_text("\n".join(["text\tlabel", *rows[:9], ""]))
+    report = json.loads(run("evaluate", f"average:{folder}", "--task", "transfer", "--data", tmp_path, "--json"))
+    assert [(row["data"], row["part"], row["size"]) for row in report["rows"]] == [
+        ("MR", "10 folds", 56),
+        ("TREC", "test", 9),
+    ]
+    assert all(row["figures"]["accuracy"] == 100 for row in report["rows"])
+
+    pairs = [f"topic {n % 8}\t{text}\t{texts[n * 3 % 56]}\t{('NS', 'SS', 'HS')[n % 3]}" for n, text in enumerate(texts)]
+    header = "topic\tsentence_1\tsentence_2\tlabel"
+    (tmp_path / "argument/ukp.tsv").write_text("\n".join([header, *pairs, ""]))
+    report = json.loads(run("evaluate", "tfidf", "--task", "argument", "--data", tmp_path, "--json"))
+    assert [row["part"] for row in report["rows"]] == ["no training"]
+    report = json.loads(run("evaluate", f"cls:{folder}", "--task", "argument", "--data", tmp_path, "--json"))
+    assert [row["size"] for row in report["rows"]] == [56] * 3
 
 
 def test_averages_of_words_with_and_without_a_header(tmp_path: Path) -> None:

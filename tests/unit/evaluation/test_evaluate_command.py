@@ -6,12 +6,15 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import transformers  # noqa: F401  # its log handler keeps the stderr of its import, which must outlive a test
 
 from es_sbert.cli.main import main
 from es_sbert.evaluation import evaluate
 from es_sbert.evaluation.evaluated_models import open_model
+from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import write_tiny_bert
 
 PAIRS = [
@@ -65,57 +68,21 @@ def test_tables_go_to_stdout_and_progress_to_stderr(tiny: Path, data: Path, caps
     assert "sts: small-test" in err.splitlines()
 
 
-def test_onnx_and_torch_give_the_same_figures(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    values = []
-    for backend in ("onnx", "torch"):
-        code, out, _ = run(
-            capsys,
-            tiny,
-            "--task",
-            "sts",
-            "--file",
-            data / "sts/small-test.tsv",
-            "--backend",
-            backend,
-            "--precision",
-            "fp32",
-            "--device",
-            "cpu",
-            "--json",
-        )
-        assert code == 0
-        (line,) = out.splitlines()
-        report = json.loads(line)
-        assert report["settings"] == {
-            "backend": backend,
-            "device": "cpu",
-            "precision": "fp32",
-            "runtime": "auto",
-            "limit": None,
-        }
-        values.append(report["rows"][0]["figures"])
-    assert values[0] == pytest.approx(values[1], abs=0.01)
-
-
-def test_card_option_writes_a_model_card(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    card = data / "README.md"
-    (tiny / "training.json").write_text('{"recipe": {"name": "tiny", "description": "Trained for a test."}}')
-    try:
-        code, _, err = run(
-            capsys, tiny, "--task", "sts", "--data", data, "--backend", "torch", "--device", "cpu", "--card", card
-        )
-    finally:
-        (tiny / "training.json").unlink()
+def test_json_report_has_figures_and_settings(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ("--precision", "fp32", "--device", "cpu", "--json")
+    code, out, _ = run(capsys, tiny, "--task", "sts", "--file", data / "sts/small-test.tsv", *how)
     assert code == 0
-    assert f"Wrote {card}" in err
-    text = card.read_text()
-    assert "# tiny\n\nTrained for a test.\n" in text
-    assert "| small-test | all | 5 |" in text
+    report = json.loads(out)
+    assert report["settings"] == {"device": "cpu", "precision": "fp32", "runtime": "auto", "limit": None}
+    network = open_siamese_encoder(tiny)
+    first, second = (network.embed([pair[side] for pair in PAIRS]) for side in (0, 1))  # type: ignore[misc]
+    expected = correlate(paired_similarity(Similarity.COSINE, first, second), np.array([pair[2] for pair in PAIRS]))
+    assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(expected.spearman, abs=0.01)
 
 
 def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(
-        capsys, tiny, "--task", "triplet", "--data", data, "--limit", 3, "--backend", "torch", "--device", "cpu"
+        capsys, tiny, "--task", "triplet", "--data", data, "--limit", 3, "--precision", "fp32", "--device", "cpu"
     )
     assert code == 0
     assert out.splitlines()[-1].split()[:3] == ["small-dev", "all", "3"]
@@ -134,7 +101,9 @@ def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]
         (["--task", "sts", "--data", ".", "--scores", "x"], "--scores requires the task retrieval"),
         (["--task", "retrieval", "--data", ".", "--scores", "no/x"], "its folder does not exist"),
         (["--task", "retrieval", "--judgements", "x.csv"], "--judgements requires --index"),
-        (["--task", "retrieval", "--judgements", "x.csv", "--data", "."], "--judgements cannot be combined"),
+        (["--task", "retrieval", "--index", "a"], "--index requires either --judgements FILE or --data FOLDER"),
+        (["--task", "retrieval", "--index", "a", "--data", ".", "--judgements", "x"], "--index requires either"),
+        (["--task", "transfer", "--data", "."], "'transfer' is not one of"),
         (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare cannot be combined"),
         (["--task", "retrieval", "--data", ".", *["--index", "a"] * 3], "at most two indices can be compared"),
         (["--task", "everything", "--data", "."], "'everything' is not one of"),
@@ -163,22 +132,17 @@ def test_broken_file_is_reported_before_the_model_loads(data: Path, capsys: pyte
     assert "small-test.tsv, line 4: score is not a finite number: 'much'" in err
 
 
-def test_index_evaluation_accepts_one_collection(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_collections_are_averaged(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         folder = tmp_path / "retrieval" / name
         (folder / "qrels").mkdir(parents=True)
         (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a cat"}\n')
         (folder / "queries.jsonl").write_text('{"_id": "q", "text": "cat"}\n')
         (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    arguments = ("--task", "retrieval", "--backend", "torch", "--device", "cpu")
-    code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path, "--index", "docs")
+    arguments = ("--task", "retrieval", "--precision", "fp32", "--device", "cpu")
+    code, _, err = run(capsys, *arguments, "--data", tmp_path / "retrieval", "--index", "docs")
     assert code == 2
-    assert "an index requires exactly one collection, not 2: one, two" in err
-    code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path / "retrieval/one", "--index", "docs")
-    assert code == 2
-    assert "require a model on onnxruntime" in err
+    assert "holds 0 test collections, not one" in err
     code, out, _ = run(capsys, tiny, *arguments, "--data", tmp_path)
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
@@ -287,9 +251,9 @@ def test_documents_without_text_are_reported(tiny: Path, tmp_path: Path, capsys:
 
 def test_evaluate_function(tiny: Path, data: Path) -> None:
     messages: list[str] = []
-    report = evaluate(tiny, "sts", data, backend="torch", device="cpu", report=messages.append)
-    assert (report.task, report.model, [row.data for row in report.rows]) == ("sts", str(tiny), ["small-test"])
+    report = evaluate(tiny, "sts", data, precision="fp32", device="cpu", report=messages.append)
+    assert (report.task, report.model, [row.data for row in report.rows]) == ("sts", f"{tiny} (fp32)", ["small-test"])
     assert "sts: small-test" in messages
-    model = open_model(str(tiny), backend="torch", device="cpu")
+    model = open_model(str(tiny), precision="fp32", device="cpu")
     again = evaluate(model, "sts", files=[data / "sts/small-test.tsv"])
     assert again.rows == report.rows

@@ -44,11 +44,11 @@ def test_relevant_documents_of_a_query_may_be_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"query": "x", "ids": []}', "line 2: ids is not a list of document ids"),
-        ('{"query": "x", "ids": "a"}', "line 2: ids is not a list of document ids: 'a'"),
-        ('{"query": "x"}', "line 2: ids is not a list of document ids: None"),
+        ('{"query": "x", "ids": []}', r"line 2: document is not an id: \[\[\]\]"),
+        ('{"query": "x", "ids": "a"}', r"line 2: document is not an id: \['a'\]"),
+        ('{"query": "x"}', r"line 2: document is not an id: \[None\]"),
         ('{"query": "x", "ids": ["a", null]}', "line 2: document is not an id: None"),
-        ('{"query": " ", "ids": ["a"]}', "line 2: query is not a text"),
+        ('{"query": " ", "ids": ["a"]}', "line 2: query is not a single text"),
     ],
 )
 def test_broken_lists_of_documents_are_reported(tmp_path: Path, line: str, message: str) -> None:
@@ -111,19 +111,23 @@ def test_limit_draws_queries(tmp_path: Path) -> None:
         ("j.csv", "text,document,grade\na,b,1\n", "has no column query; it has text, document, grade"),
         ("j.csv", "query,document,grade\na,b,0.5\n", "line 2: grade is not a whole number: '0.5'"),
         ("j.csv", "query,document,grade\na,b,nan\n", "line 2: grade is not a whole number: 'nan'"),
-        ("j.csv", "query,document,grade\n ,b,1\n", "line 2: query is not a text: ' '"),
+        ("j.csv", "query,document,grade\n ,b,1\n", "line 2: query is not a single text: ' '"),
         ("j.csv", "query,document,grade\na,,1\n", "line 2: document is not an id: ''"),
         ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' already has the grade 1 for 'a'"),
         ("j.csv", "query,document,grade\na,b,0\n", "has no relevant document"),
         ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
         ("j.json", "{", "is not valid JSON"),
         ("j.json", "[]", "must have a list of requests"),
-        ("j.json", '{"requests": [{"ratings": 1}]}', "request 1: there is no list of ratings"),
-        ("j.json", '{"requests": [{"ratings": []}]}', "request 1: there is no text to search for"),
+        ("j.json", '{"requests": [{"ratings": 1, "params": {"a": "x"}}]}', "request 1: document is not an id: None"),
         (
             "j.json",
-            '{"requests": [{"ratings": [], "params": {"a": "x", "b": "y"}}]}',
-            "request 1: there are several texts: x, y",
+            '{"requests": [{"ratings": [{"_id": "d", "rating": 1}]}]}',
+            "request 1: query is not a single text: []",
+        ),
+        (
+            "j.json",
+            '{"requests": [{"ratings": [{"_id": "d", "rating": 1}], "params": {"a": "x", "b": "y"}}]}',
+            "request 1: query is not a single text: ['x', 'y']",
         ),
         (
             "j.json",

@@ -8,11 +8,11 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from es_sbert.errors import ModelError
 from es_sbert.evaluation import exact_search
+from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.exact_search import search_exact
-from es_sbert.evaluation.ranking_metrics import measure_run
-from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.evaluation.task_runner import memory_run
-from tests.unit.evaluation.support import ReferenceModel, random_embedder
+from es_sbert.evaluation.ranking_metrics import mean_scores, measure_queries
+from es_sbert.evaluation.task_runner import rank_in_memory
+from tests.unit.evaluation.support import FixedEmbedder, ReferenceModel, random_embedder
 
 
 def brute_force(queries: np.ndarray, documents: np.ndarray, k: int, own: np.ndarray | None) -> list[list[int]]:
@@ -76,11 +76,17 @@ def test_equals_sentence_transformers() -> None:
     data = RetrievalCollection(
         "random", {each: each for each in documents}, {each: each for each in queries}, judgements
     )
-    result = measure_run(memory_run(embedder, data), judgements)
+    result = mean_scores(measure_queries(rank_in_memory(embedder, data), judgements))
     assert result["ndcg@10"] / 100 == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
     assert result["mrr@10"] / 100 == pytest.approx(expected["cosine_mrr@10"], abs=1e-4)
     assert result["map@100"] / 100 == pytest.approx(expected["cosine_map@100"], abs=1e-4)
     assert result["recall@100"] / 100 == pytest.approx(expected["cosine_recall@100"], abs=1e-4)
+
+
+def test_equal_cosines_rank_by_document_id_from_the_end() -> None:
+    embedder = FixedEmbedder({"x": [1, 0], "y": [0, 1], "z": [2, 0]})
+    data = RetrievalCollection("ties", {"a": "x", "c": "z", "b": "y", "d": "x"}, {"q": "z"}, {"q": {"a": 1}})
+    assert rank_in_memory(embedder, data) == {"q": ["d", "c", "a", "b"]}
 
 
 def test_non_finite_vectors_raise_model_error() -> None:

@@ -11,18 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.task_data import (
-    TASKS,
-    ArgumentPairs,
-    ClassificationData,
-    DuplicatePairs,
-    EvaluationTask,
-    RetrievalCollection,
-    StsPairs,
-    Triplets,
-    sample_rows,
-)
-from es_sbert.evaluation.task_files import read_files, read_folder
+from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
+from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data, task_roles
 
 
 def write(path: Path, *rows: tuple[str, ...]) -> Path:
@@ -36,91 +26,56 @@ def write(path: Path, *rows: tuple[str, ...]) -> Path:
 STS = ("sentence1", "sentence2", "score")
 
 
+def gold(data: TaskTexts) -> list[float]:
+    assert data.gold is not None
+    found: list[float] = data.gold.tolist()
+    return found
+
+
 def test_sts_reads_dev_and_test_but_not_train(tmp_path: Path) -> None:
     for name in ("b-test", "a-dev", "a-train"):
         write(tmp_path / f"sts/{name}.tsv.gz", STS, ("x", "y", "2.5"), ("v", "w", "0"))
-    found = read_folder(EvaluationTask.STS, tmp_path)
+    found = read_task_data(EvaluationTask.STS, tmp_path)
     assert [each.name for each in found] == ["a-dev", "b-test"]
-    assert isinstance(found[0], StsPairs)
-    assert (found[0].first, found[0].second, found[0].scores.tolist()) == (["x", "v"], ["y", "w"], [2.5, 0.0])
+    assert isinstance(found[0], TaskTexts)
+    assert found[0].columns == (["x", "v"], ["y", "w"])
+    assert gold(found[0]) == [2.5, 0.0]
     assert found[0].subsets is None
 
 
 def test_task_folder_can_be_given_directly(tmp_path: Path) -> None:
     write(tmp_path / "a-test.tsv", STS, ("x", "y", "1"))
     (tmp_path / ".hidden-test.tsv").write_text("broken")
-    assert [each.name for each in read_folder(EvaluationTask.STS, tmp_path)] == ["a-test"]
+    assert [each.name for each in read_task_data(EvaluationTask.STS, tmp_path)] == ["a-test"]
 
 
 def test_sts_subsets_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "y.tsv", ("subset", *STS), ("one", "x", "y", "1"), ("two", "v", "w", "2"))
-    (found,) = read_files(EvaluationTask.STS, [path])
-    assert isinstance(found, StsPairs)
+    (found,) = read_task_data(EvaluationTask.STS, None, [path])
+    assert isinstance(found, TaskTexts)
     assert found.subsets == ["one", "two"]
 
 
 def test_jsonl_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"sentence1": "x", "sentence2": "y", "score": 3}\n')
-    (found,) = read_files(EvaluationTask.STS, [path])
-    assert isinstance(found, StsPairs)
-    assert found.scores.tolist() == [3.0]
+    (found,) = read_task_data(EvaluationTask.STS, None, [path])
+    assert isinstance(found, TaskTexts)
+    assert gold(found) == [3.0]
 
 
 def test_triplets_are_read(tmp_path: Path) -> None:
     write(tmp_path / "triplets/w-dev.tsv", ("section", "anchor", "positive", "negative"), ("s", "a", "p", "n"))
-    assert read_folder(EvaluationTask.TRIPLET, tmp_path) == [Triplets("w-dev", ["a"], ["p"], ["n"])]
-
-
-def test_argument_pairs_are_read(tmp_path: Path) -> None:
-    write(tmp_path / "argument/ukp.tsv", ("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "HS"))
-    assert read_folder(EvaluationTask.ARGUMENT, tmp_path) == [ArgumentPairs("ukp", ["x"], ["y"], ["HS"], ["t"])]
+    assert read_task_data(EvaluationTask.TRIPLET, tmp_path) == [TaskTexts("w-dev", (["a"], ["p"], ["n"]))]
 
 
 def test_duplicates_are_read(tmp_path: Path) -> None:
     columns = ("question1", "question2", "is_duplicate")
     write(tmp_path / "duplicates/q-train.tsv", columns, ("x", "y", "1"))
     write(tmp_path / "duplicates/q-test.tsv", columns, ("x", "y", "1"), ("v", "w", "0"))
-    (found,) = read_folder(EvaluationTask.DUPLICATES, tmp_path)
-    assert isinstance(found, DuplicatePairs)
-    assert (found.name, found.first, found.labels.tolist()) == ("q-test", ["x", "v"], [1, 0])
-
-
-def test_transfer_groups_splits(tmp_path: Path) -> None:
-    folder = tmp_path / "transfer"
-    write(folder / "MR.tsv", ("text", "label"), ("good", "1"))
-    for split in ("train", "dev", "test"):
-        write(folder / f"SST2-{split}.tsv", ("text", "label"), (split, "0"))
-    for split in ("train", "test"):
-        write(folder / f"MRPC-{split}.tsv", ("label", "sentence1", "sentence2"), ("1", "x", split))
-    found = {each.name: each for each in read_folder(EvaluationTask.TRANSFER, tmp_path)}
-    assert set(found) == {"MR", "MRPC", "SST2"}
-    alone, pairs, given = found["MR"], found["MRPC"], found["SST2"]
-    assert isinstance(alone, ClassificationData)
-    assert isinstance(pairs, ClassificationData)
-    assert isinstance(given, ClassificationData)
-    assert (alone.train.texts, alone.train.classes, alone.dev, alone.test) == ((["good"],), ["1"], None, None)
-    assert pairs.train.texts == (["x"], ["train"])
-    assert pairs.dev is None
-    assert pairs.test is not None
-    assert pairs.test.texts == (["x"], ["test"])
-    assert given.dev is not None
-    assert given.dev.texts == (["dev"],)
-
-
-@pytest.mark.parametrize("splits", [["test"], ["train"], ["train", "dev"], ["", "test"]])
-def test_transfer_with_a_missing_split_is_rejected(splits: list[str], tmp_path: Path) -> None:
-    files = [
-        write(tmp_path / f"{'-'.join(['X', split]).rstrip('-')}.tsv", ("text", "label"), ("t", "0")) for split in splits
-    ]
-    with pytest.raises(UsageError, match="X has the files"):
-        read_files(EvaluationTask.TRANSFER, files)
-
-
-def test_transfer_with_a_duplicate_split_is_rejected(tmp_path: Path) -> None:
-    files = [write(tmp_path / name, ("text", "label"), ("t", "0")) for name in ("X-train.tsv", "X-train.csv.tsv")]
-    with pytest.raises(UsageError, match="are the same split of X"):
-        read_files(EvaluationTask.TRANSFER, files)
+    (found,) = read_task_data(EvaluationTask.DUPLICATES, tmp_path)
+    assert isinstance(found, TaskTexts)
+    assert (found.name, found.columns[0], gold(found)) == ("q-test", ["x", "v"], [1, 0])
 
 
 def write_collection(
@@ -147,7 +102,7 @@ def write_collection(
 
 def test_read_collection(tmp_path: Path) -> None:
     write_collection(tmp_path / "retrieval/small", judgements="1\td1\t2\n1\td9\t1\n2\td2\t1\n")
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
     assert isinstance(found, RetrievalCollection)
     assert found.name == "small"
     assert found.documents == {
@@ -163,14 +118,14 @@ def test_read_collection(tmp_path: Path) -> None:
 
 
 def test_queries_without_relevant_documents_are_skipped(tmp_path: Path) -> None:
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small"))
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small"))
     assert isinstance(found, RetrievalCollection)
     assert list(found.queries) == ["1"]
 
 
 def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     corpus = [{"_id": "d1", "title": " ", "text": ""}, {"_id": "d2", "text": "Dogs bark."}, {"_id": "d3", "text": None}]
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
     assert isinstance(found, RetrievalCollection)
     assert found.documents == {"d2": "Dogs bark."}
     assert found.empty == ("d1", "d3")
@@ -195,7 +150,7 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
 def test_broken_collections_are_rejected(options: dict[str, object], message: str, tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small", **options)  # type: ignore[arg-type]
     with pytest.raises(SourceError) as caught:
-        read_folder(EvaluationTask.RETRIEVAL, folder)
+        read_task_data(EvaluationTask.RETRIEVAL, folder)
     assert message in caught.value.message
 
 
@@ -204,7 +159,7 @@ def test_collection_with_a_missing_file_is_rejected(name: str, tmp_path: Path) -
     folder = write_collection(tmp_path / "small")
     (folder / name).unlink()
     with pytest.raises(SourceError, match=f"has no {name}"):
-        read_folder(EvaluationTask.RETRIEVAL, folder)
+        read_task_data(EvaluationTask.RETRIEVAL, folder)
 
 
 def _write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
@@ -219,13 +174,13 @@ def test_read_parquet_collection_of_the_hub(tmp_path: Path) -> None:
         _write_parquet(folder / name, {"_id": ids, "text": [f"text of {id}" for id in ids]})
     _write_parquet(folder / "queries/train-00000-of-00001.parquet", {"_id": ["q"], "text": ["what?"]})
     _write_parquet(folder / "qrels/train-00000-of-00001.parquet", {"query-id": ["q"], "corpus-id": ["d3"]})
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
     assert isinstance(found, RetrievalCollection)
     assert (found.name, list(found.documents)) == ("NanoFiQA", ["d1", "d2", "d3"])
     assert found.judgements == {"q": {"d3": 1}}, "without a score, a judged document is relevant"
     _write_parquet(folder / "corpus/train-00001-of-00002.parquet", {"_id": ["d2"], "text": ["again"]})
     with pytest.raises(SourceError, match="row 1: _id 'd2' is already in row 2 of .*train-00000-of-00002.parquet"):
-        read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+        read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
 
 
 def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
@@ -234,34 +189,34 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
         _write_parquet(tmp_path / "corpus" / tail, {"_id": ["d"], "text": [name]})
         _write_parquet(tmp_path / "queries" / tail, {"_id": ["q"], "text": ["what?"]})
         _write_parquet(tmp_path / "qrels" / tail, {"query-id": ["q"], "corpus-id": ["d"], "score": [2]})
-    found = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+    found = read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
     assert [(each.name, each.documents) for each in found if isinstance(each, RetrievalCollection)] == [
         ("NanoArguAna", {"d": "NanoArguAna"}),
         ("NanoNQ", {"d": "NanoNQ"}),
     ]
     (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
     with pytest.raises(SourceError, match="qrels has no file for NanoNQ"):
-        read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+        read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
 
 
 def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small")
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n1\td2\t1\n")
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, folder)
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, folder)
     assert isinstance(found, RetrievalCollection)
     assert found.judgements == {"1": {"d1": 2, "d9": 1}}
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
     with pytest.raises(SourceError, match="must hold only one of these: qrels/dev.tsv, qrels/train.tsv"):
-        read_folder(EvaluationTask.RETRIEVAL, folder)
+        read_task_data(EvaluationTask.RETRIEVAL, folder)
     (folder / "qrels/dev.tsv").unlink()
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, folder)
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, folder)
     assert isinstance(found, RetrievalCollection)
     assert found.judgements == {"1": {"d2": 1}}
 
 
 def test_retrieval_requires_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs documents, queries and judgements"):
-        read_files(EvaluationTask.RETRIEVAL, [tmp_path / "corpus.jsonl"])
+        read_task_data(EvaluationTask.RETRIEVAL, None, [tmp_path / "corpus.jsonl"])
 
 
 @pytest.mark.parametrize(
@@ -277,23 +232,17 @@ def test_retrieval_requires_a_folder(tmp_path: Path) -> None:
         (EvaluationTask.STS, [STS], "has no rows"),
         (EvaluationTask.TRIPLET, [("anchor", "positive"), ("x", "y")], "no column negative"),
         (
-            EvaluationTask.ARGUMENT,
-            [("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "??")],
-            "line 2: label is '",
-        ),
-        (
             EvaluationTask.DUPLICATES,
             [("question1", "question2", "is_duplicate"), ("x", "y", "2")],
             "line 2: is_duplicate is '2'",
         ),
-        (EvaluationTask.TRANSFER, [("text", "label"), ("x", "1"), ("y", "")], "line 3: label is empty"),
     ],
 )
 def test_broken_files_are_rejected(
     task: EvaluationTask, rows: list[tuple[str, ...]], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceError) as caught:
-        read_files(task, [write(tmp_path / "broken.tsv", *rows)])
+        read_task_data(task, None, [write(tmp_path / "broken.tsv", *rows)])
     assert "broken.tsv" in caught.value.message
     assert message in caught.value.message
 
@@ -301,24 +250,24 @@ def test_broken_files_are_rejected(
 @pytest.mark.parametrize("task", EvaluationTask)
 def test_folder_without_task_data_is_rejected(task: EvaluationTask, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"no data for the task {task}"):
-        read_folder(task, tmp_path)
+        read_task_data(task, tmp_path)
 
 
 def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no folder"):
-        read_folder(EvaluationTask.STS, tmp_path / "nowhere")
+        read_task_data(EvaluationTask.STS, tmp_path / "nowhere")
 
 
 def test_limit_samples_the_whole_file(tmp_path: Path) -> None:
     rows = [(f"x{number}", "y", str(number)) for number in range(100)]
     path = write(tmp_path / "a.tsv", STS, *rows)
-    (found,), (again,) = (read_files(EvaluationTask.STS, [path], limit=20) for _ in range(2))
-    assert isinstance(found, StsPairs)
-    assert isinstance(again, StsPairs)
-    assert found.first == again.first
-    assert found.first == [f"x{number:.0f}" for number in found.scores]
-    assert sorted(found.scores) == list(found.scores)
-    assert found.scores.max() > 50
+    (found,), (again,) = (read_task_data(EvaluationTask.STS, None, [path], limit=20) for _ in range(2))
+    assert isinstance(found, TaskTexts)
+    assert isinstance(again, TaskTexts)
+    assert found.columns == again.columns
+    assert found.columns[0] == [f"x{number:.0f}" for number in gold(found)]
+    assert sorted(gold(found)) == gold(found)
+    assert max(gold(found)) > 50
 
 
 def test_sample_rows() -> None:
@@ -330,7 +279,7 @@ def test_sample_rows() -> None:
 
 def test_limit_samples_queries_and_keeps_all_documents(tmp_path: Path) -> None:
     write_collection(tmp_path, judgements="1\td1\t1\n2\td2\t1\n3\td2\t1\n")
-    (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path, limit=2)
+    (found,) = read_task_data(EvaluationTask.RETRIEVAL, tmp_path, limit=2)
     assert isinstance(found, RetrievalCollection)
     assert len(found.queries) == len(found.judgements) == 2
     assert len(found.documents) == 4
@@ -339,28 +288,28 @@ def test_limit_samples_queries_and_keeps_all_documents(tmp_path: Path) -> None:
 def test_renamed_columns_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "similarity", "genre"), ("x", "y", "0.5", "news"))
     columns = {"sentence1": "a", "sentence2": "b", "score": "similarity", "subset": "genre"}
-    (found,) = read_files(EvaluationTask.STS, [path], columns=columns)
-    assert isinstance(found, StsPairs)
-    assert (found.first, found.second, found.scores.tolist(), found.subsets) == (["x"], ["y"], [0.5], ["news"])
+    (found,) = read_task_data(EvaluationTask.STS, None, [path], columns=columns)
+    assert isinstance(found, TaskTexts)
+    assert (found.columns, gold(found), found.subsets) == ((["x"], ["y"]), [0.5], ["news"])
 
 
 def test_missing_optional_column_is_rejected_if_named(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", STS, ("x", "y", "0.5"))
     with pytest.raises(SourceError, match="has no column gnere"):
-        read_files(EvaluationTask.STS, [path], columns={"subset": "gnere"})
+        read_task_data(EvaluationTask.STS, None, [path], columns={"subset": "gnere"})
 
 
 def test_every_task_column_can_be_renamed(tmp_path: Path) -> None:
-    values = {"label": "SS", "score": "1", "is_duplicate": "1"}
-    for task, info in TASKS.items():
-        if not info.roles:
+    values = {"score": "1", "is_duplicate": "1"}
+    for task in EvaluationTask:
+        wanted = task_roles(task)
+        if not wanted:
             continue
-        wanted = [role for role in info.roles if task is not EvaluationTask.TRANSFER or role != "text"]
         row = tuple(values.get(role, role) for role in wanted)
         path = write(tmp_path / f"{task}.tsv", tuple(f"my {role}" for role in wanted), row)
         plain = write(tmp_path / f"plain/{task}.tsv", tuple(wanted), row)
-        (found,) = read_files(task, [path], columns={role: f"my {role}" for role in wanted})
-        (expected,) = read_files(task, [plain])
+        (found,) = read_task_data(task, None, [path], columns={role: f"my {role}" for role in wanted})
+        (expected,) = read_task_data(task, None, [plain])
         assert str(found) == str(expected)
 
 
@@ -371,4 +320,4 @@ def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
         match=r"no column sentence1, sentence2\n  Set the column to read as sentence1: "
         r'`columns=\{"sentence1": "COLUMN"\}`, one of a, b, score\.',
     ):
-        read_files(EvaluationTask.STS, [path])
+        read_task_data(EvaluationTask.STS, None, [path])

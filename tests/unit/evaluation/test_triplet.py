@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sentence_transformers.sentence_transformer.evaluation import TripletEvaluator
 
-from es_sbert.errors import ModelError, SourceError
+from es_sbert.errors import ModelError
 from es_sbert.evaluation.pair_metrics import Similarity, triplet_accuracy
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
@@ -37,12 +37,6 @@ def test_equals_sentence_transformers() -> None:
     assert {f"{name}_accuracy": value / 100 for name, value in result.items()} == {
         f"{name}_accuracy": pytest.approx(expected[f"{name}_accuracy"], abs=1e-4) for name in names
     }
-
-
-def test_no_triplets_is_rejected() -> None:
-    none = np.empty((0, 2), dtype=np.float32)
-    with pytest.raises(SourceError, match="no triplets"):
-        triplet_accuracy(none, none, none)
 
 
 def test_non_finite_vectors_raise_model_error() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
-from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.bi_encoder_task import TokenColumn
 from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history, plot_metrics
@@ -18,7 +17,7 @@ from es_sbert.training.objective_settings import RegressionSpec, TripletDistance
 from es_sbert.training.run_folder import last_complete_checkpoint, mark_checkpoint_complete, remove_checkpoints
 from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
 from es_sbert.training.training_examples import DevData
-from es_sbert.training.training_run import TrainingResult
+from es_sbert.training.training_run import FinalScores, TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval
 
 

@@ -1,4 +1,4 @@
-"""Supervised evaluation on frozen sentence vectors: SentEval and argument similarity.
+"""Tasks of the Sentence-BERT paper that train on frozen sentence vectors: SentEval and argument similarity.
 
 SentEval (Conneau and Kiela 2018, arXiv 1803.05449; Reimers and Gurevych 2019, section 5) fits a logistic regression on
 the vectors of one text, or on (|u − v|, u ∗ v) of a pair. Its L2 penalty is chosen without the test examples:
@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
 from sklearn.model_selection import (
     BaseCrossValidator,
     GridSearchCV,
@@ -40,9 +40,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
-from es_sbert.errors import SourceError
-from es_sbert.evaluation.evaluated_models import check_finite
-from es_sbert.evaluation.pair_metrics import Correlation, correlate
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, check_finite
+from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
+from es_sbert.evaluation.pair_metrics import Correlation, Similarity, correlate, paired_similarity
+from es_sbert.evaluation.task_runner import embed_columns
+from es_sbert.io.tables import MissingColumns, Table, read_table
 
 FOLDS = 10
 # Inverse penalties for vectors of mean length 1; SentEval's grid covers about the same range for vectors of length 10.
@@ -74,12 +77,10 @@ class SentEvalResult:
 
     Attributes:
         accuracy: Accuracy × 100; with several folds, the mean over the folds.
-        f1: F1 × 100 of the class `1` if the classes are 0 and 1; otherwise None.
         dev_accuracy: Accuracy × 100 for which the penalty was chosen.
     """
 
     accuracy: float
-    f1: float | None
     dev_accuracy: float
 
 
@@ -100,10 +101,8 @@ def evaluate_in_folds(examples: LabeledFeatures, *, folds: int = FOLDS) -> SentE
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     for train, test in splits.split(examples.features, examples.classes):
         results.append(evaluate_split(examples.at(train), examples.at(test), folds=folds))
-    f1 = [result.f1 for result in results if result.f1 is not None]
     return SentEvalResult(
         accuracy=float(np.mean([result.accuracy for result in results])),
-        f1=float(np.mean(f1)) if len(f1) == len(results) else None,
         dev_accuracy=float(np.mean([result.dev_accuracy for result in results])),
     )
 
@@ -142,10 +141,8 @@ def evaluate_split(
     search.fit(choosing.features, choosing.classes)
     classifier = _classifier(**search.best_params_).fit(learned.features, learned.classes)
     predicted = classifier.predict(test.features * scale)  # (test examples,)
-    binary = set(train.classes.tolist()) == {"0", "1"}
     return SentEvalResult(
         accuracy=100 * float(np.mean(predicted == test.classes)),
-        f1=100 * float(f1_score(test.classes, predicted, pos_label="1", zero_division=0.0)) if binary else None,
         dev_accuracy=100 * float(search.best_score_),
     )
 
@@ -285,3 +282,136 @@ def svr_scores(
     model = make_pipeline(StandardScaler(), SVR())
     scores: NDArray[np.float64] = cross_val_predict(model, features, gold, cv=splits)
     return scores
+
+
+TASKS = ("argument", "transfer")
+_SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class ArgumentPairs:
+    """Pairs of arguments of one topic, from a file with the columns topic, sentence_1, sentence_2 and label.
+
+    Attributes:
+        labels: NS, DTORCD, SS or HS, one per pair.
+        topics: Topics, one per pair.
+    """
+
+    name: str
+    first: list[str]
+    second: list[str]
+    labels: list[str]
+    topics: list[str]
+
+
+def read_arguments(path: Path) -> ArgumentPairs:
+    """Read a corpus of arguments.
+
+    Raises:
+        SourceError: the file is invalid; the message names the lines.
+    """
+    columns = ("sentence_1", "sentence_2", "label", "topic")
+    table = read_table(path, list(columns))
+    return ArgumentPairs(path.name.partition(".")[0], *map(table.texts, columns))
+
+
+@dataclass(frozen=True)
+class LabeledTexts:
+    """Texts, or pairs of texts, with classes.
+
+    Attributes:
+        texts: One list of texts, or two for pairs.
+        classes: Classes, one per example.
+    """
+
+    texts: tuple[list[str], ...]
+    classes: list[str]
+
+
+def read_labeled_texts(path: Path) -> LabeledTexts:
+    """Read examples: the columns text and label, or for pairs sentence1, sentence2 and label.
+
+    Raises:
+        SourceError: the file is invalid; the message names the lines.
+    """
+    columns: tuple[str, ...] = ("sentence1", "sentence2")
+    try:
+        table: Table = read_table(path, [*columns, "label"])
+    except MissingColumns:
+        columns = ("text",)
+        table = read_table(path, [*columns, "label"])
+    return LabeledTexts(tuple(map(table.texts, columns)), list(map(str, table.columns["label"])))
+
+
+def evaluate(model: SentenceEmbedder | PairScorer, task: str, folder: Path) -> EvaluationReport:
+    """Evaluate a model on one of `TASKS`.
+
+    Args:
+        model: The model.
+        task: The task; its files are in the folder of this name in `folder`. `transfer` has one file per data set, or
+            the splits `NAME-train`, `NAME-test` and perhaps `NAME-dev`.
+        folder: Folder of all tasks.
+
+    Raises:
+        UsageError: `transfer` needs sentence vectors, but the model only scores pairs.
+        SourceError: a file is missing or invalid.
+    """
+    files = sorted(path for path in (folder / task).iterdir() if not path.name.startswith("."))
+    rows: list[ReportRow] = []
+    if task == "argument":
+        for path in files:
+            rows += _evaluate_arguments(model, read_arguments(path))
+    elif not isinstance(model, SentenceEmbedder):
+        raise UsageError(f"transfer needs sentence vectors, but {model.name} only scores pairs", "Use another model.")
+    else:
+        groups: dict[str, dict[str, Path]] = {}
+        for path in files:
+            name, _, split = path.name.partition(".")[0].rpartition("-")
+            name, split = (name, split) if split in _SPLITS else (path.name.partition(".")[0], "")
+            groups.setdefault(name, {})[split] = path
+        for name, splits in groups.items():
+            rows.append(
+                _evaluate_senteval(model, name, {key: read_labeled_texts(path) for key, path in splits.items()})
+            )
+    return EvaluationReport(task, model.name, tuple(rows))
+
+
+def _evaluate_arguments(model: SentenceEmbedder | PairScorer, data: ArgumentPairs) -> list[ReportRow]:
+    """Evaluate similarity without training; for sentence vectors also a regression, in folds and across topics."""
+    gold = grades(data.labels)  # (pairs,)
+
+    def row(part: str, correlation: Correlation) -> ReportRow:
+        return ReportRow(data.name, part, len(gold), "pairs", asdict(correlation))
+
+    if not isinstance(model, SentenceEmbedder):
+        return [row("no training", correlate(model.score(data.first, data.second), gold))]
+    first, second = embed_columns(model, data.first, data.second)
+    features = pair_features(first, second)
+
+    def learned(splits: list[FoldSplit]) -> Correlation:
+        return fold_correlations(splits, svr_scores(features, gold, splits), gold).mean
+
+    in_folds, across_topics = learned(random_splits(data.labels)), learned(topic_splits(data.topics))
+    return [
+        row("no training", correlate(paired_similarity(Similarity.COSINE, first, second), gold)),
+        row(f"SVR on the vectors, {ARGUMENT_FOLDS} folds", in_folds),
+        row(f"SVR on the vectors, across topics in {TOPIC_FOLDS} folds", across_topics),
+    ]
+
+
+def _evaluate_senteval(model: SentenceEmbedder, name: str, splits: dict[str, LabeledTexts]) -> ReportRow:
+    """Evaluate one data set: split → its examples; `""` if there are no splits."""
+
+    def labeled(split: str) -> LabeledFeatures:
+        vectors = embed_columns(model, *splits[split].texts)
+        features = vectors[0] if len(vectors) == 1 else pair_features(*vectors)
+        return LabeledFeatures(features, np.array(splits[split].classes))
+
+    if "" in splits:
+        train = labeled("")
+        result, part, size = evaluate_in_folds(train), f"{FOLDS} folds", len(train.classes)
+    else:
+        test, dev = labeled("test"), labeled("dev") if "dev" in splits else None
+        result, part, size = evaluate_split(labeled("train"), test, dev), "test", len(test.classes)
+    figures = {"accuracy": result.accuracy, "dev_accuracy": result.dev_accuracy}
+    return ReportRow(name, part, size, "examples", figures)

@@ -1,0 +1,41 @@
+"""The model card of a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from huggingface_hub import ModelCard
+
+from es_sbert.training.model_card import model_card
+
+RECORD = {
+    "recipe": {"name": "tuned", "description": "A model for tests.", "seed": 7, "stages": [{"epochs": 4}]},
+    "data": {"sts/train.tsv": "ab" * 32},
+    "test": {"name": "test accuracy × 100", "start": 80.0, "trained": 85.5},
+    "stages": [{"name": "stage", "examples": 5749, "steps": 1440, "start_dev": 80.5, "best_dev": 88.1234,
+                "best_step": 1080, "seconds": 1.0, "examples_per_second": 2.0, "course": []},
+               {"name": "second", "examples": 10, "steps": 2, "start_dev": None, "best_dev": None, "best_step": None}],
+    "versions": {"torch": "2.9"},
+}  # fmt: skip
+
+
+def test_card_describes_the_training() -> None:
+    _, front, body = model_card("tuned", RECORD).split("---\n", 2)
+    settings = yaml.safe_load(front)
+    assert settings["library_name"] == "sentence-transformers"
+    assert settings["pipeline_tag"] == "sentence-similarity"
+    assert "# tuned\n\nA model for tests.\n" in body
+    recipe = body.split("```yaml\n")[1].split("```")[0]
+    assert yaml.safe_load(recipe) == RECORD["recipe"]
+    assert "| stage | 5,749 | 1,440 | 80.50 | 88.12 | 1,080 |" in body
+    assert "| second | 10 | 2 | – | – | – |" in body
+    assert "test accuracy × 100: 80.00 before the training, 85.50 after it." in body
+    assert f"| sts/train.tsv | `{'ab' * 32}` |" in body
+    assert body.endswith("Trained with torch 2.9.\n")
+    assert "\n\n\n" not in body
+
+
+def test_card_is_readable_by_huggingface_hub(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(model_card("tuned", RECORD | {"test": None}))
+    assert ModelCard.load(tmp_path / "README.md").data.library_name == "sentence-transformers"
