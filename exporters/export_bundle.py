@@ -70,7 +70,7 @@ from es_sbert.exporters.transformer_weights import (
     read_static_weights,
     read_transformer_weights,
 )
-from es_sbert.filesystem import staged_folder
+from es_sbert.filesystem import is_vacant, staged_folder
 from es_sbert.installation import install_extra_command
 from es_sbert.messages import setting_text
 from es_sbert.runtime.batching import ModelInputs
@@ -80,25 +80,6 @@ from es_sbert.runtime.onnx_runtime import onnxruntime
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
 _MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
-
-
-def is_previous_export(output: Path, manifest: str) -> bool:
-    """Whether the folder holds an earlier export, recognized by its manifest; False if it is new or empty.
-
-    Raises:
-        UsageError: the path is a file, or a folder with other content.
-    """
-    if not output.exists():
-        return False
-    if not output.is_dir():
-        raise UsageError(f"{output} is a file", "Use a folder that does not exist yet.")
-    if (output / manifest).is_file():
-        return True
-    if any(output.iterdir()):
-        raise UsageError(
-            f"{output} is neither empty nor an es-sbert bundle", "Use a folder that is empty or does not exist yet."
-        )
-    return False
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -486,7 +467,14 @@ def _previous_manifest(
         BundleInvalid: the folder holds a bundle that was edited by hand.
     """
     kind = EncoderManifest if isinstance(model, SentenceModel) else RerankerManifest
-    if not is_previous_export(output, kind.FILE_NAME):
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file", "Use a folder that does not exist yet.")
+    if not (output / kind.FILE_NAME).is_file():
+        if not is_vacant(output):
+            raise UsageError(
+                f"{output} is neither empty nor an es-sbert bundle",
+                "Use a folder that is empty or does not exist yet.",
+            )
         return None
     manifest = _open_bundle(model, output).manifest
     if manifest.fingerprint != model.fingerprint:

@@ -19,7 +19,7 @@ from es_sbert.bundle.bundle import (
     RerankerVariant,
     ScoreParityReport,
 )
-from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
@@ -64,12 +64,6 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         "[default: those for CPUs that run on this machine]",
     ),
     click.option(
-        "--target",
-        type=click.Choice(["bundle", "opensearch-ml"]),
-        default="bundle",
-        help="opensearch-ml: a zip for OpenSearch's ml-commons, and the request that registers it.",
-    ),
-    click.option(
         "--ignore-setting",
         "ignore_settings",
         multiple=True,
@@ -83,14 +77,10 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         metavar="FILE",
         help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
     ),
-    click.option(
-        "--json", "as_json", is_flag=True, help="Print the bundle's manifest, or the request, as JSON on stdout."
-    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout."),
     log_format_option,
 )
-def export(
-    model: str, output: Path, variants: list[Variant] | None, target: str, as_json: bool, **options: Any
-) -> None:
+def export(model: str, output: Path, variants: list[Variant] | None, as_json: bool, **options: Any) -> None:
     """Export MODEL to a checked ONNX bundle.
 
     MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is built
@@ -111,17 +101,10 @@ def export(
       es-sbert export my-bundle -o my-bundle --precision fp16
       es-sbert export ./my-model -o my-bundle --sts stsb-test.tsv.gz --json
       es-sbert export ./my-cross-encoder -o my-reranker --precision fp32,int8,fp16
-      es-sbert export ./my-model -o for-opensearch --target opensearch-ml
     """
     # Imported here: `es-sbert export --help` should not load onnx.
     from es_sbert.bundle.local_registry import try_register_model
 
-    if target == "opensearch-ml":
-        if variants is not None or options["force"] or options["sts"] is not None or options["ignore_settings"]:
-            raise _opensearch_ml_refusal()
-        request = _export_opensearch_ml(model, output)
-        click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
-        return
     export_options = {
         "force": options["force"],
         "sts_file": options["sts"],
@@ -130,31 +113,10 @@ def export(
     manifest = exporters.export(model, output, variants, report=log_message, **export_options)
     try_register_model(output, manifest.fingerprint)
     if isinstance(manifest, EncoderManifest):
-        _warn_of_prompts(read_sentence_model(output, manifest.name))
+        warning = prompt_warning(read_sentence_model(output, manifest.name))
+        if warning is not None:
+            log_message(f"Warning: {warning}")
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
-
-
-def _opensearch_ml_refusal() -> UsageError:
-    remedy = "Leave out --precision, --force, --ignore-setting and --sts, and use a sentence encoder."
-    return UsageError("--target opensearch-ml supports only a sentence encoder, as one graph in fp32", remedy)
-
-
-def _export_opensearch_ml(model: str, output: Path) -> Path:
-    from es_sbert.bundle.cross_encoder_model import is_cross_encoder
-    from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.exporters.opensearch_ml import export_opensearch_ml
-
-    folder = resolve_model(model)
-    if is_cross_encoder(folder):
-        raise _opensearch_ml_refusal()
-    sentence_model = read_sentence_model(folder, model)
-    _warn_of_prompts(sentence_model)
-    return export_opensearch_ml(sentence_model, output, reference="auto", on_progress=log_message)
-
-
-def _warn_of_prompts(model: SentenceModel) -> None:
-    if (warning := prompt_warning(model)) is not None:
-        log_message(f"Warning: {warning}")
 
 
 def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:

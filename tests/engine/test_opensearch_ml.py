@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,11 @@ import httpx
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.gateway.settings import ModelSettings
 from tests.docs_requests import shown_requests
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
-from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.long
 
@@ -123,34 +118,3 @@ def test_semantic_field_uses_gateway_and_takes_another_model_silently(
     assert send("PUT", f"/{index}/_mapping", {"properties": {"text": field(second)}}) == {"acknowledged": True}
     stored = ml.get(f"/{index}/_doc/0").json()["_source"]["text_semantic_info"]
     assert stored["model"]["id"] == first
-
-
-def test_model_package_is_registered(ml: httpx.Client) -> None:
-    """Deploying it needs libtorch from the network (docs/opensearch-ml.md)."""
-    with tempfile.TemporaryDirectory() as place:
-        Path(place).chmod(0o755)  # the server is another user
-        folder = write_tiny_bert(Path(place) / "tiny", prompts={"query": "query : "})
-        model = read_sentence_model(folder, f"test/{Path(place).name}")
-        request = export_opensearch_ml(model, Path(place) / "package")
-        # For the trial only: where this is off, ml-commons takes models of OpenSearch's own list.
-        settings = {
-            "persistent": {
-                "plugins.ml_commons.allow_registering_model_via_url": True,
-                "plugins.ml_commons.only_run_on_ml_node": False,
-            }
-        }
-        ml.put("/_cluster/settings", json=settings).raise_for_status()
-        json_body = {"content-type": "application/json"}
-        begun = ml.post("/_plugins/_ml/models/_register", content=request.read_bytes(), headers=json_body).json()
-        task = ml.get(f"/_plugins/_ml/tasks/{begun['task_id']}").json()
-        end = time.monotonic() + 600
-        while task["state"] in ("CREATED", "RUNNING") and time.monotonic() < end:
-            time.sleep(0.2)
-            task = ml.get(f"/_plugins/_ml/tasks/{begun['task_id']}").json()
-        assert task["state"] == "COMPLETED", task
-        known = ml.get(f"/_plugins/_ml/models/{task['model_id']}").json()
-        assert known["model_state"] == "REGISTERED"
-        assert known["model_format"] == "ONNX"
-        assert known["model_config"]["embedding_dimension"] == 16
-        assert known["model_config"]["pooling_mode"] == "NONE"
-        assert known["model_config"]["query_prefix"] == "query : "

@@ -13,13 +13,11 @@ from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, UnsupportedSetting, UsageError
+from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters import export
 from es_sbert.exporters.numpy_reference import NumpyReference
-from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.runtime.batching import mark_unpooled, token_ids
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from tests.unit.checkpoints import write_checkpoint
@@ -189,96 +187,3 @@ def test_marks_round_trip() -> None:
     assert marked.tolist() == [-1, -2, 5, 7]
     assert token_ids(marked).tolist() == row.tolist()
     assert mark_unpooled(row, 9).tolist() == [-1, -2, -6, -8]
-
-
-def test_prompt_that_is_not_pooled_needs_the_gateway(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", layers=1, prompts=PROMPTS)
-    edit(folder / "1_Pooling/config.json", include_prompt=False)
-    with pytest.raises(UsageError, match="ml-commons does not") as raised:
-        export_opensearch_ml(read_sentence_model(folder), tmp_path / "ml")
-    assert "es-sbert serve" in raised.value.remedy
-
-
-def hidden_state(folder: Path, number: Any) -> Path:
-    text = {"method": "forward", "method_output_name": ["hidden_states", number]}
-    edit(folder / "sentence_bert_config.json", modality_config={"text": text})
-    return folder
-
-
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
-@pytest.mark.parametrize("number", [1, -2, 3, -1])
-def test_hidden_state_of_a_layer_is_pooled(tmp_path: Path, architecture: str, number: int) -> None:
-    folder = write_checkpoint(tmp_path / "model", architecture, layers=3, prompts=PROMPTS)
-    last = read_sentence_model(folder)
-    hidden_state(folder, number)
-    model = read_sentence_model(folder)
-    is_last = number in (3, -1)
-    assert (model.fingerprint == last.fingerprint) is is_last
-    assert model.hidden_state == (None if is_last else number % 4)
-    assert_same(numpy_vectors(model), their_vectors(folder))
-    if number == -2:
-        check(folder, tmp_path / "bundle")
-
-
-def test_fingerprint_is_that_of_a_model_with_fewer_layers(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", layers=3)
-    edit(folder / "config.json", num_hidden_layers=2)
-    fewer = read_sentence_model(folder).fingerprint
-    edit(folder / "config.json", num_hidden_layers=3)
-    assert read_sentence_model(hidden_state(folder, 2)).fingerprint == fewer
-    assert read_sentence_model(hidden_state(folder, -2)).fingerprint == fewer
-
-
-@pytest.mark.parametrize("number", [4, -5, 0, -4, "last", True, None, 1.0])
-def test_hidden_state_that_is_not_there_is_refused(tmp_path: Path, number: Any) -> None:
-    folder = hidden_state(write_checkpoint(tmp_path / "model", layers=3), number)
-    with pytest.raises((BundleInvalid, UnsupportedSetting), match="modality_config"):
-        read_sentence_model(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["xlnet", "modernbert"])
-@pytest.mark.parametrize("number", [0, 1, -2])
-def test_hidden_state_of_a_traced_network(tmp_path: Path, architecture: str, number: int) -> None:
-    folder = write_checkpoint(tmp_path / "model", architecture, prompts=PROMPTS)
-    last = read_sentence_model(folder).fingerprint
-    hidden_state(folder, number)
-    expected = their_vectors(folder)
-    assert read_sentence_model(folder).fingerprint != last
-    assert_same(our_vectors(folder), expected)
-    if number == 0:
-        return  # there is no product to quantize
-    export(folder, tmp_path / "bundle", ["int8"], force=True)
-    assert_same(our_vectors(tmp_path / "bundle", "int8"), expected, 0.95)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["xlnet", "modernbert"])
-def test_prompt_of_a_traced_network_is_left_out(tmp_path: Path, architecture: str) -> None:
-    folder = write_checkpoint(tmp_path / "model", architecture, pooling=ALL_POOLINGS, prompts=PROMPTS)
-    edit(folder / "1_Pooling/config.json", include_prompt=False)
-    edit(folder / "config_sentence_transformers.json", truncate_dim=100)
-    assert_same(our_vectors(folder), their_vectors(folder))
-
-
-def test_prompt_length_is_counted_as_in_sentence_transformers(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", "roberta", layers=1, prompts=PROMPTS)
-    edit(folder / "1_Pooling/config.json", include_prompt=False)
-    tokenizer = SentenceTokenizer(read_sentence_model(folder))
-    network: Any = SentenceTransformer(str(folder), device="cpu")
-    for prompt in (*PROMPTS.values(), "x", "  ", "instruction:\n", "</s>"):
-        assert tokenizer._prompt_length(prompt) == network[0]._get_prompt_length(prompt)
-
-
-@pytest.mark.parametrize("setting", ["include_prompt", "truncate_dim", "hidden_state"])
-def test_these_settings_are_not_trained(tmp_path: Path, setting: str) -> None:
-    folder = write_checkpoint(tmp_path / "model", layers=2)
-    if setting == "include_prompt":
-        edit(folder / "1_Pooling/config.json", include_prompt=False)
-    elif setting == "truncate_dim":
-        edit(folder / "config_sentence_transformers.json", truncate_dim=8)
-    else:
-        hidden_state(folder, 1)
-    with pytest.raises(UnsupportedArchitecture, match="does not train") as raised:
-        open_siamese_encoder(folder)
-    assert ("@8" in raised.value.remedy) is (setting == "truncate_dim")
