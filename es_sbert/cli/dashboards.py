@@ -117,26 +117,20 @@ _kibana_settings = shared.combine_options(
     ),
     click.option("--space", help="Kibana space.  [default: the default space]"),
     click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
-    click.option(
-        "--if-exists",
-        type=click.Choice(["replace", "fail", "copy"]),
-        default="replace",
-        help="Action if objects of an earlier installation exist.",
-    ),
 )
 
 
 @dashboards.command()
 @option_group("Options", _index_options, _kibana_settings)
 @shared.connection_options
-def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
+def install(space: str | None, tenant: str | None, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
 
     The data view hides vectors, and becomes the default one if there is no default. One dashboard shows the load:
     documents by model and by time of embedding, tokens, truncated texts, failures. The other one shows searches:
     rate, latency, queries without a hit. Both dashboards show more if there are reports of loads
     (`es-sbert ingest --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again
-    updates everything, including the fields that OpenSearch Dashboards keeps in a data view.
+    replaces everything, including the fields that OpenSearch Dashboards keeps in a data view.
 
     \b
     Examples:
@@ -147,16 +141,16 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     from es_sbert.errors import require_extra
 
     require_extra("serve", "httpx")
-    from es_sbert.dashboards.import_dashboards import DashboardServer, IfExists, KibanaSettings, kibana_address
-    from es_sbert.dashboards.import_dashboards import import_saved_objects as import_objects
+    from es_sbert.dashboards.import_dashboards import DashboardServer, KibanaSettings, kibana_address
 
     kibana_settings = {
         name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")
     }
     kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **kibana_settings)
-    place = DashboardServer(kibana_address(kibana), space, tenant)
+    address = kibana_address(kibana)
     bundle = _build_objects(options)
-    done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists), default_view=bundle.view)
+    place = DashboardServer(address, bundle.product, space, tenant)
+    done = place.import_objects(bundle.objects, default_view=bundle.view)
     print_message(f"{done.objects} objects are in {bundle.product.label} at {place.url}")
     for note in done.notes:
         print_message(f"{note[0].upper()}{note[1:]}")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from string import Template
-from typing import Any
 
 import orjson
 
@@ -96,12 +95,6 @@ def to_ndjson(objects: Iterable[SavedObject], product: DashboardProduct) -> byte
 def json_string(value: object) -> str:
     """Encode a value as a JSON string: saved objects keep their inner state in this form."""
     return orjson.dumps(value).decode()
-
-
-def read_template(name: str, **values: str) -> Any:
-    """Read the template `templates/NAME.json`, and replace each `$name` in it by its value."""
-    text = (resources.files(__package__) / "templates" / f"{name}.json").read_text(encoding="utf-8")
-    return orjson.loads(Template(text).substitute({key: json_string(value)[1:-1] for key, value in values.items()}))
 
 
 def _search_source(query: str = "", **index: str) -> Json:
@@ -213,60 +206,32 @@ class DashboardPanel:
 
 
 def template_panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[DashboardPanel]:
-    """Read the panels of a template.
+    """Create the panels of the template `templates/NAME_panels.json`.
+
+    They are made of aggregations, which both products support (unlike Lens).
 
     Args:
-        name: Name of the template: the panels are in `NAME_panels.json` in the template folder.
         views: Name of a data view in the template → the view.
         values: Values that replace `$name` in the template.
     """
-    return [
-        DashboardPanel(_visualization(views[panel["view"]], panel), panel.get("width", 24), panel.get("height", 12))
-        for panel in read_template(f"{name}_panels", **values)
-    ]
+    text = (resources.files(__package__) / "templates" / f"{name}_panels.json").read_text(encoding="utf-8")
+    filled = Template(text).substitute({key: json_string(value)[1:-1] for key, value in values.items()})
+    return [_panel(views[panel["view"]], panel) for panel in orjson.loads(filled)]
 
 
-def _visualization(view: SavedObject, panel: Json) -> SavedObject:
-    """Create a visualization from aggregations, which both products support (unlike Lens)."""
-    title, kind = panel["title"], panel["type"]
-    # The first metric gets the id 1, by which `terms` are ordered.
-    placed = [*({"schema": "metric"} | metric for metric in panel["metrics"]), *panel["buckets"]]
-    defaults = read_template("aggregation_params")
-    aggs = [
-        {
-            "id": str(number),
-            "enabled": True,
-            "type": agg["type"],
-            "schema": agg["schema"],
-            "params": defaults.get(agg["type"], {}) | agg["params"],
-        }
-        for number, agg in enumerate(placed, 1)
-    ]
-    state = {"title": title, "type": kind, "params": _visualization_params(panel), "aggs": aggs}
+def _panel(view: SavedObject, panel: Json) -> DashboardPanel:
+    title = panel["state"]["title"]
     attributes = {
         "title": title,
         "description": panel.get("description", ""),
-        "visState": json_string(state),
+        "visState": json_string(panel["state"]),
         "uiStateJSON": "{}",
         "version": 1,
         "kibanaSavedObjectMeta": _search_source(panel.get("query", ""), indexRefName=INDEX_REFERENCE),
     }
     identity = stable_id("visualization", view.id, title)
-    return SavedObject("visualization", identity, attributes, (view.reference(INDEX_REFERENCE),))
-
-
-def _visualization_params(panel: Json) -> Json:
-    kind = panel["type"]
-    mode = "stacked" if kind == "histogram" else "normal"
-    templates = read_template("visualization_params", type=kind, mode=mode, axis=panel.get("axis", ""))
-    params: Json = templates[kind if kind in templates else "xy"]
-    if "seriesParams" in params:
-        [series] = params["seriesParams"]
-        params["seriesParams"] = [
-            series | {"data": {"label": metric["params"]["customLabel"], "id": str(number)}}
-            for number, metric in enumerate(panel["metrics"], 1)
-        ]
-    return params
+    visualization = SavedObject("visualization", identity, attributes, (view.reference(INDEX_REFERENCE),))
+    return DashboardPanel(visualization, panel.get("width", 24), panel.get("height", 12))
 
 
 # Both products divide the width into this many columns.

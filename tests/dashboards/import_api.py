@@ -39,6 +39,7 @@ class ImportApi:
         password: Of the user `user`; None lets everybody in.
         may_import: Whether that user may.
         largest: Bytes of a body.
+        ids_are_taken: Whether another space has objects with these ids.
         spaces: Kibana's, beside the default one.
         base_path: `server.basePath`.
         may_set_default: Whether the user may change settings.
@@ -51,6 +52,7 @@ class ImportApi:
     password: str | None = None
     may_import: bool = True
     largest: int = 1 << 20
+    ids_are_taken: bool = False
     spaces: tuple[str, ...] = ("search",)
     base_path: str = ""
     may_set_default: bool = True
@@ -87,9 +89,6 @@ class ImportApi:
         return 200, {"settings": {"defaultIndex": {"userValue": self.default_view}}}
 
     def import_file(self, room: str, query: dict[str, str], raw: bytes, name: str) -> tuple[int, Json]:
-        overwrite, copies = (query.get(key) == "true" for key in ("overwrite", "createNewCopies"))
-        if overwrite and copies:
-            return _bad("[request query]: cannot use [overwrite] with [createNewCopies]")
         if PurePath(name).suffix.lower() != ".ndjson":
             return _bad(f"Invalid file extension {PurePath(name).suffix}")
         lines = [json.loads(line) for line in raw.decode().split("\n") if line]
@@ -97,19 +96,18 @@ class ImportApi:
         if len(set(keys)) < len(keys):
             return _bad("Non-unique import objects detected")
         store = self.objects.setdefault(room, {})
-        errors = [
-            error for line in lines for error in _errors(self.product, line, set(keys), store, overwrite or copies)
-        ]
+        overwrite = query.get("overwrite") == "true"
+        errors = [error for line in lines for error in _errors(self.product, line, set(keys), store, overwrite)]
         if errors:
             return 200, {"success": False, "successCount": 0, "errors": errors}
-        moved = {key: str(uuid.uuid4()) for key in keys} if copies else {}
+        moved = {key: str(uuid.uuid4()) for key in keys} if self.ids_are_taken else {}
         results = []
         for line in lines:
             key = (line["type"], line["id"])
             store[(key[0], moved.get(key, key[1]))] = line
             results.append(
                 {"type": key[0], "id": key[1], "meta": {"title": line["attributes"]["title"]}}
-                | ({"destinationId": moved[key]} if copies else {})
+                | ({"destinationId": moved[key]} if key in moved else {})
             )
         return 200, {"success": True, "successCount": len(lines), "successResults": results}
 

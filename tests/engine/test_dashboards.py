@@ -334,9 +334,6 @@ def test_export_and_install_commands(shown: Shown, cli: Cli, tmp_path: Any) -> N
         assert timed.code == 2
         assert "has no date field 'title'" in timed.err
         assert f"{shown.index}: load: {url}/app/dashboards#/view/" in done.out
-        refused = cli("dashboards", "install", *shown.options, "--kibana-url", url, "--if-exists", "fail")
-        assert refused.code == 2
-        assert "conflict" in refused.err
     public = cli("dashboards", "install", *shown.options, "--kibana-url", "http://user:word@localhost:1")
     assert public.code == 2
     assert "ES_SBERT_KIBANA_URL" in public.err

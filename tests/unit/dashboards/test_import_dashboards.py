@@ -17,12 +17,12 @@ from es_sbert.dashboards import saved_objects
 from es_sbert.dashboards.build_dashboards import search_dashboard_objects
 from es_sbert.dashboards.import_dashboards import (
     DashboardServer,
-    IfExists,
+    ImportResult,
     KibanaSettings,
-    import_saved_objects,
     kibana_address,
 )
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject
+from es_sbert.engines.address import Address
 from es_sbert.errors import AccessDenied, EngineUnreachable, RequestFailed, UnsupportedEngine, UsageError
 from tests.dashboards import import_api
 from tests.dashboards.import_api import ImportApi, serving
@@ -30,10 +30,21 @@ from tests.dashboards.import_api import ImportApi, serving
 ENGINE = EngineSettings(_env_file=None)  # type: ignore[call-arg]
 
 
-def _place(url: str, *, space: str | None = None, tenant: str | None = None, **given: Any) -> DashboardServer:
-    return DashboardServer(
-        kibana_address(KibanaSettings.with_engine_credentials(ENGINE, url=url, **given)), space, tenant
-    )
+def _address(url: str, engine: EngineSettings = ENGINE, **given: Any) -> Address:
+    return kibana_address(KibanaSettings.with_engine_credentials(engine, url=url, **given))
+
+
+def _install(
+    address: Address | str,
+    product: DashboardProduct,
+    objects: list[SavedObject],
+    *,
+    space: str | None = None,
+    tenant: str | None = None,
+    default_view: SavedObject | None = None,
+) -> ImportResult:
+    place = DashboardServer(_address(address) if isinstance(address, str) else address, product, space, tenant)
+    return place.import_objects(objects, default_view=default_view)
 
 
 def _objects(product: DashboardProduct) -> list[SavedObject]:
@@ -53,75 +64,48 @@ def url(api: ImportApi) -> Iterator[str]:
 
 def test_import_creates_objects_and_reinstall_replaces_them(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
-    first = import_saved_objects(_place(url), api.product, objects)
+    first = _install(url, api.product, objects)
     assert first.objects == len(objects)
     [board] = [saved for saved in objects if saved.type == "dashboard"]
     assert first.dashboards == {"Searches": f"{url}/app/dashboards#/view/{board.id}"}
-    assert import_saved_objects(_place(url), api.product, objects) == first
+    assert _install(url, api.product, objects) == first
     [stored] = api.objects.values()
     assert set(stored) == {(saved.type, saved.id) for saved in objects}
     assert api.requests[:2] == ["GET /api/status", "POST /api/saved_objects/_import?overwrite=true"]
 
 
-def test_if_exists_fail_reports_conflicts(api: ImportApi, url: str) -> None:
-    objects = _objects(api.product)
-    import_saved_objects(_place(url), api.product, objects, IfExists.FAIL)
-    with pytest.raises(RequestFailed, match=f"imported 0 of {len(objects)} objects") as caught:
-        import_saved_objects(_place(url), api.product, objects, IfExists.FAIL)
-    assert "“Searches (es-sbert)”: conflict" in caught.value.message or "“es-sbert-searches-*”" in caught.value.message
-    assert "more" in caught.value.message
-    assert '`if_exists="replace"`' in caught.value.remedy
-
-
-def test_copies_have_new_ids(api: ImportApi, url: str) -> None:
-    objects = _objects(api.product)
-    original = import_saved_objects(_place(url), api.product, objects)
-    copy = import_saved_objects(_place(url), api.product, objects, IfExists.COPY)
-    [stored] = api.objects.values()
-    assert len(stored) == 2 * len(objects)
-    assert copy.dashboards != original.dashboards
-    assert ("dashboard", copy.dashboards["Searches"].rpartition("/")[2]) in stored
-
-
 def test_missing_references_are_reported(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
-    with pytest.raises(RequestFailed, match=f"needs index-pattern {objects[0].id}") as caught:
-        import_saved_objects(_place(url), api.product, objects[1:])
-    assert "missing" in caught.value.remedy
+    with pytest.raises(RequestFailed, match=f"needs index-pattern {objects[0].id}"):
+        _install(url, api.product, objects[1:])
 
 
 def test_import_into_spaces_and_tenants() -> None:
     kibana, other = ImportApi(DashboardProduct.KIBANA), ImportApi(DashboardProduct.DASHBOARDS)
     with serving(kibana) as url:
-        done = import_saved_objects(
-            _place(url, space="search"), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA)
-        )
+        done = _install(url, DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA), space="search")
         assert list(kibana.objects) == ["search"]
         assert "/s/search/app/dashboards#/view/" in done.dashboards["Searches"]
         with pytest.raises(RequestFailed, match="404") as caught:
-            import_saved_objects(
-                _place(url, space="no such/space"), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA)
-            )
+            _install(url, DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA), space="no such/space")
         assert "`space`" in caught.value.remedy
         with pytest.raises(UsageError, match="no tenants"):
-            import_saved_objects(_place(url, tenant="global"), DashboardProduct.KIBANA, [])
+            _install(url, DashboardProduct.KIBANA, [], tenant="global")
     with serving(other) as url:
-        done = import_saved_objects(
-            _place(url, tenant="the team"), DashboardProduct.DASHBOARDS, _objects(DashboardProduct.DASHBOARDS)
-        )
+        done = _install(url, DashboardProduct.DASHBOARDS, _objects(DashboardProduct.DASHBOARDS), tenant="the team")
         assert list(other.objects) == ["the team"]
         assert "/app/dashboards?security_tenant=the%20team#/view/" in done.dashboards["Searches"]
         with pytest.raises(UsageError, match="no spaces"):
-            import_saved_objects(_place(url, space="search"), DashboardProduct.DASHBOARDS, [])
+            _install(url, DashboardProduct.DASHBOARDS, [], space="search")
 
 
 def test_import_under_a_base_path(api: ImportApi) -> None:
     api.base_path = "/kibana"
     with serving(api) as url:
-        done = import_saved_objects(_place(url), api.product, _objects(api.product))
+        done = _install(url, api.product, _objects(api.product))
         assert done.dashboards["Searches"].startswith(f"{url}/app/")
         with pytest.raises(RequestFailed, match="404"):
-            import_saved_objects(_place(url.removesuffix("/kibana")), api.product, _objects(api.product))
+            _install(url.removesuffix("/kibana"), api.product, _objects(api.product))
 
 
 def test_wrong_credentials_raise_access_denied(api: ImportApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,33 +113,33 @@ def test_wrong_credentials_raise_access_denied(api: ImportApi, monkeypatch: pyte
     with serving(api) as url:
         for wrong in ({}, {"username": "user", "password": "wrong"}):
             with pytest.raises(AccessDenied, match="401") as caught:
-                import_saved_objects(_place(url, **wrong), api.product, _objects(api.product))
+                _install(_address(url, **wrong), api.product, _objects(api.product))
             assert "ES_SBERT_KIBANA_PASSWORD" in caught.value.remedy
             assert "wrong" not in str(caught.value)
         monkeypatch.setenv("ES_SBERT_KIBANA_PASSWORD", "secret")
-        import_saved_objects(_place(url, username="user"), api.product, _objects(api.product))
+        _install(_address(url, username="user"), api.product, _objects(api.product))
         monkeypatch.delenv("ES_SBERT_KIBANA_PASSWORD")
         # The engine's own, where there are no others.
         engine = EngineSettings(username="user", password="secret")  # type: ignore[arg-type]
-        place = DashboardServer(kibana_address(KibanaSettings.with_engine_credentials(engine, url=url)))
-        import_saved_objects(place, api.product, _objects(api.product))
+        address = _address(url, engine)
+        _install(address, api.product, _objects(api.product))
         api.may_import = False
         with pytest.raises(AccessDenied, match="Unable to bulk_create") as caught:
-            import_saved_objects(place, api.product, _objects(api.product))
+            _install(address, api.product, _objects(api.product))
         assert "Give the user" in caught.value.remedy
 
 
 def test_payload_too_large_error_has_remedy(api: ImportApi, url: str) -> None:
     api.largest = 100
     with pytest.raises(RequestFailed, match="413.*maximum allowed: 100") as caught:
-        import_saved_objects(_place(url), api.product, _objects(api.product))
+        _install(url, api.product, _objects(api.product))
     assert "maxImportPayloadBytes" in caught.value.remedy
 
 
 def test_wrong_dashboard_product_is_rejected_before_import(api: ImportApi, url: str) -> None:
     [other] = set(DashboardProduct) - {api.product}
     with pytest.raises(UnsupportedEngine, match=f"is {api.product.label}"):
-        import_saved_objects(_place(url), other, _objects(other))
+        _install(url, other, _objects(other))
     assert api.requests == ["GET /api/status"]
 
 
@@ -191,12 +175,12 @@ def test_non_kibana_server_is_rejected(
     monkeypatch.setattr(_Other, "status", status)
     monkeypatch.setattr(import_api, "_Handler", _Other)
     with serving(ImportApi(DashboardProduct.KIBANA)) as url, pytest.raises(kind, match=words):
-        import_saved_objects(_place(url), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA))
+        _install(url, DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA))
 
 
 def test_unreachable_kibana_names_the_url_option(silent_port: int) -> None:
     with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*`kibana_url`"):
-        import_saved_objects(_place(f"http://127.0.0.1:{silent_port}"), DashboardProduct.KIBANA, [])
+        _install(f"http://127.0.0.1:{silent_port}", DashboardProduct.KIBANA, [])
 
 
 def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path) -> None:
@@ -205,12 +189,12 @@ def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path) -> None
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     with serving(api, context) as url:
-        done = import_saved_objects(_place(url, ca_certs=tmp_path / "ca.pem"), api.product, _objects(api.product))
+        done = _install(_address(url, ca_certs=tmp_path / "ca.pem"), api.product, _objects(api.product))
         assert done.objects > 0
         with pytest.raises(EngineUnreachable, match="TLS connection"):
-            import_saved_objects(_place(url), api.product, _objects(api.product))
+            _install(url, api.product, _objects(api.product))
     with pytest.raises(UsageError, match="fingerprint"):
-        _place(url, fingerprint="00" * 32)
+        _address(url, fingerprint="00" * 32)
 
 
 def _view(objects: list[SavedObject]) -> SavedObject:
@@ -220,18 +204,20 @@ def _view(objects: list[SavedObject]) -> SavedObject:
 def test_default_data_view_is_set_if_there_is_none(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
     view = _view(objects)
-    done = import_saved_objects(_place(url), api.product, objects, default_view=view)
+    done = _install(url, api.product, objects, default_view=view)
     assert api.default_view == view.id
     assert done.notes == (f"“{view.title}” is now the default data view",)
     api.default_view = "another"
-    assert import_saved_objects(_place(url), api.product, objects, default_view=view).notes == ()
+    assert _install(url, api.product, objects, default_view=view).notes == ()
     assert api.default_view == "another"
 
 
-def test_default_data_view_is_the_copy(api: ImportApi, url: str) -> None:
+def test_objects_whose_ids_are_taken_in_another_space_have_new_ids(api: ImportApi, url: str) -> None:
+    api.ids_are_taken = True
     objects = _objects(api.product)
-    import_saved_objects(_place(url), api.product, objects, IfExists.COPY, default_view=_view(objects))
+    done = _install(url, api.product, objects, default_view=_view(objects))
     [stored] = api.objects.values()
+    assert ("dashboard", done.dashboards["Searches"].rpartition("/")[2]) in stored
     assert api.default_view != _view(objects).id
     assert ("index-pattern", api.default_view) in stored
 
@@ -239,7 +225,7 @@ def test_default_data_view_is_the_copy(api: ImportApi, url: str) -> None:
 def test_default_data_view_that_cannot_be_set_is_a_note(api: ImportApi, url: str) -> None:
     api.may_set_default = False
     objects = _objects(api.product)
-    done = import_saved_objects(_place(url), api.product, objects, default_view=_view(objects))
+    done = _install(url, api.product, objects, default_view=_view(objects))
     assert done.objects == len(objects)
     [note] = done.notes
     assert "403: Unable to update config" in note
@@ -261,5 +247,5 @@ def test_rejected_objects_are_named(
     for known in versions:
         monkeypatch.setitem(known, "canvas", "8.0.0")
     with pytest.raises(RequestFailed, match=words):
-        import_saved_objects(_place(url), api.product, [replace(_objects(api.product)[0], **change)])
+        _install(url, api.product, [replace(_objects(api.product)[0], **change)])
     assert not any(api.objects.values())
