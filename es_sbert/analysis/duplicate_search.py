@@ -366,7 +366,6 @@ class DuplicateSearch:
             oversample=OVERSAMPLE.get(self.index_type),
             passages=self._vector.meta.passages is not None,
             min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
-            element_type=self._vector.meta.element_type,
         )
         engine_type, fields = self._engine.info.engine_type, {"_source": False, "track_total_hits": False}
         bodies = [search_body(engine_type, SearchMethod.KNN, replace(query, vector=one)) | fields for one in vectors]

@@ -76,7 +76,6 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
       es-sbert index create docs
       es-sbert index create docs --text-field body
       es-sbert index create docs --text-template '{title}. {body}'
-      es-sbert index create docs --element-type byte
       es-sbert index create docs --index-type int8_hnsw --shards 3 --replicas 1
       es-sbert index create docs --passages 256
     """

@@ -240,8 +240,9 @@ def _run_migration(
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.model_loading import find_encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
+    from es_sbert.index.mapping import bytes_as_floats
     from es_sbert.index.text_languages import language_warning, sample_languages
-    from es_sbert.index.vector_field import read_vector_field
+    from es_sbert.index.vector_field import require_index, vector_field_from_state
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.alias_swap import remove_leftover_block
     from es_sbert.migration.migration_state import migration_lock
@@ -255,7 +256,10 @@ def _run_migration(
         lifted = retrying(lambda: remove_leftover_block(engine, request.alias))
     if lifted is not None:
         say(f"{lifted} accepts writes again; an earlier run had blocked them")
-    field = retrying(lambda: read_vector_field(engine, index, request.vector_field))
+    state = retrying(lambda: require_index(engine, index))
+    # A rollback to byte vectors is refused, because they are no longer written.
+    state = state if request.rollback else bytes_as_floats(state)
+    field = vector_field_from_state(engine, state, request.vector_field)
     meta = field.meta
     named = shared.encoder_arguments(options)
     named["model"] = shared.cut_index_model(named["model"], meta.model)

@@ -314,8 +314,8 @@ def element_type_option(default: str) -> Callable[[F], F]:
     """
     return click.option(
         "--element-type",
-        help="Type of the numbers of a new vector field: float (4 bytes), bfloat16 (2 bytes; Elasticsearch from 9.3) "
-        f"or byte (with the index types hnsw and flat).  [default: {default}]",
+        help="Type of the numbers of a new vector field: float (4 bytes) or bfloat16 (2 bytes; Elasticsearch from 9.3)."
+        f"  [default: {default}]",
     )
 
 

@@ -27,10 +27,8 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.mapping import (
-    BYTE_TYPES,
     OVERSAMPLE,
     ElementType,
     IndexType,
@@ -270,13 +268,13 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     layouts = [
         VectorLayout(*combination)
         for combination in itertools.product(sorted(set(lengths), reverse=True), elements, types)
-        if not is_unsupported(combination[2], combination[0], combination[1])
+        if not is_unsupported(combination[2], combination[0])
     ]
     if not layouts:
         raise UsageError(
-            f"{info.label} supports none of these layouts: byte vectors require one of the index types "
-            f"{' and '.join(BYTE_TYPES)}, int4 an even number of dimensions, and bbq at least 64 dimensions",
-            "Leave out `dimensions`, `element_type` or `index_type`.",
+            f"{info.label} supports none of these layouts: int4 requires an even number of dimensions, and bbq "
+            "at least 64",
+            "Leave out `dimensions` or `index_type`.",
         )
     return layouts
 
@@ -545,10 +543,9 @@ def _measure_layout(
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
-    """Yield the sampled documents, with only their vectors, of unit length or as bytes."""
+    """Yield the sampled documents, with only their vectors, of unit length."""
     cut = sample.vectors[:, : meta.dimensions]
-    unit = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
-    stored = to_element_type(unit, meta.element_type)
+    stored = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
     for begin, end in itertools.pairwise([*sample.starts, len(stored)]):
         if meta.passages is None:
             yield {_FIELD: bulk_vector_value(info, stored[begin])}
@@ -565,7 +562,7 @@ def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) 
     engine_type = engine.info.engine_type
     method = choose_method(engine_type, meta, exact=False)
     oversample = OVERSAMPLE.get(IndexType(meta.index_type))
-    options: Json = {"oversample": oversample, "passages": meta.passages is not None, "element_type": meta.element_type}
+    options: Json = {"oversample": oversample, "passages": meta.passages is not None}
     bodies = [
         search_body(engine_type, method, VectorQuery(_FIELD, query, K, **options)) | {"_source": False}
         for query in queries
@@ -646,8 +643,6 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
             "because truncated vectors confuse more documents in a "
             f"larger index.{low}"
         )
-    if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:
-        lines.append("Byte vectors are rounded permanently. To get floats back, embed the documents again.")
     if best.changes:
         lines.append(f"  {best.changes}")
     elif best is smallest:

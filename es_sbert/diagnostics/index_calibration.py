@@ -32,7 +32,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
-from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_document_meta, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
@@ -344,8 +343,6 @@ class IndexCalibrator:
             wanted = self._labeled(queries, left_out)
         report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
-        # Round the vectors, because searches of a byte field use rounded ones.
-        vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
         cosines = self._cosines(wanted, sampled, vectors, k)
         return MeasuredCosines(wanted, cosines, documents, len(sampled), k)
 

@@ -6,7 +6,6 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 |---|---|---|
 | float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
 | bfloat16 vector | 2·D | ES93GenericFlatVectorsFormat, used instead with `element_type: bfloat16` |
-| byte vector | D | Lucene99FlatVectorsFormat, with `element_type: byte` |
 | int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
 | int4 | ⌈D/2⌉ + correction | the same formats |
 | bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
@@ -32,15 +31,14 @@ from es_sbert.index.mapping import (
     IndexType,
     and_query,
     has_vector_query,
-    is_element_type_of,
 )
 from es_sbert.index.vector_field import VectorField
 
 # Bytes of a node's neighbors at the engines' default of m = 16, between those for random and for clustered vectors
 # (docs/results.md).
 GRAPH_BYTES = 48
-# Mean characters of a vector's number as JSON text, comma included. Bytes have a sign or not, and one or two digits.
-_CHARACTERS_PER_NUMBER = {ElementType.FLOAT: 11.5, ElementType.BFLOAT16: 11.5, ElementType.BYTE: 3.4}
+# Mean characters of a vector's number as JSON text, comma included.
+_CHARACTERS_PER_NUMBER = 11.5
 _OPTIMIZED_FORMAT_SINCE = (9, 4, 0)
 
 
@@ -51,7 +49,7 @@ class VectorIndexSize:
     Attributes:
         index_type: Index type of the field.
         element_type: Element type of the whole vectors.
-        vectors: Whole vectors (float32, bfloat16 or bytes), on disk.
+        vectors: Whole vectors (float32 or bfloat16), on disk.
         quantized: Quantized vectors, on disk; 0 if there are none.
         graph: The graph, on disk; 0 if there is none.
         source: The second copy of the vectors inside `_source`, on disk.
@@ -99,7 +97,7 @@ def estimate_size(
     vectors = count * element_type.size * dimensions
     quantized = count * _quantized_bytes(info, index_type, dimensions)
     graph = count * GRAPH_BYTES if index_type.endswith("hnsw") else 0
-    source = round(count * _source_bytes(info, index_type, dimensions, element_type))
+    source = round(count * _source_bytes(info, index_type, dimensions))
     memory = graph + (quantized or vectors)
     return VectorIndexSize(index_type, element_type, vectors, quantized, graph, source, memory)
 
@@ -116,7 +114,7 @@ def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -
     return sizes.get(index_type.partition("_")[0], 0)
 
 
-def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int, element_type: ElementType) -> float:
+def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
     """Estimate the bytes of one vector inside `_source`, as numbers in JSON text.
 
     Elasticsearch 9.2+ does not store vectors there, nor does OpenSearch 3 in an index with graphs (`index.knn`).
@@ -124,7 +122,7 @@ def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int, elem
     is_derived = info.derives_vectors_in_source and index_type is not IndexType.FLAT
     if info.excludes_vectors_from_source or is_derived:
         return 0.0
-    return _CHARACTERS_PER_NUMBER[element_type] * dimensions
+    return _CHARACTERS_PER_NUMBER * dimensions
 
 
 def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json | None = None) -> int:
@@ -140,8 +138,8 @@ def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json |
     return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)
 
 
-def is_unsupported(index_type: IndexType, dimensions: int, element_type: ElementType = ElementType.FLOAT) -> bool:
-    """Whether an index type does not support vectors of this length or element type."""
+def is_unsupported(index_type: IndexType, dimensions: int) -> bool:
+    """Whether an index type does not support vectors of this length."""
     too_short = index_type.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS
     is_odd = index_type.startswith("int4") and dimensions % 2 == 1
-    return too_short or is_odd or not is_element_type_of(element_type, index_type)
+    return too_short or is_odd

@@ -30,7 +30,7 @@ _COLORS = {
 def layout_plot(advice: IndexAdvice) -> str:
     """Draw the plot as the text of an SVG file.
 
-    Circles are float, squares bfloat16 and triangles byte. A label shows the number of dimensions, a bar the 95 %
+    Circles are float, squares bfloat16. A label shows the number of dimensions, a bar the 95 %
     interval, and a ring the recommended layout. Memory has a logarithmic scale.
 
     Raises:
@@ -107,10 +107,8 @@ def _point(row: LayoutMeasurement, x: float, y: Scale, *, recommended: bool) -> 
     yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{base:.1f}" stroke="{color}"/>'
     if row.layout.element_type is ElementType.FLOAT:
         yield f'<circle cx="{x:.1f}" cy="{center:.1f}" r="5" fill="{color}"/>'
-    elif row.layout.element_type is ElementType.BFLOAT16:
-        yield f'<rect x="{x - 5:.1f}" y="{center - 5:.1f}" width="10" height="10" fill="{color}"/>'
     else:
-        yield f'<path d="M{x - 6:.1f} {center + 5:.1f}h12l-6 -11z" fill="{color}"/>'
+        yield f'<rect x="{x - 5:.1f}" y="{center - 5:.1f}" width="10" height="10" fill="{color}"/>'
     if recommended:
         yield f'<circle cx="{x:.1f}" cy="{center:.1f}" r="10" fill="none" stroke="#000000" stroke-width="2"/>'
     below = row.layout.element_type is not ElementType.FLOAT
@@ -129,7 +127,6 @@ def _legend(rows: Sequence[LayoutMeasurement]) -> Iterator[str]:
             "number: dimensions",
             "circle: float",
             "square: bfloat16",
-            "triangle: byte",
             "bar: 95 % interval",
             "ring: recommended",
         )

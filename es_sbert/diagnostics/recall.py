@@ -330,7 +330,6 @@ def _search_all(
             num_candidates=max(count, setting.num_candidates),
             oversample=setting.oversample,
             passages=field.meta.passages is not None,
-            element_type=field.meta.element_type,
         )
         body = search_body(engine.info.engine_type, SearchMethod.KNN, query) | {"_source": False}
         begin = time.perf_counter()

@@ -134,7 +134,7 @@ def public_model_error(error: EsSbertError) -> EsSbertError:
 
 def public_mapping_error(error: EsSbertError) -> EsSbertError:
     """Return the caller's error, without details, for a mapping that cannot be read."""
-    return _without_details(error, "the mapping of the index does not describe its vector fields correctly")
+    return _without_details(error, "the vector fields in the mapping of the index cannot be filled")
 
 
 def log_detail(error: EsSbertError) -> str:

@@ -43,7 +43,7 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import ElementType, VectorFieldMeta, document_meta_field, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import fields_hint, mapping_field_names
 from es_sbert.index.vector_field import VectorField, check_field_model
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
@@ -75,17 +75,10 @@ class AdoptionSettings:
     dry_run: bool = False
     retry_seconds: float = 300.0
 
-    def least_cosine(self, adoptable: AdoptableField) -> float:
-        """The lowest cosine at which a vector of the field counts as the model's.
-
-        The default is 0.999. For bytes it is lower by twice the cosine that rounding costs. Other programs write bytes
-        as vectors of unit length times 127: a step is 1/127, its mean square error is 1/12 of its square, and the
-        cosine loses half of the sum over all dimensions.
-        """
-        if self.min_cosine is not None:
-            return self.min_cosine
-        is_rounded = adoptable.element_type is ElementType.BYTE
-        return _MIN_COSINE - (adoptable.dimensions / (12 * 127**2) if is_rounded else 0.0)
+    @property
+    def least_cosine(self) -> float:
+        """The lowest cosine at which a vector counts as the model's."""
+        return _MIN_COSINE if self.min_cosine is None else self.min_cosine
 
 
 def adopt_vectors(
@@ -186,9 +179,9 @@ def check_sample(
     sample = read_sample(engine, adoptable, query, settings.sample, settings.seed)
     if not sample.documents:
         raise _no_text_error(adoptable, sample.without_text, sample.unreadable)
-    compared = list(compare_vectors(encoder, sample.documents, adoptable.name, adoptable.element_type))
+    compared = list(compare_vectors(encoder, sample.documents, adoptable.name))
     limit = encoder.input_limit("document")
-    least = settings.least_cosine(adoptable)
+    least = settings.least_cosine
     return SampleCheck(compared, least, settings.share, sample.without_text, sample.unreadable, limit)
 
 
@@ -289,8 +282,8 @@ class MetadataWriter:
         name, state, template = self._adoptable.name, self._adoptable.state, self._adoptable.template
         known = {one.key: one for one in failing}
         # The failing documents come first: if this run is interrupted, the sample of the next one may miss them.
-        least = self._settings.least_cosine(self._adoptable)
-        compare = partial(compare_vectors, self._encoder, vector_field=name, element_type=self._adoptable.element_type)
+        least = self._settings.least_cosine
+        compare = partial(compare_vectors, self._encoder, vector_field=name)
         for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
             self._write_page(TextPage.from_hits(list(found.values()), template).documents, known)
         read = 0

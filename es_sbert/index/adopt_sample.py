@@ -19,7 +19,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_vector, row_cosines
-from es_sbert.index.mapping import ElementType, document_meta_field
+from es_sbert.index.mapping import document_meta_field
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
 from es_sbert.vectors import Vectors
 
@@ -184,7 +184,7 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
     return TextPage.from_hits(hits, adoptable.template)
 
 
-def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, element_type: ElementType) -> Vectors:
+def _stored_vectors(documents: Sequence[TextDocument], vector_field: str) -> Vectors:
     """Read the stored vectors of documents. *Shape:* ``(documents, dimensions)``.
 
     Raises:
@@ -200,12 +200,12 @@ def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, elemen
                 f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
                 "OTHER --text-field FIELD`.",
             )
-        vectors.append(read_vector(value, element_type))
+        vectors.append(read_vector(value))
     return np.stack(vectors)
 
 
 def compare_vectors(
-    encoder: Encoder, documents: Sequence[TextDocument], vector_field: str, element_type: ElementType
+    encoder: Encoder, documents: Sequence[TextDocument], vector_field: str
 ) -> Iterator[ComparedDocument]:
     """Embed the texts of documents and compare the vectors with the stored ones.
 
@@ -215,7 +215,7 @@ def compare_vectors(
     if not documents:
         return
     encoded = encoder.encode_details([document.text for document in documents], "document")
-    cosines = row_cosines(_stored_vectors(documents, vector_field, element_type), encoded.vectors)
+    cosines = row_cosines(_stored_vectors(documents, vector_field), encoded.vectors)
     for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
         yield ComparedDocument(document.key, cosine, truncated)
 
@@ -270,7 +270,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
         if 2 * len(documents) < len(hits) or not documents:
             continue
         made = encoder.encode([document.text for document in documents], kind)
-        stored = _stored_vectors(documents, adoptable.name, adoptable.element_type)
+        stored = _stored_vectors(documents, adoptable.name)
         median = float(np.median(row_cosines(stored, made)))
         if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
             best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)

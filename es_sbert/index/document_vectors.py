@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from es_sbert.clock import parse_timestamp
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
-from es_sbert.index.byte_vectors import StoredVectors, quantize_vectors, to_element_type
 from es_sbert.index.mapping import (
     CHUNK_END,
     CHUNK_START,
     CHUNK_VECTOR,
-    ElementType,
     VectorFieldMeta,
     document_meta_field,
 )
@@ -109,51 +107,46 @@ def is_vector_current(meta: DocumentMeta | None, text: str, fingerprint: str) ->
 _BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
 
 # A vector, or the list of its numbers as the engine takes them.
-QueryVector = StoredVectors | list[float]
+QueryVector = Vectors | list[float]
 # Value of a vector field in a document: a vector, or chunk objects with one vector each.
-FieldValue = str | StoredVectors | list[dict[str, Any]]
+FieldValue = str | Vectors | list[dict[str, Any]]
 
 
-def vector_value(info: EngineInfo, vector: StoredVectors) -> str | list[float]:
+def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
     """Convert one vector to a JSON value for a document or a bulk action.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32 or int8.
+        vector: *Shape:* ``(dimensions,)`` float32.
 
     Returns:
-        Base64 for float32 if the engine accepts it, which saves it from parsing numbers; otherwise a list.
+        Base64 if the engine accepts it, which saves it from parsing numbers; otherwise a list.
     """
-    return _encode_base64(vector) if _is_sent_as_base64(info, vector) else to_float_list(vector)
+    return _encode_base64(vector) if info.supports_base64_vectors else to_float_list(vector)
 
 
-def to_wire_order(info: EngineInfo, vectors: StoredVectors) -> StoredVectors:
+def to_wire_order(info: EngineInfo, vectors: Vectors) -> Vectors:
     """Convert vectors to the byte order that the engine expects.
 
     `bulk_vector_value` accepts any byte order, but many vectors are converted faster at once than one by one.
     """
-    return vectors.astype(_BIG_ENDIAN_FLOAT32) if _is_sent_as_base64(info, vectors) else vectors
+    return vectors.astype(_BIG_ENDIAN_FLOAT32) if info.supports_base64_vectors else vectors
 
 
-def bulk_vector_value(info: EngineInfo, vector: StoredVectors) -> str | StoredVectors:
+def bulk_vector_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
     """Like `vector_value`, for bodies that orjson writes: an array instead of a list, because orjson can write it.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32 or int8.
+        vector: *Shape:* ``(dimensions,)`` float32.
     """
-    return _encode_base64(vector) if _is_sent_as_base64(info, vector) else vector
+    return _encode_base64(vector) if info.supports_base64_vectors else vector
 
 
-def _is_sent_as_base64(info: EngineInfo, vectors: StoredVectors) -> bool:
-    # int8 is never sent as base64: lists are hardly longer, and all engines and versions take and return them.
-    return info.supports_base64_vectors and vectors.dtype != np.int8
-
-
-def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: StoredVectors) -> list[dict[str, Any]]:
+def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Vectors) -> list[dict[str, Any]]:
     """Build the passages of a document, for bodies that orjson writes.
 
     Args:
         spans: Start and end of each passage in characters of the document's text, the end not included.
-        vectors: *Shape:* ``(passages, dimensions)`` float32 or int8.
+        vectors: *Shape:* ``(passages, dimensions)`` float32.
     """
     return [
         {CHUNK_START: start, CHUNK_END: end, CHUNK_VECTOR: bulk_vector_value(info, vector)}
@@ -161,12 +154,11 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: St
     ]
 
 
-def to_bulk_value(info: EngineInfo, value: Any, element_type: ElementType) -> FieldValue:
+def to_bulk_value(info: EngineInfo, value: Any) -> FieldValue:
     """Convert the value of a vector field, as read from the engine, to the form in which it is written."""
 
-    def written(stored: Any) -> str | StoredVectors:
-        vector = read_vector(stored, element_type)
-        return bulk_vector_value(info, vector.astype(np.int8) if element_type is ElementType.BYTE else vector)
+    def written(stored: Any) -> str | Vectors:
+        return bulk_vector_value(info, read_vector(stored))
 
     chunks = _stored_chunks(value)
     if chunks is None:
@@ -185,31 +177,26 @@ def to_float_list(vector: QueryVector) -> list[float]:
     """Convert a vector to a list of numbers with no more digits than float32 needs, about half of Python's default.
 
     Args:
-        vector: A float32 or int8 array; int8 values become integers. A list is returned unchanged. *Shape:*
-            ``(dimensions,)``.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is returned unchanged.
     """
     if isinstance(vector, list):
         return vector
-    dtype = np.int8 if vector.dtype == np.int8 else np.float32
-    encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=dtype), option=orjson.OPT_SERIALIZE_NUMPY)
+    encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
     numbers: list[float] = orjson.loads(encoded)
     return numbers
 
 
-def _encode_base64(vector: StoredVectors) -> str:
+def _encode_base64(vector: Vectors) -> str:
     wire = np.ascontiguousarray(vector, dtype=_BIG_ENDIAN_FLOAT32)
     return binascii.b2a_base64(wire.data, newline=False).decode("ascii")
 
 
-def read_stored_vectors(
-    value: Any, length: int, element_type: ElementType = ElementType.FLOAT
-) -> list[tuple[int, int, Vectors]]:
+def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
     """Read all vectors from the value of a vector field in a document.
 
     Args:
         value: The value as read from the engine.
         length: Length of the document's text, which is the end of a vector of the whole text.
-        element_type: Element type of the field.
 
     Returns:
         For each vector: start and end of its text in characters, the end not included, and the vector itself.
@@ -217,37 +204,26 @@ def read_stored_vectors(
     """
     chunks = _stored_chunks(value)
     if chunks is None:
-        return [(0, length, read_vector(value, element_type))]
-    return [
-        (int(chunk[CHUNK_START]), int(chunk[CHUNK_END]), read_vector(chunk[CHUNK_VECTOR], element_type))
-        for chunk in chunks
-    ]
+        return [(0, length, read_vector(value))]
+    return [(int(chunk[CHUNK_START]), int(chunk[CHUNK_END]), read_vector(chunk[CHUNK_VECTOR])) for chunk in chunks]
 
 
-def read_vector(value: str | list[float], element_type: ElementType = ElementType.FLOAT) -> Vectors:
+def read_vector(value: str | list[float]) -> Vectors:
     """Read a vector from its JSON value: the inverse of `vector_value`, for both forms.
 
-    Args:
-        element_type: Element type of the field. Other programs may write bytes as hexadecimal digits, which
-            Elasticsearch before 9.2 returns as they were written.
-
     Returns:
-        *Shape:* ``(dimensions,)`` float32; for bytes, whole numbers from -128 to 127.
+        *Shape:* ``(dimensions,)`` float32.
     """
-    if isinstance(value, str) and element_type is ElementType.BYTE:
-        return np.frombuffer(bytes.fromhex(value), dtype=np.int8).astype(np.float32)
     if isinstance(value, str):
         wire: NDArray[np.float32] = np.frombuffer(base64.b64decode(value, validate=True), dtype=_BIG_ENDIAN_FLOAT32)
         return wire.astype(np.float32)
     return np.asarray(value, dtype=np.float32)
 
 
-def same_vectors(one: Any, two: Any, element_type: ElementType) -> bool:
+def same_vectors(one: Any, two: Any) -> bool:
     """Whether the values of a vector field in two documents are the same vectors; False if one is not readable."""
     try:
-        first, second = (
-            np.stack([vector for *_, vector in read_stored_vectors(value, 0, element_type)]) for value in (one, two)
-        )
+        first, second = (np.stack([vector for *_, vector in read_stored_vectors(value, 0)]) for value in (one, two))
         return first.shape == second.shape and np.allclose(first, second, rtol=1e-5, atol=1e-7)
     except (ValueError, TypeError, KeyError):
         return False
@@ -283,21 +259,6 @@ def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         cosines: NDArray[np.float64] = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     return np.clip(np.nan_to_num(cosines, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
-
-
-def quantization_loss(vectors: Vectors, element_type: ElementType) -> NDArray[np.float64]:
-    """Return 1 minus the cosine of each vector with its stored form; 0 for floats and for zero vectors.
-
-    Args:
-        vectors: *Shape:* ``(rows, dimensions)`` float32.
-
-    Returns:
-        *Shape:* ``(rows,)``.
-    """
-    if element_type is not ElementType.BYTE:
-        return np.zeros(len(vectors))
-    loss = 1 - row_cosines(quantize_vectors(vectors).astype(np.float32), vectors)
-    return np.where(np.any(vectors, axis=1), loss, 0.0)
 
 
 def action_metadata(hit: Json) -> Json:
@@ -515,7 +476,7 @@ class EmbeddingProvenance(NamedTuple):
 def build_field_value(
     info: EngineInfo,
     chunked: ChunkedText,
-    vectors: StoredVectors,
+    vectors: Vectors,
     tokens: Sequence[int],
     max_tokens: int,
     provenance: EmbeddingProvenance,
@@ -524,7 +485,7 @@ def build_field_value(
 
     Args:
         info: The engine, which determines the form of a vector.
-        vectors: *Shape:* ``(chunks, dimensions)`` float32, or int8 if they are quantized already.
+        vectors: *Shape:* ``(chunks, dimensions)`` float32.
         tokens: Number of tokens of each chunk, special tokens included, before truncation.
         max_tokens: Maximum number of tokens that the model reads of a chunk.
     """
@@ -538,7 +499,6 @@ def build_field_value(
         passages=None if chunked.spans is None else len(chunked.spans),
     )
     spans = chunked.spans
-    vectors = to_element_type(vectors, chunked.target.meta.element_type)
     value = bulk_vector_value(info, vectors[0]) if spans is None else chunk_values(info, spans, vectors)
     return VectorFieldValue(chunked.target.field, value, meta)
 

@@ -24,7 +24,7 @@ class IndexOptions(TypedDict, total=False):
         text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
         text_template: Template of the text, instead of `text_fields`, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
-        element_type: Format in which the engine stores a number of a vector: `float` (default), `bfloat16` or `byte`.
+        element_type: Format in which the engine stores a number of a vector: `float` (default) or `bfloat16`.
         passages: Split texts into passages of this many tokens, each with an embedding.
         passage_overlap: Tokens that neighboring passages share; by default an eighth of a passage.
         shards, replicas: Numbers of shards and replicas of a new index, for `ensure_vector_field`.

@@ -12,13 +12,13 @@
 |---|---|---|
 | `float` | float32; the default | both |
 | `bfloat16` | the upper half of a float32, rounded: cosines to about three digits | Elasticsearch, from 9.3 |
-| `byte` | int8, see `es_sbert/index/byte_vectors.py`; only `hnsw` and `flat` | both (OpenSearch: Lucene's) |
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -30,7 +30,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.source_mode import NameForm, is_in_source
 from es_sbert.mappings import read_body
-from es_sbert.messages import setting_text
 
 META_KEY = "es_sbert"
 # `_meta.es_sbert.removing`: the fields that `es-sbert index remove` takes out of the documents, until it has ended.
@@ -64,12 +63,11 @@ class ElementType(StrEnum):
 
     FLOAT = "float"
     BFLOAT16 = "bfloat16"
-    BYTE = "byte"
 
     @property
     def size(self) -> int:
         """Bytes of a number."""
-        return {ElementType.FLOAT: 4, ElementType.BFLOAT16: 2, ElementType.BYTE: 1}[self]
+        return {ElementType.FLOAT: 4, ElementType.BFLOAT16: 2}[self]
 
 
 class VectorFieldMeta(BaseModel):
@@ -81,8 +79,8 @@ class VectorFieldMeta(BaseModel):
         dimensions: Length of a vector.
         similarity: Always `cosine`.
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
-        element_type: Format in which the engine stores a number of a vector: `float`, `bfloat16` or `byte`. Vectors are
-            sent as float32, those of a `byte` field as int8.
+        element_type: Format in which the engine stores a number of a vector: `float` or `bfloat16`. Vectors are sent as
+            float32.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
         passages: Rules for splitting texts; None if a document has one vector, made from the part of its text that the
             model reads.
@@ -168,8 +166,6 @@ OPENSEARCH_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.FLAT)
 OPENSEARCH_2_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW)
 MAX_DIMENSIONS = {EngineType.ELASTICSEARCH: 4096, EngineType.OPENSEARCH: 16_000}
 BBQ_MIN_DIMENSIONS = 64
-# Byte vectors cannot be quantized further.
-BYTE_TYPES = (IndexType.HNSW, IndexType.FLAT)
 
 
 def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
@@ -179,14 +175,12 @@ def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
     return OPENSEARCH_2_TYPES if info.needs_index_knn else OPENSEARCH_TYPES
 
 
-def parse_index_type(
-    text: str, info: EngineInfo, dimensions: int, element_type: ElementType = ElementType.FLOAT
-) -> IndexType:
-    """Parse the name of an index type that the engine supports for vectors of this length and element type.
+def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
+    """Parse the name of an index type that the engine supports for vectors of this length.
 
     Raises:
-        UsageError: the type is unknown, needs a paid license, or does not work with this engine, number of dimensions
-            or element type.
+        UsageError: the type is unknown, needs a paid license, or does not work with this engine or number of
+            dimensions.
     """
     if text == "bbq_disk":
         raise UsageError(
@@ -224,24 +218,12 @@ def parse_index_type(
             f"{index_type} needs at least {BBQ_MIN_DIMENSIONS} dimensions, but the model has {dimensions}",
             "Use int8_hnsw or hnsw.",
         )
-    if not is_element_type_of(element_type, index_type):
-        raise UsageError(
-            f"the index type {index_type} quantizes vectors of floats, but vectors of the element type {element_type} "
-            "are stored as bytes",
-            f'Use `index_type="hnsw"` with {setting_text("element_type", element_type)}, or `element_type="float"` '
-            f"with {setting_text('index_type', index_type)}.",
-        )
     return index_type
-
-
-def is_element_type_of(element_type: ElementType, index_type: IndexType) -> bool:
-    """Whether a field of this index type may hold vectors of this element type."""
-    return element_type is not ElementType.BYTE or index_type in BYTE_TYPES
 
 
 def supported_element_types(info: EngineInfo) -> tuple[ElementType, ...]:
     """The element types that the engine supports and es-sbert writes."""
-    return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT, ElementType.BYTE)
+    return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT,)
 
 
 def parse_element_type(text: str, info: EngineInfo) -> ElementType:
@@ -250,9 +232,11 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     Raises:
         UsageError: the type is unknown, or the engine does not support it.
     """
-    if text in ("bit", "binary"):
-        remedy = "Use the element type byte, or shorter vectors (`dimensions`); `es-sbert index advise` measures both."
-        if info.engine_type is EngineType.ELASTICSEARCH:
+    if text in ("byte", "bit", "binary"):
+        remedy = (
+            "Use the index type int8_hnsw: searches compare quantized vectors, and rescoring uses the full numbers."
+        )
+        if text != "byte" and info.engine_type is EngineType.ELASTICSEARCH:
             remedy = (
                 "Use the index type bbq_hnsw, which every license includes: searches read one bit per dimension, and "
                 "rescoring uses the full numbers."
@@ -265,7 +249,7 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     if element_type not in supported_element_types(info):
         raise UsageError(
             f"es-sbert cannot write vectors of {element_type} to {info.label}",
-            "Elasticsearch 9.3 or newer supports them; omit `element_type` for float, or use byte.",
+            "Elasticsearch 9.3 or newer supports them; omit `element_type` for float.",
         )
     return element_type
 
@@ -445,20 +429,54 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
 
+# Element type of fields that earlier versions of es-sbert wrote.
+_BYTE = "byte"
+
+
 def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
     """Vector fields that es-sbert fills, by name.
 
     Raises:
-        IndexMismatch: `_meta.es_sbert` was damaged by hand.
+        IndexMismatch: `_meta.es_sbert` was damaged by hand, or a field holds byte vectors, which are no longer read.
     """
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
+        of_bytes = [name for name, entry in entries.items() if entry.get("element_type") == _BYTE]
+        if of_bytes:
+            raise IndexMismatch(
+                f"{index}.{of_bytes[0]} holds byte vectors of an earlier version of es-sbert, which are no longer "
+                "supported",
+                f"Embed its documents as floats into a new index: `es-sbert index migrate {index}`. The index type "
+                "int8_hnsw takes as little memory. To remove the vectors instead: "
+                f"`es-sbert index remove {index}`.",
+            )
         metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
     except (ValidationError, AttributeError) as error:
         raise IndexMismatch(
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
         ) from error
     return {name: with_source(meta, name, IndexState(index, mappings, {})) for name, meta in metas.items()}
+
+
+def bytes_as_floats(state: IndexState) -> IndexState:
+    """Return an index with its fields of byte vectors described as fields of floats, for a migration away from bytes.
+
+    Numbers of byte vectors can be copied to a field of floats: their cosines stay the same.
+
+    Returns:
+        The same object if the index has no such field.
+    """
+    mappings = copy.deepcopy(state.mappings)
+    entries = read_meta_entry(mappings, "fields") or {}
+    of_bytes = [name for name, entry in entries.items() if entry.get("element_type") == _BYTE]
+    if not of_bytes:
+        return state
+    for name in of_bytes:
+        del entries[name]["element_type"]
+        property = vector_property(mappings.get("properties", {}).get(name, {}))
+        for parameter in ("element_type", "data_type"):
+            property.pop(parameter, None)
+    return replace(state, mappings=mappings)
 
 
 def with_source(meta: VectorFieldMeta, vector_field: str, state: IndexState) -> VectorFieldMeta:

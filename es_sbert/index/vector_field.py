@@ -151,7 +151,7 @@ class FieldRequest:
             fingerprint=self.fingerprint,
             model=self.model_name,
             dimensions=self.dimensions,
-            index_type=parse_index_type(index_type, engine.info, self.dimensions, element_type),
+            index_type=parse_index_type(index_type, engine.info, self.dimensions),
             element_type=element_type,
             text=self.text,
             passages=self.passages,

@@ -76,4 +76,4 @@ def hit_vectors(hit: Json, field: VectorField) -> list[tuple[int, int, Vectors]]
             f"{hit['_index']} has a vector in {field.name} for the document {hit['_id']!r}, but does not return it",
             f"Load the documents into an index whose `_source` keeps {field.name}.",
         )
-    return read_stored_vectors(value, 0, field.meta.element_type)
+    return read_stored_vectors(value, 0)

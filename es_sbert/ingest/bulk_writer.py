@@ -406,7 +406,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
     if not has_vector:
         return [f"the vector in {field} is missing"]
     try:
-        stored = [vector for _, _, vector in read_stored_vectors(value, 0, target.meta.element_type)]
+        stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
         if len(stored) != len(sent_value[0]):
             return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(sent_value[0])}"]
         cosine = float(row_cosines(np.stack(stored), np.stack(sent_value[0])).min())

@@ -388,7 +388,7 @@ class ChangeDetection:
             change = vector_change(target, document.texts[number], StoredVector.from_fields(source, target))
             if meta is not None and change is VectorChange.KEEP:
                 renewed = meta._replace(document_hash=document.document_hash)
-                value = to_bulk_value(self._engine.info, source[target.field], target.meta.element_type)
+                value = to_bulk_value(self._engine.info, source[target.field])
                 reused.append(VectorFieldValue(target.field, value, renewed))
             elif target.filled:
                 to_embed.append(number)  # the document or its vector was removed since the first lookup

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import AccessDenied, EngineError
-from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingProvenance,
@@ -22,7 +21,6 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     build_field_value,
     group_actions,
-    targets_to_fill,
     to_wire_order,
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
@@ -237,11 +235,7 @@ class LoadPipeline:
         yield from window.plan.actions
         info, targets, embedded_at = self._context.engine.info, self._context.targets, self._context.clock.now()
         all_tokens, limit = window.texts.tokens.tolist(), window.texts.max_tokens  # (texts,)
-        # The vectors of all texts at once, for each element type.
-        converted = {
-            element_type: to_wire_order(info, to_element_type(all_vectors, element_type))
-            for element_type in {target.meta.element_type for target in targets_to_fill(targets)}
-        }
+        converted = to_wire_order(info, all_vectors)
         failed = set(np.flatnonzero(~embedded).tolist())
         next_row = 0
         for task, chunks in zip(window.plan.embed, window.chunks, strict=True):
@@ -257,7 +251,7 @@ class LoadPipeline:
             for chunk in chunks:
                 rows = slice(row, row + chunk.vector_count)
                 row = rows.stop
-                vectors = converted[chunk.target.meta.element_type][rows]  # (texts of the chunk, dimensions)
+                vectors = converted[rows]  # (texts of the chunk, dimensions)
                 tokens = all_tokens[rows]  # (texts of the chunk,)
                 fields.append(build_field_value(info, chunk, vectors, tokens, limit, provenance))
                 if max(tokens) > limit:

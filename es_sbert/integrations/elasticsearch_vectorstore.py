@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 
 
 class AsyncEmbeddingService:
@@ -20,10 +19,10 @@ class AsyncEmbeddingService:
         ```
 
     Args:
-        encoder: An open encoder, or `ByteEmbeddings` for a field of bytes. The caller closes it.
+        encoder: An open encoder. The caller closes it.
     """
 
-    def __init__(self, encoder: Encoder | ByteEmbeddings) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]] | list[list[int]]:

@@ -33,14 +33,12 @@ from es_sbert.index.derived_fields import is_within, mapped_fields
 from es_sbert.index.document_vectors import (
     action_metadata,
     if_unchanged,
-    quantization_loss,
     row_cosines,
     same_vectors,
 )
 from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
-    ElementType,
     VectorFieldMeta,
     document_meta_field,
     random_order_query,
@@ -645,8 +643,8 @@ def _verify_vectors(
         return 0
     expected = encoder.encode(texts, "document")  # (vectors, dimensions)
     cosines = row_cosines(np.stack(vectors), expected)  # (vectors,)
-    for document_id, cosine, loss in zip(ids, cosines, quantization_loss(expected, meta.element_type), strict=True):
-        if cosine < least - 2 * loss:
+    for document_id, cosine in zip(ids, cosines, strict=True):
+        if cosine < least:
             which = f"the vector of the document {document_id!r} in {name}"
             how = f"{which} is not the one that {encoder.info.model} computes (cosine {cosine:.4f})"
             raise _mismatch_error(context, how)
@@ -665,9 +663,7 @@ def _same_document(copy: Json, original: Json, vectors: Collection[str]) -> bool
     differing = [
         name for name in copy.keys() | original.keys() if copy.get(name, MISSING) != original.get(name, MISSING)
     ]
-    return all(
-        name in vectors and same_vectors(copy.get(name), original.get(name), ElementType.FLOAT) for name in differing
-    )
+    return all(name in vectors and same_vectors(copy.get(name), original.get(name)) for name in differing)
 
 
 def _mismatch_error(context: MigrationContext, how: str) -> IndexMismatch:

@@ -25,6 +25,7 @@ from es_sbert.index.mapping import (
     META_KEY,
     IndexType,
     VectorFieldMeta,
+    bytes_as_floats,
     mapping_addition,
     parse_element_type,
     parse_index_type,
@@ -45,8 +46,8 @@ from es_sbert.index.vector_field import (
     VectorField,
     check_passages_kept,
     has_one_index_type,
-    read_vector_field,
     require_index,
+    vector_field_from_state,
 )
 from es_sbert.ingest.load_plan import ModelIdentity
 from es_sbert.messages import setting_text
@@ -279,7 +280,7 @@ def check_migratable(
         _check_not_data_stream(index, "MODEL")
         if retrying(lambda: find_unfinished(engine, index)) is not None:
             return
-        stored = retrying(lambda: read_vector_field(engine, index.name, wanted.vector_field)).meta
+        stored = vector_field_from_state(engine, bytes_as_floats(index), wanted.vector_field).meta
         identity, make_chunker = ModelIdentity(stored.model, _UNKNOWN_MODEL, stored.dimensions), None
     else:
         identity = ModelIdentity(model.name, model.fingerprint, model.dimensions)
@@ -313,14 +314,16 @@ def _find_begun(
         _check_same_migration(swapped, wanted, model, None if wanted.text is None else wanted.text.template)
         return index, state, engine.get_index(state.source)
     _check_not_data_stream(index, model.name)
-    stored = read_vector_field(engine, index.name, wanted.vector_field).meta
+    source = bytes_as_floats(index)
+    stored = vector_field_from_state(engine, source, wanted.vector_field).meta
     found = find_resumable(plain, index, _new_name(wanted, model, index), retrying)
     if found is None:
         return None
     begun, state = found
     text = stored.text if wanted.text is None else wanted.text.template
     _check_same_migration(BegunMigration(begun, state, is_swapped=False), wanted, model, text)
-    _check_copy(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
+    of_bytes = source is not index
+    _check_copy(engine, source, wanted, _new_vector_fields(engine, source, wanted, model, of_bytes=of_bytes))
     retrying(lambda: set_target_pointer(plain, index, begun.name))
     return begun, state, index
 
@@ -375,9 +378,13 @@ def _plan_new_index(
         EngineError: the engine failed.
     """
     engine = cast(Engine, RetryingEngine(engine, retrying))
-    source, _ = find_migration(engine, wanted.alias)
-    _check_change_requested(source, read_vector_field(engine, source.name, wanted.vector_field), wanted, model)
-    fields = _new_vector_fields(engine, source, wanted, model)
+    found, _ = find_migration(engine, wanted.alias)
+    source = bytes_as_floats(found)
+    of_bytes = source is not found
+    field = vector_field_from_state(engine, source, wanted.vector_field)
+    if not of_bytes:
+        _check_change_requested(source, field, wanted, model)
+    fields = _new_vector_fields(engine, source, wanted, model, of_bytes=of_bytes)
     _check_copy(engine, source, wanted, fields)
     name = _new_name(wanted, model, source)
     check_new_index(engine, source.name, wanted.alias, name)
@@ -658,17 +665,20 @@ def check_no_load(state: IndexState) -> None:
 
 
 def _new_vector_fields(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity
+    engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity, *, of_bytes: bool
 ) -> dict[str, VectorFieldMeta]:
     """Return the vector fields of the old model, with the metadata that they get for the new one.
 
     If neither the model nor the types change, only the requested field is returned: the vectors of the others are
     copied unchanged.
+
+    Args:
+        of_bytes: Whether the index has byte vectors, so that the types do change; see `bytes_as_floats`.
     """
     stored = vector_fields(source.mappings, source.name)
     old, info = stored[wanted.vector_field], engine.info
     has_types = wanted.index_type in (None, old.index_type) and wanted.element_type in (None, old.element_type)
-    same = old.fingerprint == model.fingerprint and has_types
+    same = old.fingerprint == model.fingerprint and has_types and not of_bytes
     new = {}
     for name, meta in stored.items():
         if name == wanted.vector_field if same else meta.fingerprint == old.fingerprint:
@@ -678,7 +688,7 @@ def _new_vector_fields(
                 fingerprint=model.fingerprint,
                 model=model.name,
                 dimensions=model.dimensions,
-                index_type=parse_index_type(index_type, info, model.dimensions, element_type),
+                index_type=parse_index_type(index_type, info, model.dimensions),
                 element_type=element_type,
                 text=wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
             )

@@ -29,6 +29,7 @@ from es_sbert.index.load_settings import restore_load_settings, unrestored_setti
 from es_sbert.index.mapping import (
     META_KEY,
     REMOVING,
+    bytes_as_floats,
     document_meta_field,
     exists_query,
     read_meta_entry,
@@ -77,7 +78,8 @@ class Removal(BaseModel, frozen=True):
 
 def removable_fields(index: IndexState) -> tuple[str, ...]:
     """The fields of documents that es-sbert writes in an index, and those that an earlier run has begun to remove."""
-    names = [each for name in vector_fields(index.mappings, index.name) for each in (name, document_meta_field(name))]
+    fields = vector_fields(bytes_as_floats(index).mappings, index.name)
+    names = [each for name in fields for each in (name, document_meta_field(name))]
     written, begun = read_meta_entry(index.mappings, _WRITTEN) or [], read_meta_entry(index.mappings, REMOVING) or []
     return tuple(dict.fromkeys([*begun, *names, *written]))
 

@@ -21,7 +21,7 @@ from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import merge_field_meta, vector_fields
+from es_sbert.index.mapping import bytes_as_floats, merge_field_meta, vector_fields
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.vector_field import require_index
 from es_sbert.migration.alias_swap import remove_permit, remove_stale_block, roll_back
@@ -87,7 +87,7 @@ def list_kept(engine: Engine, alias: str) -> list[KeptIndex]:
     """Like `find_kept`, with details of each index for the user."""
     kept = []
     for number, index in enumerate(find_kept(engine, alias)):
-        models = sorted({meta.model for meta in vector_fields(index.mappings, index.name).values()})
+        models = sorted({meta.model for meta in vector_fields(bytes_as_floats(index).mappings, index.name).values()})
         blocked = index.has_setting(WRITE_BLOCK_SETTING)
         documents = engine.count(index.name)
         kept.append(KeptIndex(

@@ -356,7 +356,6 @@ def build_vector_queries(
                 min_cosine=params.min_cosine,
                 boost=params.boosts.get(name, 1.0),
                 inner_hits=name,
-                element_type=scope.element_type(name),
             )
         )
     return queries

@@ -46,8 +46,8 @@ class Hit:
 
     Attributes:
         id: The document's id.
-        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors, or in a byte field
-            from the stored numbers and the rounded query. With several fields, the largest.
+        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors. With several
+            fields, the largest.
         score: The engine's `_score`.
         source: The document, without its vector.
         index: The concrete index it came from.

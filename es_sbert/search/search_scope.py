@@ -25,7 +25,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.derived_fields import nested_objects
-from es_sbert.index.mapping import OVERSAMPLE, ElementType, IndexType, VectorFieldMeta, and_query
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
 from es_sbert.index.vector_field import (
     VectorField,
     check_field_model,
@@ -145,14 +145,13 @@ class SearchScope:
 
     @cached_property
     def groups(self) -> tuple[SearchScope, ...]:
-        """The fields grouped by index type, element type, alias filter and minimum cosine. One query can search all
-        fields of a group.
+        """The fields grouped by index type, alias filter and minimum cosine. One query can search all fields of a
+        group.
         """
-        groups: dict[tuple[str, bool, bytes, float | None], list[VectorField]] = {}
+        groups: dict[tuple[str, bytes, float | None], list[VectorField]] = {}
         for searched in self.fields:
             alias_filter = orjson.dumps(self.filters.get(searched.index))
-            has_bytes = searched.meta.element_type is ElementType.BYTE
-            key = searched.meta.index_type, has_bytes, alias_filter, searched.meta.min_cosine
+            key = searched.meta.index_type, alias_filter, searched.meta.min_cosine
             groups.setdefault(key, []).append(searched)
         return tuple(SearchScope(tuple(group), self.filters) for group in groups.values())
 
@@ -173,11 +172,6 @@ class SearchScope:
         """Metadata of a field; the index matters only for the text."""
         metas = [field.meta for field in self.fields if field.name == name]
         return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), metas[0])
-
-    def element_type(self, name: str) -> ElementType:
-        """Element type of the query vector: `byte` if one of the indices has it, because float fields accept it too."""
-        types = [field.meta.element_type for field in self.fields if field.name == name]
-        return ElementType.BYTE if ElementType.BYTE in types else types[0]
 
     def nested_path(self, index: str, name: str) -> str | None:
         """Path of the innermost `nested` object that contains a field of an index; None if there is none."""

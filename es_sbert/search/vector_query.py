@@ -7,7 +7,7 @@ the cosine:
 |---|---|
 | kNN on both engines, rescored with float32 vectors or not | (1 + cos) / 2 |
 | exact on Elasticsearch: `cosineSimilarity(…) + 1.0` | 1 + cos |
-| exact on OpenSearch: `knn_score` with `cosinesimil`; of bytes: a Painless script | (1 + cos) / 2 |
+| exact on OpenSearch: `knn_score` with `cosinesimil` | (1 + cos) / 2 |
 
 For vectors of the element type `byte`, the cosine is computed from the stored numbers and those of the query, which are
 quantized too. OpenSearch's `knn_score` returns 1 + cos for such a field, but (1 + cos) / 2 for float fields of other
@@ -40,9 +40,9 @@ import orjson
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
-from es_sbert.index.byte_vectors import StoredVectors, to_element_type
 from es_sbert.index.document_vectors import QueryVector, to_float_list
-from es_sbert.index.mapping import CHUNK_VECTOR, ElementType, chunk_inner_hits
+from es_sbert.index.mapping import CHUNK_VECTOR, chunk_inner_hits
+from es_sbert.vectors import Vectors
 
 
 class SearchMethod(StrEnum):
@@ -118,7 +118,7 @@ def check_k(k: int) -> None:
         )
 
 
-def check_query_vector(vector: StoredVectors) -> None:
+def check_query_vector(vector: Vectors) -> None:
     """Refuse a vector that has no cosine with others.
 
     Args:
@@ -137,23 +137,13 @@ def check_query_vector(vector: StoredVectors) -> None:
         )
 
 
-def query_numbers(vector: QueryVector, element_type: ElementType) -> list[float]:
-    """Return the numbers of a query vector as the engine expects them: integers for a byte field.
-
-    Args:
-        vector: *Shape:* ``(dimensions,)``. A list is returned unchanged.
-    """
-    return vector if isinstance(vector, list) else to_float_list(to_element_type(vector, element_type))
-
-
 @dataclass(frozen=True)
 class VectorQuery:
     """A search for the nearest vectors.
 
     Attributes:
         field: The vector field.
-        vector: *Shape:* ``(dimensions,)`` float32. A list is inserted unchanged and not checked: it must hold the
-            numbers as the engine expects them, integers for a byte field.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is inserted unchanged and not checked.
         k: Number of hits.
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Candidates per shard; more are slower and miss fewer hits. None: twice k, at least 100.
@@ -168,7 +158,6 @@ class VectorQuery:
         knn_parameters: Further parameters of the engine's own kNN query.
         nested_parameters: With chunks: parameters of the `nested` query that replace the usual ones.
         chunk_query_name: With chunks: the `_name` of the query inside `nested`, which matches chunks.
-        element_type: Element type of the field. A byte field gets the numbers of the vector as integers.
     """
 
     field: str
@@ -184,7 +173,6 @@ class VectorQuery:
     knn_parameters: Json = dataclasses.field(default_factory=dict)
     nested_parameters: Json = dataclasses.field(default_factory=dict)
     chunk_query_name: str | None = None
-    element_type: ElementType = ElementType.FLOAT
 
     def __post_init__(self) -> None:
         check_k(self.k)
@@ -213,7 +201,7 @@ class VectorQuery:
     @property
     def numbers(self) -> list[float]:
         """The vector as the engine takes it."""
-        return query_numbers(self.vector, self.element_type)
+        return to_float_list(self.vector)
 
     @property
     def candidates(self) -> int:
@@ -383,9 +371,6 @@ def _script(engine_type: EngineType, query: VectorQuery) -> Json:
         # Escape the field's name, so that nothing in it ends the string.
         field = query.path.replace("\\", "\\\\").replace("'", "\\'")
         return {"source": f"cosineSimilarity(params.q, '{field}') + 1.0", "params": {"q": vector}}
-    if query.element_type is ElementType.BYTE:
-        source = "(1.0 + cosineSimilarity(params.q, doc[params.field])) / 2.0"
-        return {"source": source, "params": {"field": query.path, "q": vector}}
     params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
     return {"lang": "knn", "source": "knn_score", "params": params}
 

@@ -39,7 +39,6 @@ def create(engine: Engine, index: str, source: Json) -> None:
     engine.create_index(index, {"settings": knn, "mappings": {"_source": source}})
 
 
-@pytest.mark.parametrize("element_type", ["float", "byte"])
 @on_every_version
 def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
     engine: Engine,
@@ -47,7 +46,6 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
     fresh_index: Callable[[str], str],
     tiny: Encoder,
     tmp_path: Path,
-    element_type: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("es_sbert.diagnostics.index_advice._MIN_DOCUMENTS", 60)
@@ -55,7 +53,7 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
     indices = [fresh_index(engine_url) for _ in range(2)]
     create(engine, indices[1], {"excludes": ["embedding"]})
     for index in indices:
-        load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id", element_type=element_type)
+        load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
         engine.refresh(index)
 
     def duplicates(index: str) -> list[list[str]]:

@@ -12,7 +12,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
-from es_sbert.index.document_vectors import QueryVector
+from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import and_query, chunk_inner_hits, vector_path
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_scope import SearchScope
@@ -21,7 +21,6 @@ from es_sbert.search.vector_query import (
     SearchMethod,
     VectorQuery,
     check_chunk_filter,
-    query_numbers,
     vector_clause,
 )
 
@@ -95,7 +94,7 @@ class SectionPlaceholder:
         section = {name: value for name, value in self.section.items() if name != "query_vector_builder"}
         indices = [index for part in target.groups for index in part.indices]
         section["field"] = vector_path(target.name, target.meta)
-        section["query_vector"] = query_numbers(vector, semantic.element_type)
+        section["query_vector"] = to_float_list(vector)
         section["filter"] = combine_filters(semantic.filter, index_filter(indices))
         oversample = target.groups[0].oversample(target.name)
         if oversample is not None:
@@ -195,7 +194,6 @@ def query_without_vector(
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
         # In a client's `nested` query, the name of the inner query applies to chunks.
         chunk_query_name=None if semantic.nested is None else semantic.name,
-        element_type=semantic.element_type,
     )
     if query.passages and engine_type is EngineType.ELASTICSEARCH:
         methods = {part.method(engine_type, exact=False) for part in semantic.target.groups}
@@ -283,7 +281,6 @@ def knn_clause(
             query,
             # Vectors that are not quantized need no rescoring.
             oversample=usual if usual is None or oversample is None else oversample or None,
-            element_type=part.element_type(target.name),
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
             min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
         )

@@ -42,9 +42,9 @@ from es_sbert.gateway.search.top_k_cutoff import TopKCutoff
 from es_sbert.gateway.search.unresolved_fields import strip_extensions
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.mapping import ElementType
+from es_sbert.index.document_vectors import to_float_list
 from es_sbert.messages import pluralize
-from es_sbert.search.vector_query import check_query_vector, query_numbers
+from es_sbert.search.vector_query import check_query_vector
 from es_sbert.vectors import Vectors
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,6 @@ _UNREADABLE_INDICES = ResolvedIndices({}, {}, ordinary=False)
 
 # A vector depends on the model's fingerprint and the text; its numbers also on the field's element type.
 _VectorKey = tuple[str, str]
-_NumbersKey = tuple[_VectorKey, ElementType]
 _VectorsByText = dict[_VectorKey, Vectors]
 
 
@@ -237,7 +236,7 @@ class SearchRewriter:
             context = replace(context, options={**context.options, "preference": preference})
 
         def vector(query: SemanticQuery) -> list[float]:
-            return numbers[_numbers_key(query)]
+            return numbers[_vector_key(query)]
 
         cutoffs = await self._cutoff.cosines(limited, vector, body, context)
         ranked = await self._ranker.queries(hybrid, vector, body, context)
@@ -284,7 +283,7 @@ class SearchRewriter:
     def _substitute(
         self,
         found: FoundQueries,
-        numbers: Mapping[_NumbersKey, list[float]],
+        numbers: Mapping[_VectorKey, list[float]],
         cutoffs: Mapping[Placeholder, float | None],
         ranked: Mapping[HybridPlaceholder, Json],
     ) -> None:
@@ -294,7 +293,7 @@ class SearchRewriter:
             placeholder: ranked[placeholder]
             if isinstance(placeholder, HybridPlaceholder)
             else placeholder.native_query(
-                engine_type, numbers[_numbers_key(placeholder.semantic)], cutoffs.get(placeholder), counts
+                engine_type, numbers[_vector_key(placeholder.semantic)], cutoffs.get(placeholder), counts
             )
             for placeholder in found.placeholders
         }
@@ -378,23 +377,19 @@ def _vector_key(semantic: SemanticQuery) -> _VectorKey:
     return semantic.target.meta.fingerprint, semantic.text
 
 
-def _numbers_key(semantic: SemanticQuery) -> _NumbersKey:
-    return _vector_key(semantic), semantic.element_type
-
-
-def _numbers_of_queries(queries: Sequence[SemanticQuery], vectors: _VectorsByText) -> dict[_NumbersKey, list[float]]:
-    """Convert the vectors to numbers as the engine expects them, once for each text and element type.
+def _numbers_of_queries(queries: Sequence[SemanticQuery], vectors: _VectorsByText) -> dict[_VectorKey, list[float]]:
+    """Convert the vectors to numbers as the engine expects them, once for each text.
 
     Raises:
         UsageError: a vector has no direction.
     """
-    numbers: dict[_NumbersKey, list[float]] = {}
+    numbers: dict[_VectorKey, list[float]] = {}
     for semantic in queries:
-        key = _numbers_key(semantic)
+        key = _vector_key(semantic)
         if key not in numbers:
-            vector = vectors[_vector_key(semantic)]
+            vector = vectors[key]
             check_query_vector(vector)
-            numbers[key] = query_numbers(vector, semantic.element_type)
+            numbers[key] = to_float_list(vector)
     return numbers
 
 

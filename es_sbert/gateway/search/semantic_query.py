@@ -24,7 +24,6 @@ from es_sbert.gateway.search.query_parameters import (
     positive_integer,
 )
 from es_sbert.gateway.settings import SemanticSettings
-from es_sbert.index.mapping import ElementType
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K
@@ -81,11 +80,6 @@ class SemanticQuery:
     native: Json = field(default_factory=dict)
     nested: Json | None = None
     calibrated: bool = False
-
-    @property
-    def element_type(self) -> ElementType:
-        """Element type of the vector to search for."""
-        return self.target.element_type(self.target.name)
 
     @property
     def has_minimum(self) -> bool:

@@ -29,11 +29,9 @@ from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
-from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import (
     CHUNK_VECTOR,
-    ElementType,
     VectorFieldMeta,
     document_meta_field,
     vector_fields,
@@ -228,7 +226,7 @@ class CallerClient:
                 else:
                     value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
                 if document in documents and value:
-                    vectors[document] = _read_vectors(value, field.field_meta(field.name, document.index).element_type)
+                    vectors[document] = _read_vectors(value)
         return vectors
 
 
@@ -237,11 +235,11 @@ def quote_expression(index: str) -> str:
     return quote(index, safe=",*")
 
 
-def _read_vectors(value: Any, element_type: ElementType) -> list[Vectors]:
+def _read_vectors(value: Any) -> list[Vectors]:
     """Read the vectors in a field's value, from `_source` or from `fields`, which may wrap a vector in a list."""
     if not isinstance(value[0], dict):
-        return [read_vector(_unwrapped(value), element_type)]
-    return [read_vector(_unwrapped(chunk[CHUNK_VECTOR]), element_type) for chunk in value]
+        return [read_vector(_unwrapped(value))]
+    return [read_vector(_unwrapped(chunk[CHUNK_VECTOR])) for chunk in value]
 
 
 def _unwrapped(vector: Any) -> Any:
@@ -322,7 +320,6 @@ class PageApi:
             num_candidates=request.k if client.upstream.knn_matches_candidates else None,
             passages=field.meta.passages is not None,
             inner_hits=field.name,
-            element_type=field.element_type(field.name),
         )
         return {"query": knn_clause(client.upstream.engine_type_or_default, field, query, CandidateCounts())}
 
@@ -355,8 +352,7 @@ class PageApi:
         checked = parse_query_text(text, "the query", self._settings.limits.query_characters)
         embedder = await self._models.for_field(field.meta, field.indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
-        # The vector used in the search: in byte fields it is rounded.
-        return np.asarray(to_element_type(vector, field.element_type(field.name)), np.float32)
+        return vector
 
     async def _document_vector(
         self, client: CallerClient, index: str, field: SearchScope, document: DocumentRef

@@ -383,7 +383,7 @@ def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None
     if not isinstance(previous, dict) or stored_text(previous, target) == text:
         return True
     sent, before = find_field(fields, target.field), find_field(previous, target.field)
-    return not same_vectors(sent, before, target.meta.element_type)
+    return not same_vectors(sent, before)
 
 
 def _lacks_meta(fields: Json, target: EmbeddingTarget) -> bool:

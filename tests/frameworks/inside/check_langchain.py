@@ -17,7 +17,6 @@ from langchain_elasticsearch import (
 )
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.ingest_support import load
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
@@ -65,36 +64,6 @@ def test_async_vector_store(url: str, encoder: Encoder, fresh_index: Callable[[s
             assert [document.page_content for document in found] == [TEXTS[0], TEXTS[2]]
 
     asyncio.run(check())
-
-
-@pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])
-@sunset
-def test_store_searches_and_fills_a_field_of_bytes(
-    engine: str, encoder: Encoder, fill: Fill, request: pytest.FixtureRequest
-) -> None:
-    url = request.getfixturevalue(f"{engine}_url")
-    index, added, embeddings = (
-        fill(url, element_type="byte"),
-        "An orchestra rehearses a symphony.",
-        ByteEmbeddings(encoder),
-    )
-    if engine == "opensearch":
-        from langchain_community.vectorstores import OpenSearchVectorSearch
-
-        theirs = OpenSearchVectorSearch(url, index, embeddings, engine="lucene")
-        theirs.add_texts([added], ids=["new"], text_field="text", vector_field="embedding")
-        fields = {"text_field": "text", "vector_field": "embedding", "metadata_field": "*"}
-        found = theirs.similarity_search_with_score(QUESTION, k=3, **fields)
-        theirs.client.close()
-    else:
-        with Elasticsearch(url) as client:
-            store = ElasticsearchStore(index, client=client, embedding=embeddings, vector_query_field="embedding")
-            store.add_texts([added], ids=["new"])
-            found = store.similarity_search_with_score(QUESTION, k=3)
-    with SemanticIndex(index, url, encoder=encoder) as semantic:
-        expected = semantic.search(QUESTION, 3).hits
-    assert [document.page_content for document, _ in found] == [hit.source["text"] for hit in expected]
-    assert [2 * score - 1 for _, score in found] == pytest.approx([hit.cosine for hit in expected], abs=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])

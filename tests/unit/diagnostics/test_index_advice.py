@@ -35,7 +35,7 @@ from es_sbert.index.vector_field import VectorField
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 3), "http://localhost:9200")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
-FLOAT, BFLOAT16, BYTE = ElementType.FLOAT, ElementType.BFLOAT16, ElementType.BYTE
+FLOAT, BFLOAT16 = ElementType.FLOAT, ElementType.BFLOAT16
 
 
 def field(index_type: str = "hnsw", model: str = "mine", dimensions: int = 384, **meta: Any) -> VectorField:
@@ -67,10 +67,9 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
 
 def test_all_combinations_of_an_engine_are_measured() -> None:
     found = layouts_to_measure(ES9, 384, 1_000, AdviceRequest())
-    # Bytes are not quantized once more: a graph and none.
-    assert len(found) == len(set(found)) == 4 * (2 * 8 + 2)
+    assert len(found) == len(set(found)) == 4 * 2 * 8
     assert {layout.dimensions for layout in found} == {384, 256, 128, 64}
-    assert {layout.element_type for layout in layouts_to_measure(ES8, 384, 1_000, AdviceRequest())} == {FLOAT, BYTE}
+    assert {layout.element_type for layout in layouts_to_measure(ES8, 384, 1_000, AdviceRequest())} == {FLOAT}
     assert {layout.index_type for layout in layouts_to_measure(OPENSEARCH, 384, 1_000, AdviceRequest())} == {
         IndexType.HNSW,
         IndexType.INT8_HNSW,
@@ -82,7 +81,7 @@ def test_types_without_a_graph_are_for_small_indices_or_named() -> None:
     large = layouts_to_measure(ES9, 384, FLAT_MOST_VECTORS + 1, AdviceRequest())
     assert all(layout.index_type.endswith("hnsw") for layout in large)
     named = layouts_to_measure(ES9, 384, 10**9, AdviceRequest(index_types=("flat",), dimensions=(384,)))
-    assert named == [VectorLayout(384, each, IndexType.FLAT) for each in (FLOAT, BFLOAT16, BYTE)]
+    assert named == [VectorLayout(384, each, IndexType.FLAT) for each in (FLOAT, BFLOAT16)]
 
 
 def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
@@ -96,7 +95,7 @@ def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
         (AdviceRequest(dimensions=(385,)), "the vectors have 384 dimensions, not 385"),
         (AdviceRequest(index_types=("tree",)), "unknown index type 'tree'"),
         (AdviceRequest(element_types=("bit",)), "does not write vectors of the element type bit"),
-        (AdviceRequest(element_types=("byte",), index_types=("bbq_hnsw",)), "supports none of these layouts"),
+        (AdviceRequest(dimensions=(32,), index_types=("bbq_hnsw",)), "supports none of these layouts"),
         (AdviceRequest(element_types=("half",)), "unknown element type 'half'"),
     ],
 )
@@ -126,10 +125,6 @@ def test_element_type_that_the_engine_lacks_is_refused() -> None:
          "es-sbert index migrate docs --model mine@128 --index-type int8_hnsw --element-type bfloat16"),
         (field(element_type="bfloat16"), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --index-type int8_hnsw"),
-        (field("int8_hnsw"), VectorLayout(384, BYTE, IndexType.HNSW),
-         "es-sbert index migrate docs --index-type hnsw --element-type byte"),
-        (field("flat", element_type="byte"), VectorLayout(384, BYTE, IndexType.HNSW),
-         "es-sbert index migrate docs --index-type hnsw"),
         (field(), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --index-type int8_hnsw --element-type bfloat16"),
         (replace(field(model="a b"), name="v"), VectorLayout(128, FLOAT, IndexType.HNSW),
@@ -213,15 +208,6 @@ def test_recall_is_extrapolated_by_the_loss_of_each_quadrupling() -> None:
     assert advice([row(VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.5)]).expected_recall is None
 
 
-def test_recommendation_of_bytes_says_that_they_are_rounded_for_good() -> None:
-    rows = [row(VectorLayout(384, BYTE, IndexType.HNSW), 0.96)]
-    said = "\n".join(advice_lines(advice(rows)))
-    assert "Recommended: 384 dimensions, byte, hnsw." in said
-    assert "rounded permanently" in said
-    of_bytes = replace(advice(rows), current=VectorLayout(384, BYTE, IndexType.FLAT))
-    assert "rounded permanently" not in "\n".join(advice_lines(of_bytes))
-
-
 def test_missing_graph_is_told() -> None:
     layout = VectorLayout(384, FLOAT, IndexType.BBQ_HNSW)
     built = row(layout, 0.96)
@@ -236,7 +222,6 @@ def test_plot_shows_every_layout() -> None:
     rows = [
         row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
         row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.97),
-        row(VectorLayout(384, BYTE, IndexType.HNSW), 0.96),
     ]
     root = ElementTree.fromstring(layout_plot(advice(rows, index="a<b&c")))
     namespace = {"svg": "http://www.w3.org/2000/svg"}
@@ -248,7 +233,6 @@ def test_plot_shows_every_layout() -> None:
     squares = [float(square.get("y", "nan")) + 5 for square in root.iterfind(".//svg:g/svg:rect", namespace)]
     [recommended, float_row] = circles
     assert squares == [recommended]
-    assert len(list(root.iterfind(".//svg:g/svg:path", namespace))) == 1  # bytes
     assert float_row < recommended  # more recall is higher
 
 

@@ -24,8 +24,8 @@ from es_sbert.gateway.search.knn_clauses import (
 from es_sbert.gateway.search.query_finder import find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings
+from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
-from es_sbert.search.vector_query import query_numbers
 from es_sbert.vectors import Vectors
 
 
@@ -90,7 +90,7 @@ class Rewriting:
         semantic = placeholder.semantic
         self.texts.append(semantic.text)
         has_cutoff = isinstance(placeholder, QueryPlaceholder) and placeholder.has_cutoff
-        numbers = query_numbers(self._vector(semantic), semantic.element_type)
+        numbers = to_float_list(self._vector(semantic))
         if isinstance(placeholder, HybridPlaceholder):  # what the ranking looks at, see hybrid_ranking.py
             nearest = placeholder.nearest.native_query(self.engine_type, numbers, None, counts)
             return {"dis_max": {"queries": [placeholder.words, nearest, placeholder.exact]}}

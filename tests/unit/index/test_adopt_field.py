@@ -11,7 +11,6 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.adopt import AdoptionSettings
 from es_sbert.index.adopt_field import AdoptableField, check_plain_field
 from es_sbert.index.mapping import ElementType, IndexType
 from es_sbert.index.text_template import TextTemplate
@@ -64,18 +63,6 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     assert (found.index_type, found.dimensions, found.where) == (index_type, 384, "docs.vector")
     meta = found.meta("f" * 32, "model")
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
-
-
-def test_byte_vectors_are_recognized() -> None:
-    # OpenSearch returns the name in capitals.
-    for info, mapping in ((ELASTICSEARCH, DENSE | {"element_type": "byte"}), (OPENSEARCH, KNN | {"data_type": "BYTE"})):
-        found = look(info, mapping)
-        assert (found.element_type, found.index_type) == (ElementType.BYTE, IndexType.HNSW)
-        assert found.meta("f" * 32, "model").element_type is ElementType.BYTE
-        # Of unit vectors times 127, as others write them, rounding takes more than of es-sbert's.
-        assert 0.996 < AdoptionSettings().least_cosine(found) < 0.998
-        assert AdoptionSettings(min_cosine=0.9).least_cosine(found) == 0.9
-    assert AdoptionSettings().least_cosine(look(ELASTICSEARCH, DENSE)) == 0.999
 
 
 def test_bfloat16_vectors_are_recognized() -> None:
@@ -137,6 +124,7 @@ def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **o
         ({"similarity": "dot_product"}, "compares vectors by dot_product"),
         ({"index": False}, "`index: false`"),
         ({"element_type": "bit"}, "vectors of bit"),
+        ({"element_type": "byte"}, "vectors of byte"),
         ({"index_options": {"type": "bbq_disk"}}, "the index type bbq_disk"),
     ],
 )
@@ -152,7 +140,7 @@ def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, mes
         (KNN | {"mode": "on_disk"}, "chosen by the engine"),
         (KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
         (KNN | {"data_type": "binary"}, "vectors of binary"),
-        (KNN | {"data_type": "byte", "space_type": "l2", "method": KNN["method"] | {"space_type": "l2"}}, "by l2"),
+        (KNN | {"space_type": "l2", "method": KNN["method"] | {"space_type": "l2"}}, "by l2"),
         (with_encoder({"name": "pq"}), "the encoder pq"),
         (with_encoder({"name": "sq", "parameters": {"bits": 1}}), "hnsw of lucene with the encoder sq of 1 bit,"),
         (with_encoder({"name": "sq", "parameters": {"bits": 4}}), "hnsw of lucene with the encoder sq of 4 bits,"),

@@ -20,7 +20,6 @@ from es_sbert.index.document_vectors import (
     to_float_list,
     vector_value,
 )
-from es_sbert.index.mapping import ElementType
 from es_sbert.vectors import Vectors
 
 ES95 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
@@ -114,8 +113,8 @@ def test_metadata_of_another_program_is_none_of_ours() -> None:
 def test_same_vectors_are_recognized_in_every_form() -> None:
     vector = np.array([0.1, -0.7, 1 / 3], dtype=np.float32)
     chunks = [{"start": 0, "end": 3, "vector": to_float_list(vector)}]
-    assert same_vectors(to_float_list(vector), vector_value(ES95, vector), ElementType.FLOAT)
-    assert same_vectors(chunks, chunks[0], ElementType.FLOAT)
+    assert same_vectors(to_float_list(vector), vector_value(ES95, vector))
+    assert same_vectors(chunks, chunks[0])
     others: list[Any] = [to_float_list(-vector), [0.1], "abc", None, [], {}, chunks * 2, [{"start": 0}], ["x"]]
     for other in others:
-        assert not same_vectors(to_float_list(vector), other, ElementType.FLOAT)
+        assert not same_vectors(to_float_list(vector), other)

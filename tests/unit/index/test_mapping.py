@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import (
-    BYTE_TYPES,
     OPENSEARCH_TYPES,
     ChunkRules,
     ElementType,
@@ -18,7 +17,6 @@ from es_sbert.index.mapping import (
     check_field_name,
     index_body,
     mapped_dimensions,
-    mapped_element_type,
     mapped_similarity,
     mapping_addition,
     merge_field_meta,
@@ -40,16 +38,6 @@ CASES = [(EngineType.ELASTICSEARCH, t) for t in IndexType] + [(EngineType.OPENSE
 def test_index_bodies_match_golden_files(engine_type: EngineType, index_type: IndexType) -> None:
     body = index_body(engine_type, "embedding", meta(index_type))
     assert_golden(engine_type, f"index-{index_type}", body)
-
-
-@pytest.mark.parametrize("engine_type", list(EngineType))
-@pytest.mark.parametrize("index_type", BYTE_TYPES)
-def test_index_bodies_of_bytes_match_golden_files(engine_type: EngineType, index_type: IndexType) -> None:
-    stored = meta(index_type).changed(element_type=ElementType.BYTE)
-    body = index_body(engine_type, "embedding", stored)
-    assert_golden(engine_type, f"index-byte-{index_type}", body)
-    assert vector_fields(body["mappings"], "docs") == {"embedding": stored}
-    assert mapped_element_type(engine_type, body["mappings"]["properties"]["embedding"]) == "byte"
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))

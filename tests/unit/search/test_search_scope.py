@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
-from es_sbert.index.vector_field import VectorField
-from es_sbert.search.search_request import SearchParams, build_vector_queries
-from es_sbert.search.search_scope import SearchScope, choose_method, choose_oversample
+from es_sbert.index.mapping import IndexType, VectorFieldMeta
+from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import SearchMethod
 
 
@@ -30,21 +27,6 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
 )
 def test_choose_method(engine_type: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
     assert choose_method(engine_type, meta(index_type), exact) is method
-
-
-def test_one_index_of_bytes_makes_all_be_searched_with_whole_numbers() -> None:
-    """Fields of floats take whole numbers too; fields of bytes take nothing else."""
-    plain = VectorField("one", "v", meta(IndexType.HNSW))
-    stored = VectorField("two", "v", meta(IndexType.HNSW).changed(element_type=ElementType.BYTE))
-    halves = VectorField("three", "v", meta(IndexType.HNSW).changed(element_type=ElementType.BFLOAT16))
-    other = VectorField("one", "w", meta(IndexType.HNSW))
-    scope = SearchScope((plain, stored, halves, other))
-    assert (scope.element_type("v"), scope.element_type("w")) == (ElementType.BYTE, ElementType.FLOAT)
-    # OpenSearch's scores differ, so a clause of the gateway searches only one of both kinds.
-    assert [group.fields for group in SearchScope((plain, stored, halves)).groups] == [(plain, halves), (stored,)]
-    vector = np.array([0.5, -1.0, 0.25], np.float32)
-    queries = build_vector_queries(scope, {"v": vector, "w": vector}, SearchParams(), 10)
-    assert [query.numbers for query in queries] == [[64, -127, 32], [0.5, -1.0, 0.25]]
 
 
 def test_oversampling_defaults_to_the_index_type() -> None:

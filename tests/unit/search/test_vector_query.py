@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import ElementType
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, parse_filter, search_body, vector_clause
 from tests.unit.golden import assert_golden
 
@@ -26,10 +25,6 @@ QUERIES = {
     "quantized": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, oversample=1.5),
     "minimum": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, min_cosine=0.3, boost=2.0),
     "minimum-passages": VectorQuery("embedding", VECTOR, k=5, passages=True, min_cosine=0.3, boost=2.0),
-    "byte": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, element_type=ElementType.BYTE),
-    "byte-minimum-passages": VectorQuery(
-        "embedding", VECTOR, k=5, passages=True, min_cosine=0.3, boost=2.0, element_type=ElementType.BYTE
-    ),
 }
 
 

@@ -1,0 +1,103 @@
+"""Byte vectors of an earlier version: every command refuses them by name, and a migration or a removal leads out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.index_summary import describe_indices
+from es_sbert.index.index_template import template_requests
+from es_sbert.index.mapping import parse_element_type
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
+from es_sbert.migration.alias_swap import drop_old_index
+from es_sbert.migration.remove_vectors import remove_vectors
+from es_sbert.migration.rollback import find_rollback, list_kept
+from es_sbert.search.search_scope import read_search_scope
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.byte_index import create_byte_index
+from tests.engine.migration.support import Place, text_of
+
+TEXTS = [text_of(number) for number in range(40)]
+
+
+@pytest.fixture
+def old(engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path) -> Iterator[Place]:
+    alias = f"test-{uuid.uuid4().hex[:12]}"
+    place = Place(engine, alias, f"{alias}-old", tmp_path / "dead.jsonl")
+    create_byte_index(engine, place.index, encoders[0], TEXTS)
+    engine.update_aliases([{"add": {"index": place.index, "alias": alias}}])
+    yield place
+    for state in engine.resolve_indices(f"{alias}*"):
+        engine.delete_index(state.name)
+
+
+READERS: dict[str, Callable[[Place, Encoder], object]] = {
+    "search": lambda place, encoder: read_search_scope(place.engine, [place.alias], ["embedding"]),
+    "python": lambda place, encoder: SemanticIndex(place.alias, place.engine, encoder=encoder),
+    "measure": lambda place, encoder: read_vector_field(place.engine, place.alias, "embedding"),
+    "show": lambda place, encoder: describe_indices(place.engine, place.alias),
+    "template": lambda place, encoder: template_requests(place.engine, place.alias),
+    "embed in place": lambda place, encoder: place.embed(encoder),
+    "another field": lambda place, encoder: ensure_vector_field(
+        place.engine, place.alias, FieldRequest("other", encoder.info.fingerprint, "m", encoder.info.dimensions)
+    ),
+    "adopt": lambda place, encoder: read_adoptable_field(
+        place.engine, place.alias, "embedding", TextTemplate.parse("{text}")
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", list(READERS))
+def test_byte_vectors_are_refused_with_the_migration(
+    old: Place, encoders: tuple[Encoder, Encoder], reader: str
+) -> None:
+    with pytest.raises(IndexMismatch, match=f"{old.index}.embedding holds byte vectors") as refused:
+        READERS[reader](old, encoders[0])
+    assert f"`es-sbert index migrate {old.index}`" in refused.value.remedy
+    assert f"`es-sbert index remove {old.index}`" in refused.value.remedy
+
+
+def test_migration_embeds_byte_vectors_as_floats(old: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    engine, expected = old.engine, {f"{number}x": {"text": text} for number, text in enumerate(TEXTS)}
+    result = old.migrate(encoders[0], index_type="int8_hnsw")
+    assert (result.finished, result.embedded, result.compared) == (True, len(TEXTS), len(TEXTS))
+    old.assert_holds(expected, encoders[0])
+    meta = read_vector_field(engine, old.alias, "embedding").meta
+    assert (meta.index_type, meta.element_type) == ("int8_hnsw", "float")
+    with SemanticIndex(old.alias, engine, encoder=encoders[0]) as index:
+        assert index.search(TEXTS[5], 1).hits[0].id == "5x"
+    # The index before it can be listed and dropped, but byte vectors are no longer written.
+    assert [(kept.name, kept.model) for kept in list_kept(engine, old.alias)] == [(old.index, encoders[0].info.model)]
+    with pytest.raises(IndexMismatch, match="holds byte vectors"):
+        find_rollback(engine, old.alias)
+    drop_old_index(engine, old.alias, lambda *index: True)
+    assert engine.get_index(old.index) is None
+
+
+def test_migration_without_options_and_to_another_model_leads_out(
+    old: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    expected = {f"{number}x": {"text": text} for number, text in enumerate(TEXTS)}
+    assert old.migrate(encoders[1]).finished
+    old.assert_holds(expected, encoders[1])
+
+
+def test_removal_takes_byte_vectors_out(old: Place) -> None:
+    removal = remove_vectors(old.engine, old.alias, policy=RetryPolicy(30))
+    assert removal.documents == len(TEXTS)
+    assert old.contents()["5x"] == {"text": TEXTS[5], "_routing": None}
+
+
+def test_byte_vectors_are_not_created(old: Place) -> None:
+    with pytest.raises(UsageError, match="does not write vectors of the element type byte") as refused:
+        parse_element_type("byte", old.engine.info)
+    assert "int8_hnsw" in refused.value.remedy
