@@ -98,8 +98,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         checked = [check_model(field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
         findings += checks.check_runtime(device)
-        findings += checks.check_addresses(settings)
-        findings += checks.check_engine(engine, index)
+        findings += checks.check_engine(engine, settings, index)
         if looked is not None:
             findings += looked.findings
             models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}

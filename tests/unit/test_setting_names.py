@@ -97,7 +97,6 @@ def test_every_setting_has_an_option_of_a_command() -> None:
 # Literals that are a part of a command, where that cannot be seen in the literal itself.
 _PARTS_OF_COMMANDS = {
     "es_sbert/bundle/model_lookup.py": {"--no-deps"},
-    "es_sbert/diagnostics/doctor.py": {"{} --vector-field {}"},
     "es_sbert/diagnostics/index_advice.py": {"--replace-index"},
     "es_sbert/runtime/cuda_session.py": {"--upgrade"},
     "es_sbert/runtime/openvino_session.py": {"--upgrade", "--force-reinstall"},

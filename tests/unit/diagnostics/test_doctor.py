@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from es_sbert.diagnostics.doctor import (
-    CudaState,
     Finding,
-    NodeDisk,
     Severity,
     cuda_findings,
-    disk_findings,
+    disk_finding,
     field_findings,
     settings_findings,
 )
@@ -26,8 +24,6 @@ from es_sbert.index.text_languages import language_warning
 from es_sbert.runtime.cuda_session import CudaLibraryStatus, needed_libraries
 from es_sbert.runtime.device import Gpu, NvidiaDriver
 
-GB = 10**9
-MARK = "cluster.routing.allocation.disk.watermark"
 INFO = EncoderInfo(
     model="tiny",
     fingerprint="f" * 32,
@@ -41,37 +37,14 @@ INFO = EncoderInfo(
 )
 
 
-def disk(free: float, total: float = 100.0) -> NodeDisk:
-    return NodeDisk("node", int(total * GB), int(free * GB))
-
-
 @pytest.mark.parametrize(
-    ("free", "settings", "level", "words"),
-    [
-        (50, {}, Severity.OK, "50.0 GB free of 100.0"),
-        (15, {}, Severity.WARNING, "no new shards"),
-        (9, {}, Severity.WARNING, "moved away"),
-        (4, {}, Severity.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "40%"}, Severity.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "0.4"}, Severity.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "60gb"}, Severity.ERROR, "read-only"),
-        (50, {f"{MARK}.flood_stage": "10gb", f"{MARK}.high": "44GB", f"{MARK}.low": "46gb"}, Severity.OK, "free"),
-        (50, {f"{MARK}.high": "not a number"}, Severity.OK, "free"),
-    ],
+    ("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.06, Severity.WARNING), (0.04, Severity.ERROR)]
 )
-def test_disk_findings_follow_the_engine_watermarks(
-    free: float, settings: dict[str, Any], level: Severity, words: str
-) -> None:
-    [finding] = disk_findings([disk(99), disk(free)], settings)
-    assert (finding.level, words in finding.message) == (level, True)
+def test_disk_finding_follows_the_default_watermarks(free: float, level: Severity) -> None:
+    finding = disk_finding("node", 50 * 10**9, free)
+    assert finding.level is level
+    assert finding.message.startswith(f"node has 50.0 GB free, {100 * (1 - free):.0f} % are used")
     assert bool(finding.remedy) is (level is not Severity.OK)
-
-
-def test_disabled_watermarks_and_nodes_without_disk_stats() -> None:
-    [off] = disk_findings([disk(1)], {"cluster.routing.allocation.disk.threshold_enabled": "false"})
-    assert (off.level, "disabled" in off.message) == (Severity.OK, True)
-    [silent] = disk_findings([], {})
-    assert silent.level is Severity.WARNING
 
 
 def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
@@ -122,7 +95,8 @@ def test_finding_from_error() -> None:
     assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
 
 
-GPU_WHEEL = CudaState(("onnxruntime-gpu",), "1.31.1", 13, NvidiaDriver((Gpu("H200", (9, 0)),), (13, 2)))
+DRIVER = NvidiaDriver((Gpu("H200", (9, 0)),), (13, 2))
+BUILD = "onnxruntime-gpu 1.31.1"
 
 
 def libraries(*missing: str) -> CudaLibraryStatus:
@@ -131,29 +105,8 @@ def libraries(*missing: str) -> CudaLibraryStatus:
     return CudaLibraryStatus(found, tuple(library for library in needed if library.name in missing))
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_no_gpu_is_one_finding(device: str) -> None:
-    for driver in (None, NvidiaDriver(())):
-        [finding] = cuda_findings(replace(GPU_WHEEL, driver=driver), CudaLibraryStatus(), device)
-        assert (finding.level, finding.about) == (Severity.OK, "cuda")
-        assert finding.message == "no NVIDIA GPU; onnxruntime-gpu 1.31.1, built for CUDA 13, runs on the CPU"
-
-
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_build_for_cpus_mentions_no_missing_gpu(device: str) -> None:
-    build = replace(GPU_WHEEL, packages=("onnxruntime",), major=None)
-    for driver in (None, NvidiaDriver(())):
-        [finding] = cuda_findings(replace(build, driver=driver), CudaLibraryStatus(), device)
-        assert (finding.level, finding.message) == (Severity.OK, "onnxruntime 1.31.1, for CPUs")
-    _, unused = cuda_findings(build, CudaLibraryStatus(), device)
-    assert (unused.level, unused.message.partition(";")[0]) == (
-        Severity.OK,
-        "H200 (compute capability 9.0) is not used",
-    )
-
-
 def test_complete_cuda_installation_lists_every_library() -> None:
-    findings = list(cuda_findings(GPU_WHEEL, libraries(), "auto"))
+    findings = list(cuda_findings(BUILD, 13, DRIVER, libraries(), None, requested=False))
     assert {finding.level for finding in findings} == {Severity.OK}
     assert [finding.message for finding in findings][:3] == [
         "onnxruntime-gpu 1.31.1, built for CUDA 13",
@@ -163,11 +116,10 @@ def test_complete_cuda_installation_lists_every_library() -> None:
     assert len(findings) == 2 + len(needed_libraries(13, "linux"))
 
 
-@pytest.mark.parametrize(
-    ("device", "level"), [("auto", Severity.WARNING), ("cuda", Severity.ERROR), ("cuda:1", Severity.ERROR)]
-)
-def test_missing_cuda_library_names_its_package(device: str, level: Severity) -> None:
-    said = cuda_findings(GPU_WHEEL, libraries("libcurand.so.10", "libcudnn.so.9"), device)
+@pytest.mark.parametrize(("requested", "level"), [(False, Severity.WARNING), (True, Severity.ERROR)])
+def test_missing_cuda_library_names_its_package(requested: bool, level: Severity) -> None:
+    status = libraries("libcurand.so.10", "libcudnn.so.9")
+    said = cuda_findings(BUILD, 13, DRIVER, status, "it does not load", requested=requested)
     curand, cudnn = (finding for finding in said if finding.level is not Severity.OK)
     assert (curand.level, curand.message) == (level, "libcurand.so.10: not found")
     assert "pip install nvidia-curand;" in curand.remedy
@@ -177,31 +129,19 @@ def test_missing_cuda_library_names_its_package(device: str, level: Severity) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "device", "level", "words"),
+    ("major", "driver", "problem", "requested", "level", "words"),
     [
-        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "cuda", Severity.ERROR, "was built without CUDA"),
-        (replace(GPU_WHEEL, driver=None), "cuda", Severity.ERROR, "no NVIDIA driver"),
-        (
-            replace(GPU_WHEEL, driver=NvidiaDriver((), None, "cuInit 100")),
-            "cuda",
-            Severity.ERROR,
-            "reports no GPU (cuInit 100)",
-        ),
-        (
-            replace(GPU_WHEEL, driver=NvidiaDriver((Gpu("", None),), (12, 4))),
-            "auto",
-            Severity.WARNING,
-            "supports CUDA up to 12.4, onnxruntime needs 13",
-        ),
-        (
-            replace(GPU_WHEEL, problem="a symbol is missing"),
-            "cuda",
-            Severity.ERROR,
-            "does not load: a symbol is missing",
-        ),
+        (None, DRIVER, None, True, Severity.ERROR, "was built without CUDA"),
+        (13, None, None, True, Severity.ERROR, "no NVIDIA driver"),
+        (13, NvidiaDriver((), None, "cuInit 100"), None, True, Severity.ERROR, "reports no GPU cuInit 100"),
+        (13, NvidiaDriver((Gpu("", None),), (12, 4)), None, False, Severity.WARNING, "supports CUDA up to 12"),
+        (13, DRIVER, "a symbol is missing", True, Severity.ERROR, "does not load: a symbol is missing"),
     ],
 )
-def test_unusable_gpu_is_reported_with_remedy(state: CudaState, device: str, level: Severity, words: str) -> None:
-    [finding] = [finding for finding in cuda_findings(state, libraries(), device) if finding.level is not Severity.OK]
+def test_unusable_gpu_is_reported_with_remedy(
+    major: int | None, driver: NvidiaDriver | None, problem: str | None, requested: bool, level: Severity, words: str
+) -> None:
+    findings = cuda_findings(BUILD, major, driver, libraries(), problem, requested=requested)
+    [finding] = [finding for finding in findings if finding.level is not Severity.OK]
     assert (finding.level, words in finding.message) == (level, True)
     assert finding.remedy

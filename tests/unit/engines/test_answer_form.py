@@ -173,8 +173,8 @@ def test_engine_without_apis_of_cluster_and_nodes_is_not_an_error() -> None:
     reason = "Request for uri [/_cluster/health] exists but is not available when running in serverless mode"
     body = {"error": {"type": "api_not_available_exception", "reason": reason}, "status": 410}
     engine, _ = _engine("Elasticsearch", body, 410)
-    findings = {finding.about: finding for finding in check_engine(engine, None)}
+    findings = {finding.about: finding for finding in check_engine(engine, EngineSettings(), None)}
     assert {finding.level for finding in findings.values()} == {Severity.OK, Severity.WARNING}
     assert findings["health"].message == "this engine does not report its health"
-    assert findings["disk"].message == "this engine does not report its disks"
+    assert findings["disk"].message == "the nodes do not report their disk usage"
     check_can_create(engine, "docs")
