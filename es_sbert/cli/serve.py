@@ -266,7 +266,7 @@ def serve(**options: Any) -> int:
     from es_sbert.engines.detection import check_nodes
     from es_sbert.gateway.admission import raise_open_file_limit
     from es_sbert.gateway.server import bind_socket, create_server, freeze_objects, tune_interpreter
-    from es_sbert.gateway.service_manager import notify_service_manager
+    from es_sbert.gateway.shutdown import notify_service_manager
 
     raise_open_file_limit()
     tune_interpreter()

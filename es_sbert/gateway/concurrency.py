@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+if TYPE_CHECKING:
+    from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 
 T = TypeVar("T")
 

@@ -5,7 +5,11 @@ At a shutdown, first readiness fails, requests are still answered for a while, a
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +21,32 @@ from typing import Any
 import uvicorn
 
 from es_sbert.gateway.server_certificate import ServerCertificate
-from es_sbert.gateway.service_manager import notify_service_manager
 from es_sbert.messages import log_event
 from es_sbert.stop_signals import unix_stop_signals
+
+logger = logging.getLogger(__name__)
+
+
+def notify_service_manager(*assignments: str) -> None:
+    """Send a notification to systemd; without it (no `NOTIFY_SOCKET`), do nothing.
+
+    A notification that cannot be sent is logged: systemd then ends the service by its own timeout.
+
+    Args:
+        assignments: `READY=1`, `STOPPING=1`, `STATUS=…`.
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address or sys.platform == "win32":  # Windows has neither systemd nor such sockets
+        return
+    if address.startswith("@"):  # in Linux's abstract namespace
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto("\n".join(assignments).encode(), address)
+    except OSError as error:
+        logger.warning(
+            "cannot send %s to systemd: %s. Use Type=exec if notifications are not possible.", assignments[0], error
+        )
 
 
 @dataclass

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar, cast
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, require_utf8, to_utf8
+from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object, require_utf8, to_utf8
 
 T = TypeVar("T")
 # Name of a member → function from its value to the new one.

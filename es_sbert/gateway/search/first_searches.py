@@ -1,17 +1,38 @@
-"""Searches that the gateway sends before a client's search, over the same documents."""
+"""Searches that the gateway sends before a client's search, over the same documents.
+
+`TopKCutoff` finds the cosine below which hits are not among the k nearest documents, for searches that would match more
+than k.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import unquote, urlencode
 
 import orjson
 
-from es_sbert.engines.engine_info import without_search_pipeline
+from es_sbert.engines.engine_info import EngineType, without_search_pipeline
 from es_sbert.engines.rest import Json
+from es_sbert.gateway.concurrency import gather_or_cancel
+from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS, MAX_EXPRESSION_LENGTH
 from es_sbert.gateway.proxy.incoming_request import credential_headers
-from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
+from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext
+from es_sbert.gateway.search.knn_clauses import (
+    CandidateCounts,
+    Placeholder,
+    QueryPlaceholder,
+    exceeds_k_by_candidates,
+    query_without_vector,
+)
+from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
+from es_sbert.index.document_vectors import QueryVector
+from es_sbert.index.mapping import IndexType
+from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.vector_query import SearchMethod, cosine_from_score
 
 # Maximum concurrent searches of one request, so that it does not occupy all connections.
 MAX_CONCURRENT = 8
@@ -58,3 +79,141 @@ async def search_first(upstream: Upstream, first: Json, search: Json, context: R
     with upstream.parsing("POST /_msearch"):
         [answer] = reply.body["responses"]
         return UpstreamReply(int(answer.get("status", 200)), answer)
+
+
+class TopKCutoff:
+    """Finds the cosine of the k-th nearest document by a search of the engine.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    def select(self, placeholders: Iterable[Placeholder]) -> list[list[QueryPlaceholder]]:
+        """Select the queries of a search that would match more than k documents, with equal ones in one list.
+
+        Equal queries have the same cutoff.
+
+        Args:
+            placeholders: Placeholders of the search.
+        """
+        engine_type = self._upstream.engine_type_or_default
+        matches_candidates = self._upstream.knn_matches_candidates
+        equal: dict[str, list[QueryPlaceholder]] = {}
+        for placeholder in placeholders:
+            if not isinstance(placeholder, QueryPlaceholder) or not placeholder.has_cutoff:
+                continue
+            semantic = placeholder.semantic
+            if needs_cutoff(engine_type, semantic) or (matches_candidates and exceeds_k_by_candidates(semantic)):
+                equal.setdefault(_cutoff_key(placeholder), []).append(placeholder)
+        return list(equal.values())
+
+    async def cosines(
+        self,
+        queries: Sequence[Sequence[QueryPlaceholder]],
+        vector: Callable[[SemanticQuery], QueryVector],
+        body: Json,
+        context: RewriteContext,
+    ) -> Mapping[Placeholder, float | None]:
+        """Find the cosine of the k-th nearest document for each query; None if there are fewer than k.
+
+        Queries whose search the engine rejects are left out.
+
+        Args:
+            queries: See `select`.
+            vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
+            body: The search.
+            context: Parameters of the search, with its `preference`, so that both searches use the same shard copies.
+                Copies are refreshed at different times, so another copy may have other documents.
+
+        Raises:
+            BadRequest: k is larger than `index.max_result_window` of an index.
+            EngineUnreachable, RequestFailed: the search failed.
+        """
+        engine_type = self._upstream.engine_type_or_default
+        semaphore = asyncio.Semaphore(MAX_CONCURRENT)
+
+        async def search(query: QueryPlaceholder) -> Json | None:
+            kth = kth_hit_body(engine_type, query.semantic, vector(query.semantic), query.filters, body)
+            async with semaphore:
+                return await self._search(kth, body, context)
+
+        answers = await gather_or_cancel(search(equal[0]) for equal in queries)
+        with self._upstream.parsing("POST _search"):
+            return {
+                placeholder: kth_hit_cosine(engine_type, answer)
+                for equal, answer in zip(queries, answers, strict=True)
+                if answer is not None
+                for placeholder in equal
+            }
+
+    async def _search(self, kth: Json, body: Json, context: RewriteContext) -> Json | None:
+        """The engine's response; None if it rejects the search, since it will reject the client's search too."""
+        answer = await search_first(self._upstream, kth, body, context)
+        if answer.status not in CLIENT_ERROR_STATUSES:
+            # Accept a partial result: a lower cosine, or none, only lets more documents through, and the client's
+            # search itself reports missing shards.
+            return self._upstream.require_object(answer, "POST _search", partial_ok=True)
+        reason = str(answer.body)
+        if "max_result_window" in reason:
+            raise BadRequest(
+                f"k is {kth['from'] + 1}, more than the index.max_result_window of a searched index",
+                "Ask for fewer documents, with k in the request or -k of es-sbert serve, or raise the setting.",
+            )
+        return None
+
+
+def _cutoff_key(query: QueryPlaceholder) -> str:
+    """Return a key of everything that determines the k-th nearest document: the query, its field and its filters."""
+    target = query.semantic.target
+    return repr((query.semantic, target.name, target.indices, list(query.filters)))
+
+
+# Scores are float32: the k-th document itself must not fall below its own cosine.
+_FLOAT32_TOLERANCE = 1e-6
+
+
+def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
+    """Whether a query would match more than k documents, on an engine whose kNN query matches k of each shard.
+
+    A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized field
+    matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
+    each shard by definition.
+    """
+    if any(_matches_more_than_k(engine_type, semantic, part) for part in semantic.target.groups):
+        return True
+    return semantic.target.shards > 1 and semantic.syntax not in NATIVE_SYNTAXES
+
+
+def _matches_more_than_k(engine_type: EngineType, semantic: SemanticQuery, part: SearchScope) -> bool:
+    is_rescored = part.oversample(part.name) is not None and semantic.oversample != 0
+    oversampled = engine_type is EngineType.OPENSEARCH and is_rescored
+    return oversampled or part.meta.index_type == IndexType.FLAT
+
+
+def kth_hit_body(
+    engine_type: EngineType, semantic: SemanticQuery, vector: QueryVector, filters: Sequence[Json], search: Json
+) -> Json:
+    """Create a search for only the k-th nearest document.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``.
+        filters: Queries that every hit must match.
+        search: The search that contains the query.
+    """
+    # The score must be that of the nearest chunk, even if the client's `nested` query scores in another way.
+    plain = replace(semantic, boost=1.0, nested=None)
+    found = query_without_vector(engine_type, plain, filters, None, matches_candidates=False)
+    query = QueryPlaceholder(plain, filters, found).native_query(engine_type, vector, None, CandidateCounts())
+    return first_body(query, search) | {"from": semantic.k - 1, "size": 1}
+
+
+def kth_hit_cosine(engine_type: EngineType, answer: Json) -> float | None:
+    """Read the cosine of the k-th nearest document from a response; None if there are fewer documents."""
+    hits = answer["hits"]["hits"]
+    if not hits:
+        return None
+    # Any method will do: scores are the same for all index types.
+    return max(-1.0, cosine_from_score(hits[0]["_score"], engine_type, SearchMethod.KNN) - _FLOAT32_TOLERANCE)

@@ -15,9 +15,11 @@ from luqum.thread import parse
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import query_type_and_body
-from es_sbert.gateway.search.query_parameters import check_parameters, check_word_parameters, number_between
 from es_sbert.gateway.search.semantic_query import (
     SemanticQueryParser,
+    check_parameters,
+    check_word_parameters,
+    number_between,
     parse_query_text,
 )
 

@@ -18,7 +18,7 @@ from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, split_remote
 from es_sbert.gateway.proxy.engine_routes import EngineApi
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
+from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.search.compound_queries import map_clauses, map_members
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.settings import HideVectors, OnEmbeddingFailure, SemanticSettings

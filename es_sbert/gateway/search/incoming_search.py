@@ -18,9 +18,11 @@ from es_sbert.gateway.proxy.incoming_request import (
     CallerCacheKeys,
     Headers,
     IncomingRequest,
+    UnreadableJson,
     credential_headers,
+    parse_object,
+    write_object,
 )
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.search.compound_queries import BOOL_CLAUSES, query_type_and_body
 from es_sbert.gateway.search_log import SearchTrace

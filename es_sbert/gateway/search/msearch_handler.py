@@ -24,15 +24,21 @@ from es_sbert.gateway.proxy.forward import (
     BufferedResponse,
     OutgoingRequest,
     RefusedAsTooLargeError,
+    ResponseFilter,
     ResponseHooks,
     enlarged_error,
     fetch_response,
     forward,
     send_response,
 )
-from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson, lines_to_utf8, parse_object, write_object
-from es_sbert.gateway.proxy.response_filter import ResponseFilter
+from es_sbert.gateway.proxy.incoming_request import (
+    Headers,
+    IncomingRequest,
+    UnreadableJson,
+    lines_to_utf8,
+    parse_object,
+    write_object,
+)
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_in_bodies
 from es_sbert.gateway.search.incoming_search import (

@@ -21,8 +21,7 @@ from es_sbert.gateway.proxy.forward import (
     enlarged_error,
     forward,
 )
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, must_parse
 from es_sbert.gateway.search.incoming_search import (
@@ -100,71 +99,66 @@ class SearchHandler:
     async def _rewrite(
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
     ) -> tuple[OutgoingRequest, RewriteResult | None]:
-        """Create the request to the engine; the rewrite result is None if the search was not parsed."""
-        plain, unchanged = received.plain, (received.unchanged, None)
-        template = route.api is EngineApi.SEARCH_TEMPLATE
+        """Create the request to the engine; the rewrite result is None if the search has no semantic query."""
+        plain, template = received.plain, route.api is EngineApi.SEARCH_TEMPLATE
         if plain is None:
-            return unchanged
-        if not await self._rewriter.maybe_semantic(
-            plain + b" " + incoming.plain_query, received.mode, template=template
-        ):
-            return await self._hide_in_plain(received, incoming, route), None
-        search, params = await offload_if_large(len(plain), parse_search, plain, incoming)
-        if template:
-            rendered = await render_template(self._upstream, search, incoming)
-            if isinstance(rendered, BufferedResponse):
-                return unchanged  # the engine rejects the template
-            search = rendered
-        options = dict(params)
+            return received.unchanged, None
+        size, options = len(plain), dict(query_parameters(incoming))
         repeatable = route.api in _REPEATABLE and "scroll" not in options
         if route.api is EngineApi.EXPLAIN:
             # The routing applies to the single document, not to the search.
             options.pop("routing", None)
-        size = len(plain)
         context = RewriteContext(route.index, options, incoming.headers, received.mode, size, trace=trace)
-        result = await self._rewriter.rewrite(search, context, confirm_later=repeatable)
-        if not result.is_changed and not template:
-            return await self._hide_in_plain(received, incoming, route), result
-        body, params = await self._hider.hide(result.body, params, context, route.api)
-        if body is result.original:
+        result: RewriteResult | None = None
+        search: Json | None = None
+        params: list[tuple[str, str]] = []
+        if await self._rewriter.maybe_semantic(plain + b" " + incoming.plain_query, received.mode, template=template):
+            parsed, params = await offload_if_large(size, parse_search, plain, incoming)
+            if template:
+                rendered = await render_template(self._upstream, parsed, incoming)
+                if isinstance(rendered, BufferedResponse):
+                    return received.unchanged, None  # the engine rejects the template
+                parsed = rendered
+            result = await self._rewriter.rewrite(parsed, context, confirm_later=repeatable)
+            search = result.body
+        if not template and (result is None or not result.is_changed):
+            hidden = await self._hide_by_parameter(received, incoming, route, context)
+            if hidden is not None:
+                return hidden, result
+            if search is None:
+                try:
+                    search, params = await offload_if_large(size, parse_search, plain, incoming)
+                except UnreadableJson:
+                    return received.unchanged, None  # the engine rejects it, or its hits have their vectors
+        assert search is not None
+        body, params = await self._hider.hide(search, params, context, route.api)
+        if body is (search if result is None else result.original):
             return received.unchanged, result
-        if result.preference is not None and route.api is not EngineApi.VALIDATE:  # VALIDATE lacks the parameter
-            params = [*params, ("preference", result.preference)]
+        preference = None if result is None else result.preference
+        if preference is not None and route.api is not EngineApi.VALIDATE:  # VALIDATE lacks the parameter
+            params = [*params, ("preference", preference)]
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
         method = "POST" if incoming.method == "GET" and not received.unchanged.body else incoming.method
-        written = await offload_if_large(size * max(1, len(result.queries)), write_object, body)
+        vectors = 0 if result is None else len(result.queries)
+        written = await offload_if_large(size * max(1, vectors), write_object, body)
         return OutgoingRequest.with_body(incoming, written, target, method), result
 
-    async def _hide_in_plain(
-        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
-    ) -> OutgoingRequest:
-        """Return the request for a search that is not rewritten: with vectors left out of its hits, or unchanged."""
-        plain, options = received.plain or b"", dict(query_parameters(incoming))
-        if not self._hider.applies(route.api, options):
+    async def _hide_by_parameter(
+        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, context: RewriteContext
+    ) -> OutgoingRequest | None:
+        """Leave the vectors out of the hits of a search whose body stays as sent; None if the body must be parsed."""
+        plain = received.plain or b""
+        if not self._hider.applies(route.api, context.options):
             return received.unchanged
-        size = len(plain)
-        context = RewriteContext(route.index, options, incoming.headers, received.mode, size)
-        if not await offload_if_large(size, must_parse, plain, incoming.query):
-            fields = await self._hider.fields(context)
-            if not fields:
-                return received.unchanged
-            target = hide_by_parameter(received.unchanged.target, fields)
-            if target is not None:
-                return replace(received.unchanged, target=target)
-        if size > self._rewriter.max_parsed_bytes:
+        if await offload_if_large(context.size, must_parse, plain, incoming.query):
+            return None if context.size <= self._rewriter.max_parsed_bytes else received.unchanged
+        fields = await self._hider.fields(context)
+        target = hide_by_parameter(received.unchanged.target, fields) if fields else received.unchanged.target
+        if target is None and context.size > self._rewriter.max_parsed_bytes:
             return received.unchanged
-        try:
-            search, params = await offload_if_large(size, parse_search, plain, incoming)
-        except UnreadableJson:
-            return received.unchanged  # the engine rejects it, or its hits have their vectors
-        body, params = await self._hider.hide(search, params, context, route.api)
-        if body is search:
-            return received.unchanged
-        target = incoming.path + (b"?" + urlencode(params, quote_via=quote).encode() if params else b"")
-        method = "POST" if incoming.method == "GET" and not received.unchanged.body else incoming.method
-        return OutgoingRequest.with_body(incoming, await offload_if_large(size, write_object, body), target, method)
+        return None if target is None else replace(received.unchanged, target=target)
 
 
 def _consume_exception(confirming: asyncio.Future[bool]) -> None:

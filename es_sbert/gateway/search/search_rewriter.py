@@ -19,11 +19,17 @@ from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.forward import OutgoingRequest
-from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import read_json, require_json_type, require_utf8, to_utf8
+from es_sbert.gateway.proxy.incoming_request import (
+    CallerCacheKeys,
+    IncomingRequest,
+    read_json,
+    require_json_type,
+    require_utf8,
+    to_utf8,
+)
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.hybrid_queries import HybridDetector, ranks_hits
-from es_sbert.gateway.search.hybrid_ranking import HybridRanker
+from es_sbert.gateway.search.first_searches import TopKCutoff
+from es_sbert.gateway.search.hybrid_queries import HybridDetector, HybridRanker, ranks_hits
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
     ReceivedRequest,
@@ -36,10 +42,8 @@ from es_sbert.gateway.search.incoming_search import (
     requested_mode,
 )
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, HybridPlaceholder, Placeholder, substitute
-from es_sbert.gateway.search.query_finder import FoundQueries, find_queries
+from es_sbert.gateway.search.query_finder import FoundQueries, find_queries, strip_extensions
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
-from es_sbert.gateway.search.top_k_cutoff import TopKCutoff
-from es_sbert.gateway.search.unresolved_fields import strip_extensions
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import to_float_list

@@ -20,8 +20,7 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
-from es_sbert.gateway.proxy.json_bodies import parse_object
+from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers, parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause

@@ -18,12 +18,11 @@ from es_sbert.gateway.proxy.forward import (
     TOO_LARGE,
     BufferedResponse,
     OutgoingRequest,
+    ResponseFilter,
     enlarged_error,
     fetch_response,
 )
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
-from es_sbert.gateway.proxy.response_filter import ResponseFilter
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.index.document_vectors import group_actions

@@ -26,8 +26,7 @@ from es_sbert.gateway.proxy.forward import (
     forward,
     send_response,
 )
-from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import read_json, to_utf8
+from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest, read_json, to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import RewriteMode, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure

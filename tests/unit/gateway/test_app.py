@@ -11,8 +11,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import parse_object
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, parse_object
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.shutdown import ShutdownState
 

@@ -8,8 +8,7 @@ import pytest
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.search.compound_queries import decode_wrapper
-from es_sbert.gateway.search.hybrid_queries import ranks_hits
-from es_sbert.gateway.search.hybrid_ranking import ranking_query
+from es_sbert.gateway.search.hybrid_queries import ranking_query, ranks_hits
 from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
 from tests.unit.gateway.rewriting import Rewriting, clauses
 

@@ -13,7 +13,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import NO_MAPPINGS
-from es_sbert.gateway.proxy.json_bodies import UnreadableJson
+from es_sbert.gateway.proxy.incoming_request import UnreadableJson
 from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses, vector_field
 
 TEXT = "how do plants make energy"

@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.request_queue import QueuedRequest, next_batch
+from es_sbert.gateway.embedder import QueuedRequest, next_batch
 from es_sbert.runtime.tokenizer import TokenizedTexts
 
 
-def request_of(lengths: Sequence[int], route: int = 0) -> QueuedRequest:
-    """A request whose texts have so many tokens, and are embedded by a network of this number."""
+def request_of(lengths: Sequence[int]) -> QueuedRequest:
+    """A request whose texts have so many tokens."""
     ids = [np.ones(length, dtype=np.int64) for length in lengths]
-    return QueuedRequest(TokenizedTexts(ids, np.array(lengths, dtype=np.int64), 512, route), cast(Any, None))
+    return QueuedRequest(TokenizedTexts(ids, np.array(lengths, dtype=np.int64), 512), cast(Any, None))
 
 
 def batch(requests: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> list[tuple[QueuedRequest, int]]:
@@ -48,14 +48,6 @@ def test_queries_are_not_batched_with_long_texts() -> None:
     assert batch(waiting, 512, oldest_first=True) == [(documents, 2)]
     assert batch(waiting, 512, oldest_first=False) == [(query, 1) for query in queries]
     assert batch(waiting, 512, oldest_first=False) == [(documents, 2)]
-
-
-def test_texts_of_two_networks_are_in_batches_of_their_own() -> None:
-    documents, query, other = request_of([10] * 3), request_of([10], 1), request_of([10] * 2, 1)
-    waiting = [documents, query, other]
-    assert batch(waiting, 512, oldest_first=True) == [(documents, 3)]
-    assert batch(waiting, 512, oldest_first=False) == [(query, 1), (other, 2)]
-    assert waiting == []
 
 
 def test_a_text_longer_than_a_batch_runs_alone() -> None:

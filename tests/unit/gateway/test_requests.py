@@ -38,10 +38,12 @@ from es_sbert.gateway.errors import (
 from es_sbert.gateway.index_lookup import resolve_mappings, split_expression, split_remote
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.proxy.forward import BufferedResponse
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, credential_headers, decompress_body
-from es_sbert.gateway.proxy.json_bodies import (
+from es_sbert.gateway.proxy.incoming_request import (
+    IncomingRequest,
     UnreadableJson,
     blank_comments,
+    credential_headers,
+    decompress_body,
     lines_to_utf8,
     parse_object,
     read_json,
