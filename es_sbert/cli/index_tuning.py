@@ -12,7 +12,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import interrupt_by_any_signal
-from es_sbert.cli.output import check_output_file, print_message, print_report, write_output_file
+from es_sbert.cli.output import print_message, print_report
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from es_sbert.vectors import Vectors
 
 _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
-_PLOT_REMEDY = "Set --plot to a file in a folder that you can write to."
 
 
 @cloup.command()
@@ -268,15 +267,12 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         help="Index type to measure. Repeatable.  [default: all that the engine has; those without a graph only for up "
         "to 50,000 vectors]",
     ),
-    click.option(
-        "--plot", type=shared.OUTPUT_FILE_TYPE, metavar="FILE", help="Write a plot of recall and memory as SVG."
-    ),
     shared.json_option,
     shared.vector_field_option,
 )
 @shared.connection_options
 @option_group("Model, for --queries", shared.device_options)
-def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool, **options: Any) -> None:
+def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) -> None:
     """Recommend dimensions, element type and index type for the vectors of the index NAME.
 
     Documents are sampled. For each layout, their stored vectors are truncated and written to a temporary index on the
@@ -294,22 +290,16 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
     \b
     Examples:
       es-sbert index advise docs
-      es-sbert index advise docs --queries queries.txt --min-recall 0.98 --plot docs.svg
+      es-sbert index advise docs --queries queries.txt --min-recall 0.98
       es-sbert index advise docs --dimensions 128 --index-type int8_hnsw --index-type bbq_hnsw
     """
     from es_sbert.diagnostics.index_advice import AdviceRequest, advice_lines
     from es_sbert.diagnostics.index_advice import advise as measure
     from es_sbert.index.vector_field import read_vector_field
 
-    if plot is not None:
-        check_output_file(plot, _PLOT_REMEDY)
     request = AdviceRequest(**shared.select_options(options, AdviceRequest.__annotations__))
     with shared.open_engine(options) as engine, interrupt_by_any_signal():
         field = read_vector_field(engine, name, options["vector_field"])
         queries = None if query_file is None else _embed_queries(query_file, field, options)
         advice = measure(engine, name, field, request, queries, report=print_message)
-    if plot is not None:
-        from es_sbert.diagnostics.layout_plot import layout_plot
-
-        write_output_file(plot, [layout_plot(advice).encode()], _PLOT_REMEDY)
     print_report(advice.as_json(), advice_lines(advice), as_json=as_json)

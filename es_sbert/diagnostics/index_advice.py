@@ -13,7 +13,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -112,10 +111,8 @@ class LayoutMeasurement:
     Attributes:
         layout: The layout.
         recall: Mean recall@10 against exact search by whole float vectors, with its 95 % interval.
-        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time; None if the recall was
-            calculated without an index.
-        sample_bytes: Bytes on disk of vectors and graph of the sample; None if the engine does not report them, or no
-            index was built.
+        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time.
+        sample_bytes: Bytes on disk of vectors and graph of the sample; None if the engine does not report them.
         estimate: Estimated size of one copy of all vectors of the index.
         sample_estimate: Estimated size of the sample's vectors.
         changes: Command that gives the index this layout; None for the layout that it already has.
@@ -123,17 +120,12 @@ class LayoutMeasurement:
 
     layout: VectorLayout
     recall: ConfidenceInterval
-    median_ms: float | None
-    p95_ms: float | None
+    median_ms: float
+    p95_ms: float
     sample_bytes: int | None
     estimate: VectorIndexSize
     sample_estimate: VectorIndexSize
     changes: str | None
-
-    @property
-    def is_built(self) -> bool:
-        """Whether an index was built for the layout."""
-        return self.median_ms is not None
 
     @property
     def lacks_graph(self) -> bool:
@@ -150,8 +142,6 @@ class LayoutMeasurement:
             "recall": asdict(self.recall),
             "median_ms": self.median_ms,
             "p95_ms": self.p95_ms,
-            "sample_disk_bytes": self.sample_bytes,
-            "sample_disk_estimate": self.sample_estimate.index,
             "lacks_graph": self.lacks_graph,
             "memory_estimate": self.estimate.memory,
             "disk_estimate": self.estimate.disk,
@@ -172,8 +162,7 @@ class IndexAdvice:
         queries: Number of queries.
         from_file: Whether the queries are texts of a file; otherwise they are documents of the index.
         min_recall: The recall to keep.
-        rows: Layouts for which an index was built, the least memory first.
-        skipped: Layouts for which no index was built, because even exact search by truncated vectors misses the recall.
+        rows: The measured layouts, the least memory first.
         cut_recall: Dimensions → recall of exact search by truncated vectors in a quarter and in all of the sample.
         recommended: The layout with the least memory whose interval is not below `min_recall`, or the current one if
             that saves too little; None if there is none.
@@ -189,7 +178,6 @@ class IndexAdvice:
     from_file: bool
     min_recall: float
     rows: tuple[LayoutMeasurement, ...]
-    skipped: tuple[LayoutMeasurement, ...]
     cut_recall: dict[int, tuple[float, float]]
     recommended: LayoutMeasurement | None
 
@@ -213,7 +201,6 @@ class IndexAdvice:
             "k": K,
             "current": asdict(self.current),
             "layouts": [row.as_json() for row in self.rows],
-            "not_built": [row.as_json() for row in self.skipped],
             "recommended": None if best is None else best.as_json(),
             "expected_recall": self.expected_recall,
         }
@@ -404,44 +391,32 @@ def advise(
     sample = read_sample(engine, field, request, queries)
     whole = exact_cosines(sample)
     cut_recall: dict[int, tuple[float, float]] = {}
-    exact: dict[int, ConfidenceInterval] = {}
     for length in dict.fromkeys(layout.dimensions for layout in layouts):
         cut = exact_cosines(sample, length)
-        shares = exact_recalls(whole, cut)
-        quarter = float(np.mean(exact_recalls(whole, cut, sample.documents // 4)))
-        cut_recall[length], exact[length] = (quarter, float(np.mean(shares))), mean_confidence_interval(shares, K)
-    # Unless `dimensions` is given, skip lengths whose exact search misses the recall: no index could do better.
-    hopeless = {length for length, recall in exact.items() if recall.high < request.min_recall}
-    built = [layout for layout in layouts if request.dimensions or layout.dimensions not in hopeless]
-    largest = max((_sizes(info, layout, len(sample.vectors)).disk for layout in built), default=0)
+        shares, quarter = exact_recalls(whole, cut), exact_recalls(whole, cut, sample.documents // 4)
+        cut_recall[length] = float(np.mean(quarter)), float(np.mean(shares))
+        # Unless `dimensions` is given, skip lengths whose exact search misses the recall: no index could do better.
+        if not request.dimensions and mean_confidence_interval(shares, K).high < request.min_recall:
+            layouts = [layout for layout in layouts if layout.dimensions != length]
+            report(
+                f"{length} dimensions are left out: even exact search by vectors truncated to them has a recall of "
+                f"{np.mean(shares):.3f}. `dimensions={length}` measures them anyway."
+            )
+    largest = max((_sizes(info, layout, len(sample.vectors)).disk for layout in layouts), default=0)
     report(
         f"{pluralize(sample.documents, 'document')} with {len(sample.vectors):,} of "
         f"{pluralize(total, 'vector')}, {len(sample.queries):,} "
-        f"queries: {pluralize(len(built), 'temporary index', 'temporary indices')}, one at a time, of up to "
+        f"queries: {pluralize(len(layouts), 'temporary index', 'temporary indices')}, one at a time, of up to "
         f"{size_text(largest)}"
     )
     current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
 
-    def measurement(layout: VectorLayout, recall: ConfidenceInterval, **measured: Any) -> LayoutMeasurement:
-        return LayoutMeasurement(
-            layout,
-            recall,
-            estimate=_sizes(info, layout, total),
-            sample_estimate=_sizes(info, layout, len(sample.vectors)),
-            changes=change_command(name, field, layout),
-            **measured,
-        )
-
     rows = []
-    for number, layout in enumerate(built, 1):
-        report(f"{number}/{len(built)}: {layout}")
-        rows.append(measurement(layout, **_measure_layout(engine, meta, layout, sample, whole, report)))
-    not_built = {"median_ms": None, "p95_ms": None, "sample_bytes": None}
-    skipped = tuple(
-        measurement(VectorLayout(length, current.element_type, IndexType.FLAT), exact[length], **not_built)
-        for length in exact
-        if length not in {layout.dimensions for layout in built}
-    )
+    for number, layout in enumerate(layouts, 1):
+        report(f"{number}/{len(layouts)}: {layout}")
+        sizes = _sizes(info, layout, total), _sizes(info, layout, len(sample.vectors))
+        measured = _measure_layout(engine, meta, layout, sample, whole, report)
+        rows.append(LayoutMeasurement(layout, *measured, *sizes, change_command(name, field, layout)))
     rows.sort(key=lambda row: (row.estimate.memory, row.estimate.disk, -row.recall.mean))
     return IndexAdvice(
         field.index,
@@ -454,7 +429,6 @@ def advise(
         queries is not None,
         request.min_recall,
         tuple(rows),
-        skipped,
         cut_recall,
         recommend_layout(rows, current, request.min_recall),
     )
@@ -521,8 +495,8 @@ def _measure_layout(
     sample: VectorSample,
     whole: Doubles,
     report: Callable[[str], None],
-) -> dict[str, Any]:
-    """Measure recall, latency and size of one layout in a temporary index."""
+) -> tuple[ConfidenceInterval, float, float, int | None]:
+    """Measure recall, median and 95th percentile of the latency, and size of one layout in a temporary index."""
     meta = VectorFieldMeta(
         fingerprint=stored.fingerprint,
         model=stored.model,
@@ -539,7 +513,7 @@ def _measure_layout(
         size = engine.vector_size(name, vector_path(_FIELD, meta))
     median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
     recall = mean_confidence_interval(query_recalls(whole, found), K)
-    return {"recall": recall, "median_ms": median, "p95_ms": p95, "sample_bytes": size}
+    return recall, median, p95, size
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
@@ -591,21 +565,14 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
         f"{'median ms':>9}  {'p95 ms':>7}  {'memory':>9}  {'disk':>9}",
     ]
     current = next((row for row in advice.rows if row.layout == advice.current), None)
-    for row in (*advice.rows, *advice.skipped):
+    for row in advice.rows:
         layout, recall = row.layout, row.recall
-        median, p95 = ("–", "–") if row.median_ms is None else (f"{row.median_ms:.1f}", f"{row.p95_ms:.1f}")
-        index_type = str(layout.index_type) if row.is_built else "(exact)"
-        memory, disk = (size_text(row.estimate.memory), size_text(row.estimate.disk)) if row.is_built else ("–", "–")
+        memory, disk = size_text(row.estimate.memory), size_text(row.estimate.disk)
         mark = " ← recommended" if row is advice.recommended else " (now)" if row is current else ""
         lines.append(
-            f"{layout.dimensions:>10}  {layout.element_type:8}  {index_type:10}  {recall.mean:>9.4f}  "
-            f"{f'{recall.low:.4f}–{recall.high:.4f}':>13}  {median:>9}  {p95:>7}  {memory:>9}  {disk:>9}{mark}"
-        )
-    if advice.skipped:
-        lengths = ", ".join(str(row.layout.dimensions) for row in advice.skipped)
-        lines.append(
-            f"(exact): even exact search by vectors truncated to {lengths} dimensions misses {advice.min_recall:g}, so "
-            "no index was built. `dimensions=N` measures it anyway."
+            f"{layout.dimensions:>10}  {layout.element_type:8}  {layout.index_type:10}  {recall.mean:>9.4f}  "
+            f"{f'{recall.low:.4f}–{recall.high:.4f}':>13}  {row.median_ms:>9.1f}  {row.p95_ms:>7.1f}  {memory:>9}  "
+            f"{disk:>9}{mark}"
         )
     without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
     if without_graph:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from es_sbert.cli.main import cli
 from es_sbert.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.index_advice import (
     FLAT_MOST_VECTORS,
@@ -26,7 +23,6 @@ from es_sbert.diagnostics.index_advice import (
     recommend_layout,
 )
 from es_sbert.diagnostics.index_size import estimate_size
-from es_sbert.diagnostics.layout_plot import layout_plot
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
@@ -59,7 +55,7 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
     current = VectorLayout(384, FLOAT, IndexType.HNSW)
     recalls = {384: (1.0, 1.0), 128: (0.98, 0.96)}
     made = IndexAdvice(
-        "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows), (),
+        "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows),
         recalls, recommend_layout(rows, current, 0.95),
     )  # fmt: skip
     return replace(made, **values)
@@ -216,33 +212,3 @@ def test_missing_graph_is_told() -> None:
     assert flat.lacks_graph
     assert not replace(built, sample_bytes=None).lacks_graph
     assert "did not build a graph for so few vectors of bbq_hnsw" in "\n".join(advice_lines(advice([flat])))
-
-
-def test_plot_shows_every_layout() -> None:
-    rows = [
-        row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
-        row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.97),
-    ]
-    root = ElementTree.fromstring(layout_plot(advice(rows, index="a<b&c")))
-    namespace = {"svg": "http://www.w3.org/2000/svg"}
-    titles = [title.text or "" for title in root.iterfind(".//svg:title", namespace)]
-    assert [title.split(":")[0] for title in titles] == [str(one.layout) for one in rows]
-    texts = [text.text or "" for text in root.iterfind(".//svg:text", namespace)]
-    assert any(text.startswith("a<b&c.embedding") for text in texts)
-    circles = [float(circle.get("cy", "nan")) for circle in root.iterfind(".//svg:g/svg:circle", namespace)]
-    squares = [float(square.get("y", "nan")) + 5 for square in root.iterfind(".//svg:g/svg:rect", namespace)]
-    [recommended, float_row] = circles
-    assert squares == [recommended]
-    assert float_row < recommended  # more recall is higher
-
-
-def test_plot_of_one_layout_with_full_recall() -> None:
-    only = row(VectorLayout(384, FLOAT, IndexType.FLAT), 0.99, recall=ConfidenceInterval(1.0, 0.999, 1.0))
-    ElementTree.fromstring(layout_plot(advice([only])))
-
-
-def test_plot_that_cannot_be_written_is_refused_before_anything_is_measured() -> None:
-    done = CliRunner().invoke(
-        cli, ["index", "advise", "docs", "--plot", "/nowhere/plot.svg", "--url", "http://127.0.0.1:1"]
-    )
-    assert "its folder does not exist" in str(done.exception)
