@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.output import check_output_file, print_message, print_report, write_output_file
+from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
 
 
@@ -22,11 +21,6 @@ from es_sbert.config import DEFAULT_MODEL
     shared.text_field_option("Field of the text that was embedded", "text"),
     click.option("--text-template", help="Text that was made of several fields, e.g. '{title}. {body}'."),
     click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
-    click.option(
-        "--failed",
-        type=shared.FILE_TYPE,
-        help='Write the failing documents here, as JSON Lines: {"id": …, "cosine": …}.',
-    ),
     shared.json_option,
     shared.retry_seconds_option,
 )
@@ -42,8 +36,7 @@ from es_sbert.config import DEFAULT_MODEL
     click.option(
         "--min-cosine",
         type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        help="Minimum cosine between a stored vector and the model's own vector.  [default: 0.999; less for bytes, "
-        "to allow for rounding]",
+        help="Minimum cosine between a stored vector and the model's own vector.  [default: 0.999]",
     ),
     click.option(
         "--share",
@@ -69,7 +62,7 @@ from es_sbert.config import DEFAULT_MODEL
     shared.runtime_option,
     shared.threads_option,
 )
-def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **options: Any) -> None:
+def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
     """Adopt the vectors that another program wrote to the index NAME, without embedding its documents again.
 
     The command embeds the texts of a random sample of documents and compares the result with the stored vectors.
@@ -78,8 +71,8 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
     es-sbert loaded: a load embeds a document again when its text changes. If too few agree, the command writes nothing,
     shows how far the vectors are from the model's, and exits with 1.
 
-    Documents that fail are listed and marked: `es-sbert ingest --index NAME` embeds them again. Documents outside the
-    sample are adopted without a comparison, unless --all is given. Run the command again to resume after an
+    Documents that fail are marked, and listed with --json: `es-sbert ingest --index NAME` embeds them again. Documents
+    outside the sample are adopted without a comparison, unless --all is given. Run the command again to resume after an
     interruption, or to adopt documents that were written since. No other program should write to the index at the same
     time: documents that it changes are not adopted, and the command exits with 1.
 
@@ -87,10 +80,8 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
     Examples:
       es-sbert index adopt docs --model all-MiniLM-L6-v2 --text-field body --dry-run
       es-sbert index adopt docs --vector-field vector --text-template '{title} {body}'
-      es-sbert index adopt docs --text-field body --all --failed failed.jsonl
+      es-sbert index adopt docs --text-field body --all
     """
-    import orjson
-
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.encoder.encoder import Encoder, report_warnings
@@ -103,8 +94,6 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
 
     settings = AdoptionSettings(**shared.select_options(options, AdoptionSettings.__annotations__))
     text = parse_text_options(options["text_fields"], options["text_template"])
-    if failed is not None:
-        check_output_file(failed, "Set --failed to a file in a folder that exists and that you may write to.")
     with shared.open_engine(options) as engine:
         policy = RetryPolicy(settings.retry_seconds)
         retrying = make_retrier(policy, lambda reason: print_message(f"waiting for the engine: {reason}"))
@@ -120,11 +109,6 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
         with Encoder(model_name, report=print_message, **encoder_options) as encoder:
             report_warnings(encoder, print_message)
             report = adopt_vectors(engine, field, encoder, settings, report=print_message)
-    if failed is not None:
-        # The most distant vector first.
-        failing = report.check.failing if report.written is None else report.written.failing
-        lines = (orjson.dumps(document.as_json()) + b"\n" for document in failing)
-        write_output_file(failed, lines, "Set --failed to a file in a folder that you may write to.")
     print_report(report.as_json(), adoption_lines(report, name), as_json=as_json)
     if report.exit_code:
         raise SystemExit(report.exit_code)

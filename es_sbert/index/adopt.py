@@ -30,7 +30,6 @@ from es_sbert.index.adopt_sample import (
     TextDocument,
     TextPage,
     compare_vectors,
-    find_variant,
     read_sample,
     without_metadata_query,
 )
@@ -130,11 +129,7 @@ def adopt_vectors(
     found = AdoptionReport(
         name, adoptable.name, adoptable.meta(info.fingerprint, info.model), documents, with_vector, waiting, check
     )
-    if not check.is_accepted:
-        report("looking for another text that the vectors were made from")
-        variant = find_variant(engine, adoptable, encoder, check)
-        return replace(found, variant=variant)
-    if settings.dry_run:
+    if settings.dry_run or not check.is_accepted:
         return found
     retrying(partial(put_adopted_field, plain, adoptable, found.meta))
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from es_sbert.engines.rest import Json
-from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
+from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import format_vector_field_option
 from es_sbert.messages import escape_unprintable, pluralize
@@ -53,7 +52,6 @@ class AdoptionReport:
         with_vector: Documents with a vector.
         without_metadata: Documents with a vector but no metadata: those to adopt.
         check: The comparison of the sample.
-        variant: Another text that the vectors were made from; None if the sample passed or no such text was found.
         written: Results for the documents; None if nothing was written.
     """
 
@@ -64,7 +62,6 @@ class AdoptionReport:
     with_vector: int
     without_metadata: int
     check: SampleCheck
-    variant: TextVariant | None = None
     written: MetadataCounts | None = None
 
     @property
@@ -83,7 +80,6 @@ class AdoptionReport:
             "with_vector": self.with_vector,
             "without_metadata": self.without_metadata,
             "sample": self.check.as_json(),
-            "variant": None if self.variant is None else self.variant.as_json(),
             "written": None if self.written is None else self.written.as_json(),
         }
 
@@ -145,9 +141,7 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         f"{check.share:.1%}. Nothing was written."
     )
     ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
-    if report.variant is not None:
-        yield _variant_line(report, report.variant, name)
-    elif check.fails_only_where_truncated:
+    if check.fails_only_where_truncated:
         yield (
             f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: "
             "their vectors were made "
@@ -169,34 +163,10 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         )
     else:
         yield (
-            "Probable reasons: another model (or another version of it), or another text. Try other values of `model` "
-            "and `text_template`. If the vectors cannot be explained, embed the documents into another field: "
-            f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
+            "Probable reasons: another model (or another version of it), another text, or another prompt. Try other "
+            "values of `model` and `text_template`. If the vectors cannot be explained, embed the documents into "
+            f"another field: `es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
         )
-
-
-def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> str:
-    matches = f"The vectors match the text {escape_unprintable(repr(variant.template))}"
-    if variant.prompt is not None:
-        prompt = f"with {escape_unprintable(repr(variant.prompt))}" if variant.prompt else "without a prompt"
-        return (
-            f"{matches} {prompt} in front (median cosine {variant.median:.4f}), but es-sbert puts the model's own "
-            "prompt for documents in front. Set `model` to a copy of the model whose config_sentence_transformers.json "
-            'has the prompt that was used as `"prompts": {"document": …}`, or no prompt.'
-        )
-    command = f"es-sbert index adopt {name}{format_vector_field_option(report.field)}"
-    return (
-        f"{matches} (median cosine {variant.median:.4f}). Run: `{command} --model {shlex.quote(report.meta.model)} "
-        f"--text-template {_shell_quote(variant.template)}`"
-    )
-
-
-def _shell_quote(template: str) -> str:
-    """A template quoted for a shell command."""
-    if "\n" in template:
-        escaped = template.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
-        return f"$'{escaped}'"
-    return shlex.quote(template)
 
 
 def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -> Iterator[str]:

@@ -1,26 +1,23 @@
-"""Compare a sample of stored vectors with a model, and find the text that they were made from."""
+"""Compare a sample of stored vectors with a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 
-from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_vector, row_cosines
 from es_sbert.index.mapping import document_meta_field
-from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
+from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field
 from es_sbert.vectors import Vectors
 
 
@@ -218,88 +215,3 @@ def compare_vectors(
     cosines = row_cosines(_stored_vectors(documents, vector_field), encoded.vectors)
     for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
         yield ComparedDocument(document.key, cosine, truncated)
-
-
-# Maximum numbers of documents and of text fields that are tried.
-_VARIANT_DOCUMENTS = 8
-_MAX_FIELDS = 5
-# A text replaces an earlier one only if it matches better by this much, because rounding differs between batches.
-_MIN_IMPROVEMENT = 1e-4
-_SEPARATORS = (" ", "\n", ". ")
-
-
-@dataclass(frozen=True)
-class TextVariant:
-    """A text, other than the given one, whose embeddings match the stored vectors.
-
-    Attributes:
-        template: Its template.
-        prompt: The prompt in front of the text; None for the model's prompt for documents, which es-sbert uses.
-        median: Median cosine of the vectors.
-    """
-
-    template: str
-    prompt: str | None
-    median: float
-
-    def as_json(self) -> Json:
-        return {"text": self.template, "prompt": self.prompt, "median_cosine": round(self.median, 6)}
-
-
-def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, check: SampleCheck) -> TextVariant | None:
-    """Embed a few of the failing documents with other prompts, from single text fields and from pairs of fields.
-
-    Returns:
-        The text whose vectors match best; None if none reaches the check's minimum cosine.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-    step = max(1, len(check.failing) // _VARIANT_DOCUMENTS)
-    ids = [one.key[0] for one in check.failing[::step][:_VARIANT_DOCUMENTS]]
-    found = multi_get(engine, adoptable.state.name, ids, source=engine.info.source_with_vectors())
-    failing = {one.key for one in check.failing}
-    hits = [hit for key, hit in found.items() if key in failing]
-    hits = [hit for hit in hits if find_field(hit["_source"], adoptable.name) is not None]
-    own = (adoptable.name, document_meta_field(adoptable.name))
-    sources = [{name: value for name, value in hit["_source"].items() if name not in own} for hit in hits]
-    best: TextVariant | None = None
-    for template, kind in _candidate_texts(adoptable.template, sources, encoder):
-        documents = TextPage.from_hits(hits, template).documents
-        # Skip a text that only a few documents have: it says nothing about the others.
-        if 2 * len(documents) < len(hits) or not documents:
-            continue
-        made = encoder.encode([document.text for document in documents], kind)
-        stored = _stored_vectors(documents, adoptable.name)
-        median = float(np.median(row_cosines(stored, made)))
-        if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
-            best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)
-    return best
-
-
-def _candidate_texts(
-    given: TextTemplate, sources: Sequence[Json], encoder: Encoder
-) -> Iterator[tuple[TextTemplate, PromptKind | None]]:
-    """Yield the texts to try: the given text with other prompts, single fields, and pairs of fields."""
-    others: tuple[PromptKind | None, ...] = (None, "query")
-    kinds: list[PromptKind | None] = ["document"]
-    kinds += [kind for kind in others if encoder.prompt(kind) != encoder.prompt("document")]
-    yield from ((given, kind) for kind in kinds[1:])
-    names = [name for name in _string_fields(sources) if not set(name) & set("{}!:")][:_MAX_FIELDS]
-    single = [TextTemplate.from_fields([name]) for name in names]
-    yield from ((template, kind) for template in single if template.template != given.template for kind in kinds)
-    pairs = permutations(names, 2)
-    joined = (f"{{{one}}}{separator}{{{two}}}" for one, two in pairs for separator in _SEPARATORS)
-    yield from ((TextTemplate.parse(text), "document") for text in joined if text != given.template)
-
-
-def _string_fields(sources: Sequence[Json]) -> list[str]:
-    """Fields with a text in at least half of the documents, the longest texts first."""
-    lengths: dict[str, list[int]] = {}
-    for source in sources:
-        for name in document_field_names(source):
-            text = field_text(source, name)
-            if text is not None and text.strip():
-                lengths.setdefault(name, []).append(len(text))
-    common = [name for name, found in lengths.items() if 2 * len(found) >= len(sources)]
-    return sorted(common, key=lambda name: -float(np.median(lengths[name])))

@@ -266,33 +266,27 @@ def assert_untouched(engine: Engine, index: str, before: Json, was: dict[str, in
     assert versions(engine, index) == was
 
 
-def test_wrong_text_is_refused_and_right_one_suggested(engine: Engine, plain: str, tiny: Encoder) -> None:
+def test_wrong_text_is_refused(engine: Engine, plain: str, tiny: Encoder) -> None:
     before, was = mapping(engine, plain), versions(engine, plain)
     report = run(engine, plain, tiny, TextTemplate.parse("{body}"))
     assert (report.exit_code, report.check.is_accepted, report.written) == (1, False, None)
     assert report.check.median < 0.999
-    assert report.variant is not None
-    assert (report.variant.template, report.variant.prompt) == ("{title}", None)
     assert_untouched(engine, plain, before, was)
 
 
-def test_two_field_text_is_detected(engine: Engine, index_name: str, tiny: Encoder) -> None:
+def test_text_of_two_fields_is_adopted_by_its_template(engine: Engine, index_name: str, tiny: Encoder) -> None:
     create(engine, index_name)
     joined = TextTemplate.parse("{body}. {title}")
     write(engine, index_name, documents(), tiny.encode(texts(documents(), joined), "document"))
     report = run(engine, index_name, tiny)
     assert not report.check.is_accepted
-    assert report.variant is not None
-    assert (report.variant.template, report.variant.prompt) == ("{body}. {title}", None)
-    assert run(engine, index_name, tiny, TextTemplate.parse(report.variant.template)).exit_code == 0
+    assert run(engine, index_name, tiny, joined).exit_code == 0
 
 
-def test_vectors_without_prompt_are_refused_with_reason(engine: Engine, plain: str, prompted: Encoder) -> None:
+def test_vectors_without_prompt_are_refused(engine: Engine, plain: str, prompted: Encoder) -> None:
     before, was = mapping(engine, plain), versions(engine, plain)
     report = run(engine, plain, prompted)
     assert not report.check.is_accepted
-    assert report.variant is not None
-    assert (report.variant.template, report.variant.prompt) == ("{title}", "")
     assert_untouched(engine, plain, before, was)
 
 
@@ -309,7 +303,7 @@ def test_another_model_or_dimension_is_refused(
     before, was = mapping(engine, plain), versions(engine, plain)
     with Encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
         report = run(engine, plain, other)
-    assert (report.exit_code, report.variant, report.written) == (1, None, None)
+    assert (report.exit_code, report.written) == (1, None)
     assert_untouched(engine, plain, before, was)
     longer = fresh_index(engine.info.url)
     create(engine, longer, dimensions=24)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts, adoption_lines
-from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
+from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck
 from es_sbert.index.mapping import VectorFieldMeta
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "adoption"
@@ -24,10 +24,8 @@ def sample(failing: int, of: int, *, cosine: float = 0.4, truncated: bool = Fals
     return SampleCheck(documents, 0.999, 0.99, max_tokens=256)
 
 
-def report(
-    check: SampleCheck, variant: TextVariant | None = None, written: MetadataCounts | None = None
-) -> AdoptionReport:
-    return AdoptionReport("docs-1", "vector", META, 1200, 1100, 1100, check, variant, written)
+def report(check: SampleCheck, written: MetadataCounts | None = None) -> AdoptionReport:
+    return AdoptionReport("docs-1", "vector", META, 1200, 1100, 1100, check, written)
 
 
 ONE = ComparedDocument(("bad\x1b[2J", None), 0.25, True)
@@ -48,9 +46,6 @@ REPORTS = {
     "refused-close": report(sample(12, 12, cosine=0.985)),
     "refused-stale": report(sample(30, 300)),
     "refused-truncated": report(sample(30, 300, truncated=True)),
-    "refused-other-text": report(sample(300, 300, cosine=0.1), TextVariant("{it's}\n{body}", None, 0.99999)),
-    "refused-other-prompt": report(sample(300, 300, cosine=0.1), TextVariant("{title}\n{body}", "", 0.99999)),
-    "refused-query-prompt": report(sample(300, 300, cosine=0.1), TextVariant("{body}", "query: ", 0.99999)),
 }  # fmt: skip
 
 
@@ -75,4 +70,4 @@ def test_json_report_lists_every_failing_document() -> None:
     plain = REPORTS["adopted-with-failing"].as_json()
     assert [one["id"] for one in plain["sample"]["failing"]] == ["bad0", "bad1"]
     assert len(plain["written"]["failing"]) == 13
-    assert (plain["accepted"], plain["variant"], plain["meta"]["text"]) == (True, None, "{title}\n{body}")
+    assert (plain["accepted"], plain["meta"]["text"]) == (True, "{title}\n{body}")
