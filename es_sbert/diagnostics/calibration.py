@@ -104,15 +104,6 @@ class CosineSample:
     compared: Counts
     nearest: Sequence[NearestHits]
 
-    def of(self, queries: Sequence[int]) -> CosineSample:
-        """Select the cosines of some queries, by their positions."""
-        return CosineSample(
-            [self.relevant[place] for place in queries],
-            self.passed[list(queries)],
-            self.compared[list(queries)],
-            [self.nearest[place] for place in queries],
-        )
-
 
 @dataclass(frozen=True)
 class ThresholdRow:
@@ -196,11 +187,6 @@ def calibrate(sample: CosineSample, keep: float, max_unrelated: float | None = N
 def _first_place(rows: Sequence[ThresholdRow], suits: Callable[[ThresholdRow], bool]) -> int:
     """Find the position of the first row that meets the condition; the last position if none does."""
     return next((place for place, row in enumerate(rows) if suits(row)), len(rows) - 1)
-
-
-def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
-    """Measure the effect of one value of the grid."""
-    return _threshold_rows(sample)[round(100 * min_cosine) + 100]
 
 
 def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
