@@ -15,6 +15,8 @@ PAGES = Path(__file__).parents[1] / "docs/commands"
 # The page that shows the options that most commands share; the other pages refer to it.
 _SHARED = "search"
 _SHARED_GROUP = re.compile(r"^(?P<name>Connection|Model):\n(?P<options>(?:  .*\n)+)", re.MULTILINE)
+# The option that every command has.
+_HELP_OPTION = re.compile(r"(?:\n(?:Other options|Options):\n)?  -h, --help +Show this message and exit\.\n")
 _BLOCK = re.compile(r"```text\n\$ es-sbert (?P<command>[a-z -]+) --help\n(?P<help>.*?)```", re.DOTALL)
 
 
@@ -26,7 +28,7 @@ def help_text(command: str) -> str:
 
 
 def shown_help(command: str) -> str:
-    """The help text of a command as its page shows it: without the groups of options that `es-sbert search` has too."""
+    """The help text of a command as its page shows it: without `--help` and the groups that `search` has too."""
     shared = {match["name"]: match["options"].split() for match in _SHARED_GROUP.finditer(help_text(_SHARED))}
 
     def shorten(group: re.Match[str]) -> str:
@@ -34,7 +36,7 @@ def shown_help(command: str) -> str:
             return group[0]
         return f"{group['name']}:\n  As for es-sbert {_SHARED}.\n"
 
-    return _SHARED_GROUP.sub(shorten, help_text(command))
+    return _HELP_OPTION.sub("", _SHARED_GROUP.sub(shorten, help_text(command)))
 
 
 def all_commands() -> Iterator[str]:
