@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from es_sbert.engines.rest import Json
+from es_sbert.errors import EsSbertError
+from es_sbert.gateway.errors import unknown_text_error
 from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
@@ -105,6 +107,11 @@ class WriteItem:
     def lacks_vector(self) -> bool:
         """Whether a complete document has no vector for a field whose text is not known."""
         return any(document.get(name) is None for document in self.complete_documents for name in self.without_text)
+
+    @property
+    def error(self) -> EsSbertError | None:
+        """The reason why its vectors cannot be made, apart from lookups: it is unreadable, or its text is not known."""
+        return unknown_text_error() if self.lacks_vector else self.unreadable
 
     @property
     def is_partial(self) -> bool:

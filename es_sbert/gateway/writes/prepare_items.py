@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -108,18 +109,12 @@ class ItemPreparer:
         """
         destinations = await self.resolve(written_names(items), headers)
         size = sum(len(item.source) for item in items)
-        if any(destination.lacking for destination in destinations.values()):
-            self.report_lacking(await offload_if_large(size, count_lacking, items, destinations))
         while True:
-            if not any(destination.has_vectors for destination in destinations.values()):
-                self._count_unreadable(items, destinations)
-                return None
-            write_items = await offload_if_large(size, parse_items, items, destinations)
-            detected, errors = await self._detect_changes(write_items, destinations, headers, size)
+            parsed = await offload_if_large(size, parse_items, items, destinations)
+            detected, errors = await self._detect_changes(parsed.written, destinations, headers, size)
             changed = [item for item in detected if any(item.changes.values())]
             if not changed and not errors:
-                self._count_unreadable(items, destinations)
-                self._record_missing(write_items, detected, errors)
+                self._record_missing(parsed, detected, errors)
                 return None
             embedded = await self._embedder([text for item in changed for text in item.to_embed])
             # Resolve again: an alias may now point to another index, whose vectors are from another model.
@@ -128,8 +123,7 @@ class ItemPreparer:
             if all(destinations[name] == destination for name, destination in latest.items()):
                 break
             destinations |= latest
-        self._count_unreadable(items, destinations)
-        self._record_missing(write_items, detected, errors)
+        self._record_missing(parsed, detected, errors)
         size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
         # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
         engine = EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
@@ -142,8 +136,7 @@ class ItemPreparer:
         """Find the items whose vectors change or are missing, and the errors of items whose changes are unknown."""
         documents, lookup_errors = await read_previous_documents(self._upstream, written, destinations, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
-        errors: dict[int, EsSbertError] = {item.number: unknown_text_error() for item in written if item.lacks_vector}
-        errors |= {item.number: item.unreadable for item in written if item.unreadable is not None}
+        errors = {item.number: item.error for item in written if item.error is not None}
         errors |= {
             item.written.number: lookup_errors[item.written.key]
             for item in changed
@@ -160,36 +153,29 @@ class ItemPreparer:
         They are written under either policy: nothing has failed, and the engine accepts them.
 
         Args:
-            counts: From `count_lacking`.
+            counts: See `ParsedItems.lacking`.
         """
         for name, count in counts.items():
             self._missing.record(name, [NoVectorReason.NO_FIELD], count)
 
-    def _count_unreadable(self, items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> None:
-        """Count the documents for indices whose mapping cannot be read, which is logged when it is resolved."""
-        unreadable = sum(item.has_document and _is_unreadable(destinations, item.index) for item in items)
-        if unreadable:
-            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], unreadable)
-
     def _record_missing(
-        self, write_items: Sequence[WriteItem], detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
+        self, parsed: ParsedItems, detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
     ) -> None:
         """Count and log the documents that lack a vector, except those of the errors."""
+        self.report_lacking(parsed.lacking)
+        if parsed.unreadable:
+            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], parsed.unreadable)
         for item in detected:
             reasons = item.lacking
             if reasons and item.written.number not in errors:
                 self._missing.record(item.written.item.index, reasons, partly=bool(item.to_embed))
-        for write_item in write_items:
+        for write_item in parsed.written:
             if write_item.unseen is not None:
                 self._missing.record(write_item.item.index, [write_item.unseen])
             elif write_item.without_text and write_item.is_partial:
                 self._missing.count([NoVectorReason.TEXT_UNKNOWN])
                 message = "partial updates of documents in %s pass without a new vector: %s"
                 self._log.warning(message, write_item.item.index, log_detail(unknown_text_error()))
-
-
-def _is_unreadable(destinations: Mapping[str, Destination], name: str) -> bool:
-    return name in destinations and destinations[name].is_unreadable
 
 
 _MGET = "POST /_mget"
@@ -295,34 +281,42 @@ def written_names(items: Iterable[BulkItem]) -> set[str]:
     return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
 
 
-def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:
-    """Parse the items for indices with vector fields.
+@dataclass(frozen=True)
+class ParsedItems:
+    """The items of a request, by what their indices need.
+
+    Attributes:
+        written: The items for indices with vector fields.
+        lacking: Index name → complete documents with a text for a vector field that the write index lacks.
+        unreadable: Documents for indices whose mapping cannot be read, which is logged when it is resolved.
+    """
+
+    written: list[WriteItem]
+    lacking: Mapping[str, int]
+    unreadable: int
+
+
+def parse_items(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> ParsedItems:
+    """Parse the items for indices with vector fields, and count those for indices that lack one.
 
     Args:
         destinations: Destination of each index name.
     """
-    write_items = []
+    written: list[WriteItem] = []
+    lacking: Counter[str] = Counter()
+    unreadable = 0
     for number, item in enumerate(items):
         destination = destinations.get(item.index)
-        if destination is not None and destination.has_vectors:
-            write_items.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
-    return write_items
-
-
-def count_lacking(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> dict[str, int]:
-    """Count, by index name, complete documents with a text for a vector field that the write index lacks.
-
-    Args:
-        destinations: Destination of each index name.
-    """
-    counts: dict[str, int] = {}
-    for item in items:
-        destination = destinations.get(item.index)
-        if destination is not None and destination.lacking and item.source.startswith(DOCUMENT_STARTS):
+        if destination is None:
+            continue
+        unreadable += destination.is_unreadable and item.has_document
+        if destination.lacking and item.source.startswith(DOCUMENT_STARTS):
             documents = WriteItem.from_bulk_item(item, ()).complete_documents
             texts = (stored_text(document, target) for document in documents for target in destination.lacking)
-            counts[item.index] = counts.get(item.index, 0) + any(texts)
-    return {name: count for name, count in counts.items() if count}
+            lacking[item.index] += any(texts)
+        if destination.has_vectors:
+            written.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
+    return ParsedItems(written, +lacking, unreadable)
 
 
 def detect_vector_changes(

@@ -42,7 +42,7 @@ from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, P
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason, failure_reason
-from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems, count_lacking
+from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems, parse_items
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ class WriteHandler:
         """Report documents whose index lacks the vector field, in a request that is sent unchanged; part by part."""
         for start, end in pairwise(body.cuts):
             counts = await offload_if_large(
-                end - start, lambda start, end: count_lacking(body.items(start, end), destinations), start, end
+                end - start, lambda start, end: parse_items(body.items(start, end), destinations).lacking, start, end
             )
             self._preparer.report_lacking(counts)
 

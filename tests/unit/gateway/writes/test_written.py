@@ -70,7 +70,7 @@ def passed(
 ) -> PreparedItems:
     """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
     items = read(body)
-    changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)}), found or {})
+    changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)}).written, found or {})
     wanted = [one for item in changed for one in item.to_embed]
     made: list[EmbeddedText | EsSbertError] = [
         error or EmbeddedText(ChunkedText(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
@@ -193,7 +193,7 @@ def test_metadata_with_dotted_names_is_replaced() -> None:
 def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: bool, partial: bool) -> None:
     fields = {"text": "a cat", "embedding": [1, 2, 3, 4]}
     body = update({"doc": fields}) if partial else index(fields)
-    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
+    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)}).written
     assert item.compared == ("text", "embedding")
     ready = passed(body, PLAIN, {("docs", "1", None): before})
     assert (ready.embedded == 1) is copied
@@ -206,7 +206,7 @@ def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: boo
 def test_previous_document_is_not_read_for_vectors_with_metadata() -> None:
     create = b'{"create":{"_id":"1"}}\n{"text":"a cat","embedding":[1,2,3,4]}\n'
     for body in (index({"text": "a cat"}), index({"embedding": [1], "embedding_meta": meta_of("a")}), create):
-        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
+        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)}).written
         assert item.compared == ()
 
 
@@ -389,7 +389,7 @@ UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source"
 def test_update_makes_vector_again_that_source_lacks(
     doc: dict[str, Any], previous: PreviousDocument, text: str | None, lacking: bool
 ) -> None:
-    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)})
+    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)}).written
     if not isinstance(doc.get("text"), str):
         assert item.needed == (() if "embedding" in doc else ("text", "embedding_meta"))
     found = item.changes(previous)
@@ -466,7 +466,7 @@ def test_merge_partial_document_merges_objects_only(one: dict[str, Any], two: di
 
 def test_unrequested_previous_documents_are_unknown() -> None:
     body = b'{"index":{}}\n{}\n' + index({"text": "a"})
-    items = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
+    items = parse_items(read(body), {"docs": Destination("docs", PLAIN)}).written
     assert previous_documents(items, {}) == [NoPreviousDocument.UNKNOWN, NoPreviousDocument.UNKNOWN]
 
 
@@ -517,6 +517,6 @@ def test_previous_document_is_read_for_dotted_names() -> None:
         ({"a": None}, {"a.b": "a dog"}, "a dog"),
         ({"a.b": "a cat"}, NoPreviousDocument.UNKNOWN, "a cat"),
     ):
-        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)})
+        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)}).written
         assert (item.needed, item.compared) == ((), ("a.b",))
         assert [embedded for _, embedded in item.changes(previous)["doc"].to_embed] == [text]
