@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.encoder.encoder import Encoder
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.tiny import write_tiny_bert
 
@@ -19,11 +20,17 @@ def disk_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="session")
+def cache_of_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which the tiny model is exported once for all modules."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Models of this module are exported to a cache that is dropped with it."""
+def own_cache(cache_of_modules: Path) -> Iterator[None]:
+    """Models of this module are not exported to the user's cache, in which other modules find the default model."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ES_SBERT_CACHE", str(cache_of_modules))
         yield
 
 
@@ -31,6 +38,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def model(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT with random weights."""
     return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def tiny(model: Path) -> Iterator[Encoder]:
+    """The same model, opened."""
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
+        yield encoder
 
 
 @pytest.fixture

@@ -57,12 +57,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 
 @pytest.fixture(scope="module")
-def tiny(model: Path) -> Iterator[Encoder]:
-    with Encoder(str(model), precision="fp32", threads=1) as encoder:
-        yield encoder
-
-
-@pytest.fixture(scope="module")
 def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
     """A function settings → server with them; faults with the same settings share one."""
     running: dict[tuple[tuple[str, str], ...], OwnServer] = {}

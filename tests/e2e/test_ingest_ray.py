@@ -82,12 +82,6 @@ def cluster(machines: RayCluster) -> RayCluster:
     return machines
 
 
-@pytest.fixture(scope="module")
-def tiny(model: Path) -> Iterator[Encoder]:
-    with Encoder(str(model), precision="fp32", threads=1) as encoder:
-        yield encoder
-
-
 @pytest.fixture
 def bench(
     cluster: RayCluster, es9_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path

@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -26,12 +25,6 @@ COUNT = 600
 SECRET = "s3cret-of-the-address"
 DOCUMENTS = [{name: document[name] for name in ("id", "text", "price")} for document in sentences(COUNT)]
 WANTED = {document["id"]: document for document in DOCUMENTS}
-
-
-@pytest.fixture(scope="module")
-def tiny(model: Path) -> Any:
-    with Encoder(str(model), precision="fp32", threads=1) as encoder:
-        yield encoder
 
 
 @pytest.fixture

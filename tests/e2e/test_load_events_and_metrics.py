@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ from tests.engine.ingest_support import load, open_engine, sentences, write_json
 from tests.faulty_proxy import FaultyProxy, answer
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
-
-
-@pytest.fixture(scope="module")
-def tiny(model: Path) -> Iterator[Encoder]:
-    with Encoder(str(model), precision="fp32", threads=1) as encoder:
-        yield encoder
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.gateway.settings import ModelSettings
 from tests.browser import chromium
@@ -31,6 +32,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = tmp_path_factory.mktemp("bundles") / "tiny"
     export_bundle(read_sentence_model(folder, "tiny"), bundle, [Variant.FP32])
     return bundle
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tiny: Path) -> Iterator[Encoder]:
+    """The same model, opened as the gateway opens it."""
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+        yield encoder
 
 
 def tiny_settings(tiny: Path, **settings: object) -> ModelSettings:

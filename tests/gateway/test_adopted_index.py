@@ -25,12 +25,6 @@ from tests.gateway.serving import served
 TITLES = ["a man plays guitar", "the cat sleeps", "a cat on the mat", "the man sleeps on a guitar"]
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny: Path) -> Iterator[Encoder]:
-    with Encoder(str(tiny), precision="fp32", threads=1) as encoder:
-        yield encoder
-
-
 @pytest.fixture
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
     settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
@@ -39,7 +33,7 @@ def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
 
 
 def test_adopted_index_search_and_write_through_gateway(
-    engine_url: str, index_name: str, encoder: Encoder, client: httpx.Client
+    engine_url: str, index_name: str, tiny_encoder: Encoder, client: httpx.Client
 ) -> None:
     with open_engine(engine_url) as engine:
         elastic = engine.info.engine_type is EngineType.ELASTICSEARCH
@@ -53,12 +47,12 @@ def test_adopted_index_search_and_write_through_gateway(
         properties = {"vector": vector, "title": {"type": "text"}}
         engine.create_index(index_name, {"settings": settings, "mappings": {"properties": properties}})
         lines: list[dict[str, object]] = []
-        for row, made in enumerate(encoder.encode(TITLES, "document")):
+        for row, made in enumerate(tiny_encoder.encode(TITLES, "document")):
             lines += [{"index": {"_id": str(row)}}, {"title": TITLES[row], "vector": vector_value(engine.info, made)}]
         assert all(r.ok for r in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
         engine.refresh(index_name)
         field = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{title}"))
-        assert adopt_vectors(engine, field, encoder, AdoptionSettings()).exit_code == 0
+        assert adopt_vectors(engine, field, tiny_encoder, AdoptionSettings()).exit_code == 0
 
     def search(text: str) -> list[str]:
         answer = client.post(
@@ -74,6 +68,6 @@ def test_adopted_index_search_and_write_through_gateway(
     assert client.post(f"/{index_name}/_update/2?refresh=true", json={"doc": {"title": TITLES[2]}}).status_code == 200
     held = contents(engine_url, index_name)
     assert held["1"]["vector_meta"]["text_hash"] == text_hash("a query on the mat")
-    expected = encoder.encode(["a query on the mat", TITLES[2]], "document")
+    expected = tiny_encoder.encode(["a query on the mat", TITLES[2]], "document")
     assert same_vectors(vector_of(held["1"], "vector"), expected[0])
     assert same_vectors(vector_of(held["2"], "vector"), expected[1])

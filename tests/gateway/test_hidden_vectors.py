@@ -106,16 +106,10 @@ def ndjson(*lines: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny: Path) -> Iterator[Encoder]:
-    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def bed(engine_url: str, tiny: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def bed(engine_url: str, tiny: Path, tiny_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     folder, index = tmp_path_factory.mktemp("hidden"), f"test-hidden-{uuid.uuid4().hex[:12]}"
     file = write_jsonl(folder / "docs.jsonl", DOCUMENTS)
-    load(engine_url, encoder, index, file, dead=folder / "dead", id_field="id")
+    load(engine_url, tiny_encoder, index, file, dead=folder / "dead", id_field="id")
     try:
         with served(async_search_before(engine_url)) as front, served(gateway_app(front, tiny)) as gateway:
             yield Bed(engine_url, gateway, index, tiny)

@@ -28,25 +28,19 @@ SEMANTIC: Json = {"query": {"match": {"semantic": "the cat sleeps"}}}
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny: Path) -> Iterator[Encoder]:
-    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
+def shelf(secured_es8: Secured, tiny_encoder: Encoder) -> Iterator[Secured]:
     """The server, with a document in an index of two shards, about which the gateway has a question."""
     engine = connect(owner(secured_es8))
     try:
         ensure_vector_field(
             engine,
             INDEX,
-            request_vector_field(encoder, text_template="{text}"),
+            request_vector_field(tiny_encoder, text_template="{text}"),
             shards=2,
         )
     finally:
         engine.close()
-    [vector] = encoder.encode(["the cat"], "document")
+    [vector] = tiny_encoder.encode(["the cat"], "document")
     secured_es8.ask("PUT", f"/{INDEX}/_doc/1?refresh=true", {"text": "the cat", "embedding": vector.tolist()})
     yield secured_es8
     secured_es8.ask("DELETE", f"/{INDEX}")

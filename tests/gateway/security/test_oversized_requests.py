@@ -68,15 +68,16 @@ MUCH: dict[str, tuple[str, bytes, dict[str, str], int]] = {
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny: Path) -> Iterator[Encoder]:
-    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def index(es9_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def index(es9_url: str, tiny_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, name = tmp_path_factory.mktemp("many"), f"test-{uuid.uuid4().hex[:12]}"
-    load(es9_url, encoder, name, write_jsonl(folder / "docs.jsonl", sentences(20)), dead=folder / "dead", id_field="id")
+    load(
+        es9_url,
+        tiny_encoder,
+        name,
+        write_jsonl(folder / "docs.jsonl", sentences(20)),
+        dead=folder / "dead",
+        id_field="id",
+    )
     yield name
     delete_index(es9_url, name)
 

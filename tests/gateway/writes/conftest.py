@@ -22,12 +22,6 @@ from tests.gateway.writes.support import FIELDS, documents, make, of_model
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder(tiny: Path) -> Iterator[Encoder]:
-    with Encoder(str(tiny), precision="fp32", threads=1) as encoder:
-        yield encoder
-
-
-@pytest.fixture(scope="session")
 def gateway_url(engine_url: str, tiny: Path) -> Iterator[str]:
     # A body limit below what some of the tests' requests become with their vectors.
     settings = GatewaySettings(
