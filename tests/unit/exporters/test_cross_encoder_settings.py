@@ -72,7 +72,13 @@ def test_modalities_of_a_wrong_type_are_an_error(saved: dict[int, Path], tmp_pat
 # torch asks for the axis of a Softmax, which a path in a file cannot give.
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")
 @pytest.mark.parametrize("file", [LIBRARY, "config.json", "older"])
-@pytest.mark.parametrize(("labels", "activation"), [(3, "Softmax"), (2, "Softmax"), (1, "Tanh"), (3, "Sigmoid")])
+@pytest.mark.parametrize(
+    ("labels", "activation"),
+    [
+        (3, "Softmax"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((2, "Softmax"), (1, "Tanh"), (3, "Sigmoid"))),
+    ],
+)
 def test_activation_in_every_place(
     file: str, labels: int, activation: str, saved: dict[int, Path], tmp_path: Path
 ) -> None:

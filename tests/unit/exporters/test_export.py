@@ -316,7 +316,7 @@ def test_parity_uses_numpy_if_sentence_transformers_fails(tmp_path: Path) -> Non
     assert not (tmp_path / "asked").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_default_model_parity(tmp_path: Path) -> None:
     """all-MiniLM-L6-v2 against sentence-transformers on more than 1,000 sentences."""
     model = read_sentence_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)

@@ -134,7 +134,9 @@ def test_modules_after_a_static_embedding(tmp_path: Path) -> None:
             assert_same(encoder.encode(texts), expected)
 
 
-@pytest.mark.parametrize("name", ACTIVATION_CLASSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if n % 6 else ()) for n, name in enumerate(ACTIVATION_CLASSES)]
+)
 def test_activation_of_a_dense_module(base: Path, tmp_path: Path, name: str) -> None:
     """Of every value of a wide range, that of torch: one row of the product is one value."""
     layer = Dense(48, 24, activation_function=getattr(torch.nn, name)())

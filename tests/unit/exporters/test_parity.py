@@ -146,6 +146,7 @@ def test_graph_that_does_not_run_is_a_model_error(folder: Path, tmp_path: Path) 
             session.run(feed, np.empty((1, model.dimensions), np.float32))
 
 
+@pytest.mark.long
 def test_first_use_prints_nothing_of_the_reference(folder: Path, tmp_path: Path) -> None:
     """A gateway's log has one JSON object in each line."""
     code = f"from pathlib import Path; from es_sbert import Encoder; Encoder(Path({str(folder)!r}), precision='fp32')"
