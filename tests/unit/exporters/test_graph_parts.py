@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import SourceError
 from es_sbert.exporters.graph_builder import GraphBuilder
-from es_sbert.exporters.numpy_reference import _bucket, erf
+from es_sbert.exporters.numpy_reference import erf
 from es_sbert.exporters.parity import (
     PARITY_THRESHOLDS,
     compare_vectors,
@@ -38,7 +38,6 @@ def test_position_buckets_equal_mpnet() -> None:
     offsets = np.arange(-1200, 1201)
     expected = MPNetEncoder.relative_position_bucket(torch.from_numpy(offsets)).numpy()
     np.testing.assert_array_equal(relative_position_buckets(offsets), expected)
-    np.testing.assert_array_equal([_bucket(-int(offset)) for offset in offsets], expected)
 
 
 def test_erf_equals_scipy() -> None:

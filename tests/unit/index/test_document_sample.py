@@ -22,8 +22,3 @@ def test_added_documents_leave_the_order_of_the_others() -> None:
     assert [key for key in after if int(key[0]) < 40] == before
 
 
-@pytest.mark.parametrize(("sample", "total", "at_most"), [(100, 100, 2.1), (1000, 1_000_000, 0.0015), (5, 0, 1.0)])
-def test_engine_is_asked_for_more_than_the_sample(sample: int, total: int, at_most: float) -> None:
-    share = _engine_share(sample, total)
-    assert sample / max(total, sample) < share or total == 0
-    assert share <= at_most
