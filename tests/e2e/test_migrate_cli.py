@@ -20,7 +20,7 @@ from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state
 from es_sbert.migration.prepare_migration import new_index_name
 from tests.e2e.cli_support import Cli, Done
-from tests.engine.ingest_support import open_engine
+from tests.engine.ingest_support import ask, open_engine
 from tests.engine.migration.support import Place, document, make_place, models
 from tests.faulty_proxy import holding
 from tests.tiny import write_tiny_bert
@@ -212,11 +212,11 @@ def test_new_index_is_refused_before_the_model_is_exported(place: Place, run: Ru
         ({"index.sort.field": "no_such_field"}, "no_such_field"),  # the engine answers 400
     ):
         body = {"index_patterns": patterns, "priority": 500, "template": {"settings": settings}}
-        engine._request("PUT", path, body=body)
+        ask(engine, "PUT", path, body=body)
         try:
             done = run("--model", model)
         finally:
-            engine._request("DELETE", path)
+            ask(engine, "DELETE", path)
         assert (done.code, done.out) == (2, "")
         assert said in done.err
         assert "Exporting" not in done.err

@@ -24,7 +24,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.index.document_vectors import read_vector
 from tests.e2e.cli_support import Cli
-from tests.engine.ingest_support import open_engine, write_jsonl
+from tests.engine.ingest_support import ask, open_engine, write_jsonl
 from tests.gateway import patient
 from tests.gateway.serving import gateway
 from tests.model_kinds import KINDS, write_model_kinds
@@ -128,7 +128,7 @@ def test_migration_to_the_model(
     export_bundle(model, cached_bundle_path(model.fingerprint), [Variant.FP32])
     cli("ingest", "--url", es9_url, "--index", old, "--id-field", "id", "--model", first, *HOW, documents)
     with open_engine(es9_url) as engine:
-        engine._request("POST", "/_aliases", body={"actions": [{"add": {"index": old, "alias": alias}}]})
+        ask(engine, "POST", "/_aliases", body={"actions": [{"add": {"index": old, "alias": alias}}]})
     migrated = cli("index", "migrate", alias, "--url", es9_url, "--model", models[kind], "--name", new, *HOW)
     assert migrated.code == 0, migrated.err
     assert_vectors(es9_url, new, models[kind])

@@ -20,6 +20,7 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import also_es8
 from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import ask
 from tests.engine.vectors import load
 
 TEXTS = [
@@ -75,7 +76,7 @@ def site(engine_url: str, encoder: Encoder) -> Iterator[Site]:
         load(engine, site.index, "embedding", vectors, lambda i: {"language": TEXTS[i][0], "title": TEXTS[i][1]})
         yield site
         for name in (site.index, site.foreign):
-            engine._request("DELETE", f"/{name}")
+            ask(engine, "DELETE", f"/{name}")
 
 
 Search = Callable[..., Done]

@@ -37,6 +37,15 @@ WORDS = [
 ]  # fmt: skip
 
 
+def ask(
+    engine: Engine, method: str, path: str, params: dict[str, str] | None = None, body: dict[str, Any] | None = None
+) -> Any:
+    """What the engine answers to a request that es-sbert itself does not make."""
+    answer = engine.send(method, path, params, None if body is None else orjson.dumps(body))
+    assert 200 <= answer.status < 300, answer
+    return answer.body
+
+
 def sentences(count: int) -> list[dict[str, Any]]:
     """Documents with short texts, no two alike, and fields of several types."""
     return [

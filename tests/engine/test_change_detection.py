@@ -13,7 +13,15 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
 from tests.conftest import also_opensearch2, on_every_version
-from tests.engine.ingest_support import Interposed, contents, load, same_vectors, wait_for_first_window, write_jsonl
+from tests.engine.ingest_support import (
+    Interposed,
+    ask,
+    contents,
+    load,
+    same_vectors,
+    wait_for_first_window,
+    write_jsonl,
+)
 
 pytestmark = pytest.mark.one_engine
 
@@ -51,8 +59,8 @@ class Loaded:
     def write_back(self, ids: list[str]) -> None:
         """Replace documents with what a plain GET returns of each, as applications do to change a field."""
         for document_id in ids:
-            found = self.engine._request("GET", f"/{self.index}/_doc/{document_id}")  # type: ignore[attr-defined]
-            self.engine._request("PUT", f"/{self.index}/_doc/{document_id}", body=found["_source"])  # type: ignore[attr-defined]
+            found = ask(self.engine, "GET", f"/{self.index}/_doc/{document_id}")
+            ask(self.engine, "PUT", f"/{self.index}/_doc/{document_id}", body=found["_source"])
 
     def write_without(self, ids: list[str], *fields: str) -> None:
         """Replace documents with themselves, without some fields."""

@@ -28,6 +28,7 @@ from es_sbert.errors import (
     UsageError,
 )
 from tests.conftest import also_es8
+from tests.engine.ingest_support import ask
 
 MAPPING: Json = {
     "settings": {"number_of_shards": 2, "number_of_replicas": 0},
@@ -84,12 +85,12 @@ def test_alias_is_resolved_unless_it_has_several_indices(
     engine: Engine, index: str, fresh_index: Callable[[str], str]
 ) -> None:
     alias, second = f"{index}-alias", fresh_index(engine.info.url)
-    engine._request("PUT", f"/{index}/_alias/{alias}")
+    ask(engine, "PUT", f"/{index}/_alias/{alias}")
     state = engine.get_index(alias)
     assert state is not None
     assert state.name == index
     engine.create_index(second, MAPPING)
-    engine._request("PUT", f"/{second}/_alias/{alias}")
+    ask(engine, "PUT", f"/{second}/_alias/{alias}")
     with pytest.raises(IndexMismatch, match="points to 2 indices"):
         engine.get_index(alias)
 
@@ -247,7 +248,7 @@ def wait_until_closed(engine: Engine, index: str) -> None:
 
 def open_contexts(engine: Engine, index: str) -> int:
     """Search contexts that are open on an index: the points in time of the running scans, one a shard."""
-    stats = engine._request("GET", f"/{index}/_stats/search")
+    stats = ask(engine, "GET", f"/{index}/_stats/search")
     return int(stats["_all"]["total"]["search"]["open_contexts"])
 
 

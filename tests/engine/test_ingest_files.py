@@ -15,6 +15,7 @@ from es_sbert.index.document_vectors import document_hash, text_hash
 from es_sbert.index.text_template import MISSING
 from tests.conftest import also_es8
 from tests.engine.ingest_support import (
+    ask,
     contents,
     letters,
     load,
@@ -169,7 +170,7 @@ def test_load_through_alias(engine_url: str, index_name: str, encoder: Encoder, 
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     with open_engine(engine_url) as engine:
-        engine._request("POST", "/_aliases", body={"actions": [{"add": {"index": index_name, "alias": alias}}]})  # type: ignore[attr-defined]
+        ask(engine, "POST", "/_aliases", body={"actions": [{"add": {"index": index_name, "alias": alias}}]})
     summary = load(engine_url, encoder, alias, path, dead=tmp_path / "dead", id_field="id")
     assert summary.unchanged == 5
 

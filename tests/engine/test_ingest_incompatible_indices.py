@@ -16,7 +16,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import Interposed, contents, letters, load, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, ask, contents, letters, load, open_engine, sentences, write_jsonl
 
 
 @pytest.fixture(scope="module", params=[ES8_IN_LONG_RUN, "opensearch"])
@@ -33,10 +33,6 @@ def piped(request: pytest.FixtureRequest) -> Iterator[str]:
         yield url
         engine.delete_index("test-elsewhere")
         ask(engine, "DELETE", "/_ingest/pipeline/test-meddles")
-
-
-def ask(engine: Engine, method: str, path: str, body: Any = None) -> Any:
-    return engine._request(method, path, body=body)  # type: ignore[attr-defined]
 
 
 def test_documents_dropped_by_pipeline_are_dead_lettered(
@@ -111,7 +107,7 @@ def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, An
 
     yield put
     for kind in ("_index_template", "_template"):
-        engine._request("DELETE", f"/{kind}/{index_name}", missing_ok=True)  # type: ignore[attr-defined]
+        ask(engine, "DELETE", f"/{kind}/{index_name}", missing_ok=True)
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])

@@ -13,7 +13,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, wait_until, write_jsonl
+from tests.engine.ingest_support import Interposed, ask, contents, load, open_engine, sentences, wait_until, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 _NEGATE = (
@@ -54,11 +54,11 @@ def piped(url: str, fresh_index: Callable[[str], str]) -> Iterator[Piped]:
     with open_engine(url) as engine:
         for index in made:
             engine.delete_index(index)
-            engine._request("DELETE", f"/_ingest/pipeline/{index}")  # type: ignore[attr-defined]
+            ask(engine, "DELETE", f"/_ingest/pipeline/{index}")
 
 
 def put_pipeline(engine: Engine, name: str, processor: dict[str, Any]) -> None:
-    engine._request("PUT", f"/_ingest/pipeline/{name}", body={"processors": [processor]})  # type: ignore[attr-defined]
+    ask(engine, "PUT", f"/_ingest/pipeline/{name}", body={"processors": [processor]})
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from es_sbert.ingest.watch_index import IndexWatcher, _SeenWrites
 from tests.engine.ingest_support import (
     Interposed,
     Rounds,
+    ask,
     contents,
     letters,
     load,
@@ -564,7 +565,7 @@ def test_watch_ends_when_index_is_deleted(
     index = fresh_index(es9_url)
     load(es9_url, encoder, index, write_jsonl(tmp_path / "docs.jsonl", sentences(2)), dead=tmp_path / "dead")
     with open_engine(es9_url) as engine, watching(es9_url, encoder, index, tmp_path / "dead") as (done, _):
-        engine._request("DELETE", f"/{index}")  # type: ignore[attr-defined]
+        ask(engine, "DELETE", f"/{index}")
         deadline = time.monotonic() + PATIENCE
         while not done and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -19,7 +19,7 @@ from es_sbert.errors import RequestFailed, UsageError
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.conftest import delete_index
 from tests.e2e.cli_support import cli_in_process
-from tests.engine.ingest_support import tiny_encoder
+from tests.engine.ingest_support import ask, tiny_encoder
 from tests.shared import alone_on_engines, folder_of_run
 from tests.tiny import write_tiny_bert
 
@@ -51,7 +51,7 @@ def names(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFa
             if "index.knn" in state.settings:
                 settings["index.knn"] = state.settings["index.knn"]
             body = {"settings": settings, "mappings": state.mappings}
-            engine._request("PUT", f"/{lost}", {"wait_for_active_shards": "0"}, body)
+            ask(engine, "PUT", f"/{lost}", {"wait_for_active_shards": "0"}, body)
             yield [here, lost]
         finally:
             for name in (here, lost):

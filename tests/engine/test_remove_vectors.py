@@ -22,7 +22,7 @@ from es_sbert.index.load_settings import apply_load_settings
 from es_sbert.index.mapping import read_meta_entry, vector_fields
 from es_sbert.migration.remove_vectors import Removal, remove_vectors
 from es_sbert.search.search_scope import read_search_scope
-from tests.engine.ingest_support import contents, load, sentences, write_jsonl
+from tests.engine.ingest_support import ask, contents, load, sentences, write_jsonl
 from tests.engine.migration.support import Overheard
 from tests.engine.test_ingest_beside_an_application import Application
 from tests.random_writer import RandomWriters, differences, shared_documents
@@ -82,7 +82,7 @@ def test_documents_and_mapping_are_as_before(app: Application, engine: Engine) -
 def test_final_pipeline_is_refused_before_anything_changes(app: Application, engine: Engine) -> None:
     """Engines run it at every write, also of a request that says `pipeline: _none`."""
     before = plain(engine, app.index)
-    engine._request("PUT", f"/_ingest/pipeline/{app.index}", body={"processors": []})  # type: ignore[attr-defined]
+    ask(engine, "PUT", f"/_ingest/pipeline/{app.index}", body={"processors": []})
     try:
         engine.put_settings(app.index, {"index.final_pipeline": app.index})
         with pytest.raises(IndexMismatch, match=f"through the ingest pipeline '{app.index}'") as caught:
@@ -94,7 +94,7 @@ def test_final_pipeline_is_refused_before_anything_changes(app: Application, eng
         assert plain(engine, app.index) == expected()
     finally:
         engine.put_settings(app.index, {"index.final_pipeline": None})
-        engine._request("DELETE", f"/_ingest/pipeline/{app.index}")  # type: ignore[attr-defined]
+        ask(engine, "DELETE", f"/_ingest/pipeline/{app.index}")
 
 
 def test_killed_removal_is_named_and_resumed(app: Application, engine: Engine, tiny: Encoder, tmp_path: Path) -> None:

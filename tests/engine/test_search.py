@@ -21,6 +21,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
 from es_sbert.vectors import Vectors
 from tests.conftest import also_es8, on_every_version
+from tests.engine.ingest_support import ask
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, GROUPS, DIMENSIONS, QUERIES = 1500, 50, 64, 10
@@ -59,7 +60,7 @@ def corpus(engine_url: str) -> Iterator[Corpus]:
             engine.refresh(name)
         yield Corpus(engine, names.get("flat", ""), names["hnsw"], names["int8_hnsw"], vectors)
         for name in names.values():
-            engine._request("DELETE", f"/{name}")
+            ask(engine, "DELETE", f"/{name}")
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_exact_search_of_hnsw_index(corpus: Corpus, hnsw: SemanticIndex) -> None
 
 def has_scripting(engine: Engine) -> bool:
     """False on the integration-test build of Elasticsearch 9, which comes without painless."""
-    nodes = engine._request("GET", "/_nodes/plugins", {"filter_path": "nodes.*.modules.name"})["nodes"].values()
+    nodes = ask(engine, "GET", "/_nodes/plugins", {"filter_path": "nodes.*.modules.name"})["nodes"].values()
     return all("lang-painless" in {module["name"] for module in node["modules"]} for node in nodes)
 
 

@@ -22,7 +22,7 @@ from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.migration.alias_swap import roll_back
 from es_sbert.migration.migration_state import read_target_pointer
-from tests.engine.ingest_support import same_vectors
+from tests.engine.ingest_support import ask, same_vectors
 from tests.engine.migration.support import Killed, Overheard, Place, text_of
 
 SHARED_SETTINGS: Json = {
@@ -133,7 +133,7 @@ def write(place: Place, documents: list[Json]) -> None:
 
 def found(engine: Engine, name: str, query: str) -> list[str]:
     """Ids of the hits of `?q=`, best first."""
-    hits = engine._request("GET", f"/{name}/_search", {"q": query, "size": "50"})["hits"]["hits"]
+    hits = ask(engine, "GET", f"/{name}/_search", {"q": query, "size": "50"})["hits"]["hits"]
     return [hit["_id"] for hit in hits]
 
 
@@ -237,14 +237,14 @@ def test_what_a_template_adds_to_the_new_index_stops_the_migration_before_it_cop
     for kind, template in kinds.items():
         patterns = {"index_patterns": [f"{place.alias}-*"]}
         if legacy:
-            engine._request("PUT", f"/_template/{name}", body=patterns | template)
+            ask(engine, "PUT", f"/_template/{name}", body=patterns | template)
         else:
-            engine._request("PUT", f"/_index_template/{name}", body=patterns | {"priority": 500, "template": template})
+            ask(engine, "PUT", f"/_index_template/{name}", body=patterns | {"priority": 500, "template": template})
         try:
             with pytest.raises(IndexMismatch) as caught:
                 place.migrate(encoders[1])
         finally:
-            engine._request("DELETE", f"/{'_template' if legacy else '_index_template'}/{name}")
+            ask(engine, "DELETE", f"/{'_template' if legacy else '_index_template'}/{name}")
         changed = [*template.get("settings", {}), "extra", "numeric_detection", "owner", "test-alias-of-template"]
         assert any(key in caught.value.message for key in changed), (kind, caught.value)
         assert name in caught.value.message
@@ -265,11 +265,11 @@ def test_what_a_template_shares_with_the_old_index_is_no_difference(
     write(place, [{"text": text_of(number)} for number in range(3)])
     place.embed(encoders[0])
     path, body = f"/_index_template/{place.alias}", {"index_patterns": [f"{place.alias}-*"], "priority": 500}
-    engine._request("PUT", path, body=body | {"template": {"settings": settings}})
+    ask(engine, "PUT", path, body=body | {"template": {"settings": settings}})
     try:
         assert place.migrate(encoders[1]).finished
     finally:
-        engine._request("DELETE", path)
+        ask(engine, "DELETE", path)
 
 
 def test_refused_new_index_is_reported_with_the_reason_and_leaves_nothing(
@@ -278,12 +278,12 @@ def test_refused_new_index_is_reported_with_the_reason_and_leaves_nothing(
     place = make_rich(simple_body(encoders[0], engine))
     path, body = f"/_index_template/{place.alias}", {"index_patterns": [f"{place.alias}-*"], "priority": 500}
     settings = {"index.sort.field": "no_such_field", "index.sort.order": "asc"}
-    engine._request("PUT", path, body=body | {"template": {"settings": settings}})
+    ask(engine, "PUT", path, body=body | {"template": {"settings": settings}})
     try:
         with pytest.raises(RequestFailed, match=f"cannot be created as {place.index} is: .*no_such_field"):
             place.migrate(encoders[1])
     finally:
-        engine._request("DELETE", path)
+        ask(engine, "DELETE", path)
     assert [state.name for state in engine.resolve_indices(f"{place.alias}-*")] == [place.index]
 
 
@@ -297,7 +297,7 @@ def test_final_pipeline_does_not_see_the_copies_and_is_there_after_the_swap(
     write(place, [{"text": text_of(number)} for number in range(3)])
     place.embed(encoders[0])
     pipeline = f"/_ingest/pipeline/{place.alias}"
-    engine._request("PUT", pipeline, body={"processors": [{"append": {"field": "seen", "value": ["once"]}}]})
+    ask(engine, "PUT", pipeline, body={"processors": [{"append": {"field": "seen", "value": ["once"]}}]})
     try:
         engine.put_mapping(place.index, {"properties": {"seen": {"type": "keyword"}}})
         engine.put_settings(place.index, {"index.final_pipeline": place.alias})
@@ -312,7 +312,7 @@ def test_final_pipeline_does_not_see_the_copies_and_is_there_after_the_swap(
     finally:
         for name in engine.resolve_indices(f"{place.alias}-*"):
             engine.put_settings(name.name, {"index.final_pipeline": None})
-        engine._request("DELETE", pipeline)
+        ask(engine, "DELETE", pipeline)
 
 
 def test_index_of_a_run_that_was_killed_before_the_comparison_is_created_again(

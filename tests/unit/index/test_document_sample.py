@@ -1,8 +1,6 @@
 """The order of a sample, and how much of an index the engine is asked for."""
 
-import pytest
-
-from es_sbert.index.document_sample import _engine_share, draw_order
+from es_sbert.index.document_sample import draw_order
 
 
 def test_order_depends_on_seed_id_and_routing() -> None:
@@ -20,5 +18,3 @@ def test_added_documents_leave_the_order_of_the_others() -> None:
     before = sorted(keys[:40], key=lambda key: draw_order(key, 3))
     after = sorted(keys, key=lambda key: draw_order(key, 3))
     assert [key for key in after if int(key[0]) < 40] == before
-
-
