@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,9 @@ def cli_in_process(capfd: pytest.CaptureFixture[str]) -> Cli:
         return Done(int(caught.value.code or 0), out, err)
 
     return call
+
+
+def ingest_into(cli: Cli, model: Path, url: str, index: str) -> Callable[..., Done]:
+    """`es-sbert ingest` into an index, with a model of random weights; options and files of a call follow."""
+    options = ("--index", index, "--url", url, "--model", model, "--precision", "fp32", "--json")
+    return partial(cli, "ingest", *options, "--dead-letters", "dead.jsonl")

@@ -15,7 +15,7 @@ import pytest
 from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.sentence_model import read_sentence_model
 from tests.conftest import free_port
-from tests.e2e.cli_support import Cli, Done
+from tests.e2e.cli_support import Cli, Done, ingest_into
 from tests.engine.ingest_support import open_engine
 from tests.faulty_proxy import FaultyProxy
 from tests.tiny import write_tiny_bert
@@ -26,26 +26,7 @@ GOOD = [{"id": "a", "text": "a man plays guitar"}, {"id": "b", "text": "the cat 
 @pytest.fixture
 def ingest(cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]) -> Callable[..., Done]:
     """`es-sbert ingest` into an index of this test's own."""
-    index = fresh_index(es9_url)
-
-    def call(*arguments: str | Path) -> Done:
-        return cli(
-            "ingest",
-            "--index",
-            index,
-            "--url",
-            es9_url,
-            "--model",
-            model,
-            "--precision",
-            "fp32",
-            "--json",
-            "--dead-letters",
-            "dead.jsonl",
-            *arguments,
-        )
-
-    return call
+    return ingest_into(cli, model, es9_url, fresh_index(es9_url))
 
 
 def jsonl(*documents: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,7 @@ NAMES = ["guitar, man, plays", "cat, mat, sleeps", "passage, query"]
 def cluster(cli: Cli, model: Path) -> Callable[..., Done]:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
 
-    def call(*arguments: str | Path) -> Done:
-        return cli("cluster", "--model", model, "--precision", "fp32", "--threads", "1", *arguments)
-
-    return call
+    return partial(cli, "cluster", "--model", model, "--precision", "fp32", "--threads", "1")
 
 
 def objects(text: str) -> list[dict[str, Any]]:

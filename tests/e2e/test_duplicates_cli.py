@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -26,10 +27,7 @@ THRESHOLD = ("--min-cosine", "0.9999")
 
 @pytest.fixture
 def duplicates(cli: Cli, model: Path) -> Callable[..., Done]:
-    def call(*arguments: str | Path) -> Done:
-        return cli("duplicates", "--model", model, "--precision", "fp32", "--threads", "1", *arguments)
-
-    return call
+    return partial(cli, "duplicates", "--model", model, "--precision", "fp32", "--threads", "1")
 
 
 def groups(text: str) -> dict[int, list[tuple[str, bool, float]]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.cli_support import Cli, Done
+from tests.e2e.cli_support import Cli, Done, ingest_into
 from tests.engine.ingest_support import contents, letters, open_engine, vector_of, write_jsonl
 
 pytestmark = pytest.mark.one_engine
@@ -36,24 +36,7 @@ def index(engine_url: str, index_name: str) -> str:
 
 @pytest.fixture
 def ingest(cli: Cli, model: Path, engine_url: str, index: str) -> Callable[..., Done]:
-    def call(*arguments: str | Path) -> Done:
-        return cli(
-            "ingest",
-            "--index",
-            index,
-            "--url",
-            engine_url,
-            "--model",
-            model,
-            "--precision",
-            "fp32",
-            "--json",
-            "--dead-letters",
-            "dead.jsonl",
-            *arguments,
-        )
-
-    return call
+    return ingest_into(cli, model, engine_url, index)
 
 
 def state_of(url: str, index: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,7 @@ DOCUMENTS = [{"id": f"d{number}", "text": text} for number, text in enumerate(TE
 
 @pytest.fixture
 def pairs(cli: Cli, model: Path) -> Callable[..., Done]:
-    def call(*arguments: str | Path) -> Done:
-        return cli("pairs", "--model", model, "--precision", "fp32", "--threads", "1", *arguments)
-
-    return call
+    return partial(cli, "pairs", "--model", model, "--precision", "fp32", "--threads", "1")
 
 
 def lines(out: str) -> list[dict[str, Any]]:
