@@ -463,9 +463,9 @@ def opensearch_cluster() -> Cluster:
     return _cluster("opensearch")
 
 
-@pytest.fixture(params=["es9", pytest.param("opensearch", marks=pytest.mark.long)])
+@pytest.fixture(params=CLUSTER_ENGINES)
 def engine_cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Each cluster in turn, that of OpenSearch in the long run."""
+    """Each cluster in turn."""
     return _cluster(request.param)
 
 

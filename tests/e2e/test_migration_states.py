@@ -310,6 +310,7 @@ def test_refusals_name_the_way_out_and_change_nothing(state: str, make_scene: Ma
         fresh.assert_complete()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "state", "command"),
     [

@@ -12,6 +12,8 @@ import pytest
 
 from tests.cluster import NODES, Cluster
 
+pytestmark = pytest.mark.long
+
 
 def test_three_nodes_form_one_cluster(engine_cluster: Cluster) -> None:
     engine_cluster.wait_until("green")
