@@ -395,7 +395,7 @@ def test_semantic_query_in_other_languages_is_rejected(bed: Bed) -> None:
     near: Json = {"bool": {"filter": [{"match": {"semantic": QUERY}}]}}
     for body in ({"query": "any where true", "filter": near}, {"query": 'any where KQL("semantic: cat")'}):
         answer = patient.post(f"{bed.gateway}/{bed.index}/_eql/search", json=body)
-        assert (answer.status_code, "do not support semantic queries" in answer.text) == (400, True)
+        assert (answer.status_code, "does not support semantic queries" in answer.text) == (400, True)
     for body in (
         {"query": 'any where semantic == "cat"', "filter": ENGLISH},
         {"query": 'any where KQL("text: semantic")'},

@@ -318,16 +318,19 @@ class SearchRewriter:
                     )
 
     async def is_semantic(self, body: Json, context: RewriteContext) -> bool:
-        """Whether a body contains a semantic query, by the current mappings.
+        """Whether a body contains a semantic query, even an invalid one, by the current mappings.
 
         Raises:
-            EsSbertError: a semantic query is invalid, or the engine is not available.
+            EsSbertError: the indices have no vectors, or the engine is not available.
         """
         try:
             indices = await self._indices.get(context, fresh=True)
         except AccessDenied as denied:
             return self._pass_unreadable(body, context, denied).is_changed
-        return await self._would_change(body, indices, context)
+        try:
+            return await self._would_change(body, indices, context)
+        except BadRequest:
+            return True
 
     async def any_semantic(self, queries: Sequence[Json], context: RewriteContext) -> bool:
         """Whether any of the queries is semantic, whichever of the indices is searched.
@@ -337,10 +340,12 @@ class SearchRewriter:
         """
         try:
             indices = await self._indices.get(context)
+            if not indices.remote and (not indices or indices.ordinary):
+                return False
         except AccessDenied:
             return False
-        if not indices.remote and (not indices or indices.ordinary):
-            return False
+        except IndexMismatch:
+            indices = _UNREADABLE_INDICES  # one of the mappings is invalid; other indices may have vectors
         try:
             for query in queries:
                 if await self._would_change({"query": query}, indices, context):

@@ -51,7 +51,6 @@ class UnsupportedApiHandler:
     def __init__(self, rewriter: SearchRewriter, upstream: Upstream) -> None:
         self._rewriter = rewriter
         self._upstream = upstream
-        self._checks = {EngineApi.LANGUAGE: self._check_language, EngineApi.FILTERED: self._check_filtered}
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
         """Check a request, and return it unchanged.
@@ -66,10 +65,14 @@ class UnsupportedApiHandler:
                 "Send them to _bulk. X-Es-Sbert: off passes the request through unchanged.",
             )
         received = await self._rewriter.receive(incoming)
-        if received.plain is not None and route.api is EngineApi.RANK_EVALUATION:
+        if received.plain is None:
+            return received.unchanged
+        if route.api is EngineApi.RANK_EVALUATION:
             await self._check_rank_eval(received.plain, received.mode, incoming, route)
-        elif received.plain is not None:
-            await self._checks.get(route.api, self._check_by_query)(received.plain, incoming, route)
+        elif route.api in (EngineApi.LANGUAGE, EngineApi.FILTERED):
+            await self._check_queries(received.plain, incoming, route)
+        else:
+            await self._check_by_query(received.plain, incoming, route)
         return received.unchanged
 
     async def _check_by_query(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
@@ -86,11 +89,7 @@ class UnsupportedApiHandler:
             if not expression:
                 return
         context = RewriteContext(expression, dict(params), incoming.headers, RewriteMode.ON, size=len(plain))
-        try:
-            is_semantic = await self._rewriter.is_semantic(body, context)
-        except BadRequest:
-            is_semantic = True  # an invalid semantic query
-        if is_semantic:
+        if await self._rewriter.is_semantic(body, context):
             api = incoming.path.strip(b"/").rpartition(b"/")[2].decode("ascii")
             raise BadRequest(
                 f"{api} does not support semantic queries: the k nearest documents are not an exact match set",
@@ -116,10 +115,7 @@ class UnsupportedApiHandler:
                 search = await render_template(self._upstream, filled, incoming)
             if isinstance(search, BufferedResponse) or not isinstance(search, dict):
                 return False  # the engine rejects it
-            try:
-                return await self._rewriter.is_semantic(search, context)
-            except BadRequest:
-                return True  # an invalid semantic query
+            return await self._rewriter.is_semantic(search, context)
 
         if any(await gather_or_cancel(map(is_semantic, clause_list(body.get("requests"))))):
             raise BadRequest(
@@ -128,33 +124,23 @@ class UnsupportedApiHandler:
                 "that would become hybrid, off passes the request through unchanged.",
             )
 
-    async def _check_language(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
-        if not await self._rewriter.maybe_semantic(plain, RewriteMode.ON):
-            return
-        queries = query_dsl_parts(await offload_if_large(len(plain), parse_object, plain))
-        if not await self._rewriter.maybe_semantic(write_object({"queries": queries}), RewriteMode.ON):
-            return
-        # The names of the indices are in a language that is not parsed here, so any index may be searched.
-        context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
-        if await self._rewriter.any_semantic(queries, context):
-            raise BadRequest(
-                "ES|QL, SQL, EQL and PPL do not support semantic queries, nor do their filters",
-                "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
-            )
-
-    async def _check_filtered(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
+    async def _check_queries(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
+        """Refuse semantic queries in a query language's request or its filter, or at any depth of another request."""
         if not await self._rewriter.maybe_semantic(plain, RewriteMode.ON):
             return
         # `_fleet/_fleet_msearch` has one object on each line.
         is_lines = incoming.path.endswith(b"_fleet_msearch")
         lines = [line for line in plain.split(b"\n") if line] if is_lines else [plain]
         bodies = await offload_if_large(len(plain), lambda: list(map(parse_object, lines)))
-        # Some of these APIs name their indices in the body.
+        parts = query_dsl_parts if route.api is EngineApi.LANGUAGE else nested_queries
+        queries = [query for body in bodies for query in parts(body)]
+        if not await self._rewriter.maybe_semantic(write_object({"queries": queries}), RewriteMode.ON):
+            return
+        # Some of these APIs name their indices in the body, in a language that is not parsed here.
         context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
-        queries = [query for body in bodies for query in nested_queries(body)]
         if await self._rewriter.any_semantic(queries, context):
             raise BadRequest(
-                f"{incoming.path.decode('ascii')} does not support semantic queries",
+                f"{incoming.path.decode('ascii')} does not support semantic queries, nor does its filter",
                 "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
             )
 
