@@ -14,15 +14,12 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.analysis_input import read_filter
-from es_sbert.cli.output import align_columns, print_message, require_terminal
-from es_sbert.errors import IndexMismatch, UsageError, require_extra
+from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.adaptation.adapt_plan import AdaptSettings
     from es_sbert.adaptation.adapt_result import AdaptResult
-    from es_sbert.engines.engine import Engine
-    from es_sbert.engines.retry import Retrier
 
 EXIT_NOT_BETTER = 1
 
@@ -41,14 +38,6 @@ EXIT_NOT_BETTER = 1
     ),
     click.option("--name", metavar="NAME", help="Name of the tuned model.  [default: INDEX-tuned]"),
     click.option("--resume", is_flag=True, help="Resume the stopped run in FOLDER."),
-    click.option(
-        "--migrate",
-        "migrates",
-        is_flag=True,
-        help="If the tuned model is better, migrate the index to it, as es-sbert index migrate does by default. If "
-        "INDEX is not an alias, it is deleted and replaced by an alias, after confirmation.",
-    ),
-    click.option("--yes", is_flag=True, help="With --migrate: do not ask before an index is deleted."),
     click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
     shared.json_option,
 )
@@ -134,20 +123,6 @@ EXIT_NOT_BETTER = 1
     ),
     click.option("--negatives", type=click.IntRange(min=0), default=1, help="Hard negatives per pair."),
     click.option(
-        "--ranks",
-        type=(click.IntRange(min=1), click.IntRange(min=1)),
-        default=(1, 50),
-        metavar="FIRST LAST",
-        help="Ranks of hard negatives by kNN and by BM25.",
-    ),
-    click.option(
-        "--margin",
-        type=shared.FiniteFloatRange(0, 2),
-        default=0.05,
-        help="Minimum difference between the cosine of the pair and that of a hard negative; nearer texts may be "
-        "relevant.",
-    ),
-    click.option(
         "--rerank",
         "reranker",
         metavar="MODEL",
@@ -158,7 +133,7 @@ EXIT_NOT_BETTER = 1
     shared.retry_seconds_option,
 )
 @shared.connection_options
-def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as_json: bool, **options: Any) -> int:
+def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **options: Any) -> int:
     """Tune a model on the documents of INDEX, without labels.
 
     Pairs of a query and a text are made from the documents: a title and the text below it, the first sentence of a text
@@ -168,10 +143,9 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     the index.
 
     If the tuned model is better, it is registered under its name, and the command to migrate the index to it is
-    shown; with --migrate, it is run. If it is not better, it is deleted (see --keep), and nothing is migrated.
+    shown. If it is not better, it is deleted (see --keep).
 
-    Exit codes: 0 better, 1 not better, 2 error; with --migrate also 1 if documents are in the dead-letter file, and
-    130 stopped.
+    Exit codes: 0 better, 1 not better, 2 error.
 
     \b
     Examples:
@@ -180,9 +154,11 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
       es-sbert adapt docs -o docs-tuned --queries judged.jsonl
       es-sbert adapt docs -o docs-tuned --generator 'python generate_queries.py'
       es-sbert adapt docs -o docs-tuned --resume
-      es-sbert adapt docs -o docs-tuned --migrate --yes
+      es-sbert adapt docs -o docs-tuned && es-sbert index migrate docs --model docs-tuned
     """
-    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert.training import require_training
+
+    require_training()
     from es_sbert.adaptation.adapt import adapt
     from es_sbert.adaptation.adapt_plan import AdaptInputs, AdaptSettings
     from es_sbert.bundle.local_registry import try_register_model
@@ -201,13 +177,8 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
         None if evaluated is None else read_labeled_queries(evaluated),
         () if trained is None else read_labeled_queries(trained),
     )
-    if options["yes"] and not migrates:
-        raise UsageError("--yes requires --migrate, the only option that asks", "Add --migrate.")
     with shared.open_engine(options) as engine:
         device_options = shared.select_options(options, ("device", "threads"))
-        retrying = engine_retrier(options)
-        if migrates:
-            _check_migration(engine, settings, retrying, yes=options["yes"])
         result = adapt(
             engine,
             settings,
@@ -216,7 +187,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
             resume=resume,
             keep=keep,
             report=print_message,
-            retrying=retrying,
+            retrying=engine_retrier(options),
             **device_options,
         )
     is_better = result.comparison.verdict == "better"
@@ -226,48 +197,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
         click.echo(json.dumps(_result_json(result), indent=2))
     else:
         click.echo("\n".join(result_lines(result, settings)))
-    if not is_better:
-        return EXIT_NOT_BETTER
-    return _migrate(result, settings, options) if migrates else 0
-
-
-def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier, *, yes: bool) -> None:
-    """Check, before hours of training, that `es-sbert index migrate` will accept the index.
-
-    Raises:
-        IndexMissing, IndexMismatch, UsageError, AccessDenied: see `check_migratable`; or an index would be deleted, and
-            there is no terminal to ask for confirmation.
-    """
-    from es_sbert.index.vector_field import require_index
-    from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable
-
-    state = retrying(lambda: require_index(engine, settings.index))
-    replace_index = settings.index not in state.aliases
-    if replace_index and not yes:
-        require_terminal(f"{settings.index} is an index, which --migrate replaces with an alias and deletes")
-    try:
-        request = MigrationRequest(settings.index, settings.vector_field, replace_index=replace_index)
-        check_migratable(engine, request, retrying=retrying)
-    except (IndexMismatch, UsageError) as error:
-        error.remedy = f"{error.remedy} Or leave --migrate out."
-        raise
-
-
-# The options that are passed to `es-sbert index migrate`; its other options have their defaults.
-_MIGRATION_OPTIONS = (
-    "url", "sniff", "username", "password_file", "api_key_file", "token_file", "keyring", "ca_certs", "fingerprint",
-    "timeout", "vector_field", "device", "threads", "retry_seconds", "yes",
-)  # fmt: skip
-
-
-def _migrate(result: AdaptResult, settings: AdaptSettings, options: dict[str, Any]) -> int:
-    """Move the index to the tuned model. Returns the exit code of `es-sbert index migrate`."""
-    from es_sbert.cli.index_migrate import migrate
-
-    migration_options = shared.select_options(options, _MIGRATION_OPTIONS)
-    migration_options |= {"alias": settings.index, "model": str(result.model), "replace_index": not result.is_alias}
-    code: int = click.get_current_context().invoke(migrate, **migration_options)
-    return code
+    return 0 if is_better else EXIT_NOT_BETTER
 
 
 def default_name(index: str) -> str:

@@ -22,26 +22,17 @@ from es_sbert.cli.options import (
     text_template_option,
 )
 from es_sbert.cli.output import print_message
-from es_sbert.errors import UsageError, require_extra
+from es_sbert.errors import UsageError
 from es_sbert.messages import escape_unprintable, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.training.distillation import Distillation
 
-_TRAINING = (
-    "base",
-    "prompt",
-    "epochs",
-    "batch",
-    "learning_rate",
-    "seed",
-    "precision",
-    "device",
-    "resume",
-    "keep_checkpoints",
-    "sts",
-    "name",
-)
+# Options that are arguments of `es_sbert.training.distill`.
+_ARGUMENTS = (
+    "base", "prompt", "epochs", "batch", "learning_rate", "seed", "precision", "device", "resume", "keep_checkpoints",
+    "sts", "name",
+)  # fmt: skip
 
 
 @cloup.command()
@@ -138,26 +129,16 @@ def distill(
       es-sbert distill bge-small-en-v1.5 --layers 4 --texts docs.csv -o bge-4 --sts pairs.tsv
       es-sbert distill bge-small-en-v1.5 --base all-MiniLM-L6-v2 --texts docs.jsonl -o minilm-bge
     """
-    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
-    has_layers = layers is not None or options["base"] is not None
-    if static == has_layers:
-        what = (
-            "--static cannot be combined with --layers or --base"
-            if static
-            else "--layers, --base or --static is required"
-        )
-        raise UsageError(
-            what, "Use --layers N for fewer layers, --base MODEL for another transformer, or --static for none."
-        )
-    if has_layers and not texts:
-        raise UsageError(
-            "a student with layers requires texts to train on",
-            "Pass texts like those that you will search: --texts FILE. They need no labels.",
-        )
     from es_sbert import training
     from es_sbert.analysis.text_collection import read_file_texts
     from es_sbert.bundle.local_registry import try_register_model
 
+    training.require_training()
+    if static == (layers is not None or options["base"] is not None):
+        raise UsageError(
+            "exactly one of --static and --layers or --base is required",
+            "Use --layers N for fewer layers, --base MODEL for another transformer, or --static for none.",
+        )
     found: list[str] = []
     if texts:
         read = read_file_texts(texts, **file_reading(options))
@@ -169,12 +150,11 @@ def distill(
                 f"{', '.join(texts)} contain no text", "Pass files with texts, or set their field: --text-field."
             )
     began = time.monotonic()
-    training_options = select_options(options, _TRAINING)
-    student = training.distill(model, output, found, layers=layers, report=print_message, **training_options)
+    arguments = select_options(options, _ARGUMENTS)
+    student = training.distill(model, output, found, layers=layers, report=print_message, **arguments)
     try_register_model(student.folder, student.fingerprint, name=options["name"] or output.resolve().name)
     if as_json:
-        shown = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(student).items()}
-        click.echo(json.dumps(shown, indent=2))
+        click.echo(json.dumps(asdict(student), indent=2, default=str))
     else:
         click.echo(distill_summary(model, student, time.monotonic() - began))
 

@@ -94,8 +94,9 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
       es-sbert train my-recipe.yaml -o tuned --set stages.0.epochs=2 --seed 7
       es-sbert train my-recipe.yaml -o tuned --resume
     """
-    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
     from es_sbert import training
+
+    training.require_training()
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.training.index_sources import has_index_sources
     from es_sbert.training.recipe import load_recipe, parse_overrides

@@ -108,20 +108,63 @@ class Distillation:
     teacher_sts: float | None = None
 
 
-def distill_model(
+def distill(
     teacher: str,
-    student: Student,
-    texts: Sequence[str],
     output: Path,
+    texts: Sequence[str] = (),
     *,
-    name: str | None,
-    sts: Path | None,
-    device: str,
-    resume: bool,
-    keep_checkpoints: bool,
-    report: Callable[[str], None],
+    layers: int | None = None,
+    base: str | None = None,
+    prompt: PromptKind | None = None,
+    name: str | None = None,
+    sts: Path | None = None,
+    epochs: float | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 42,
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
+    device: str = "auto",
+    resume: bool = False,
+    keep_checkpoints: bool = False,
+    report: Callable[[str], None] = lambda message: None,
 ) -> Distillation:
-    """Create a student of a teacher, train it and export it; see `es_sbert.training.distill`."""
+    """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
+
+    The student's vectors are in the space of the teacher: they have the same length, and are trained toward the
+    teacher's vectors of the texts. A tenth of the texts, at most 1,000, is held out to measure that. Without texts, a
+    static student is exported untrained. The student is not registered under a name; `es-sbert distill` does that too.
+    Needs the extra `train`.
+
+    Args:
+        teacher: Folder, hub id, installed or registered name of a sentence encoder.
+        output: Folder of the student; new or empty, except with `resume`.
+        texts: Texts without labels, like those that will be embedded; repeated ones count once.
+        layers: Number of layers to keep of the teacher or of `base`, evenly spaced. None keeps all layers of `base`;
+            without `base`, None makes a static model, whose vector of a text is the mean of its token vectors.
+        base: Folder, hub id or name of the model that the student starts from, instead of the teacher. A Dense layer
+            maps its vectors into the teacher's space.
+        prompt: The teacher's prompt for embedding the texts. By default, a static student is trained with the document
+            prompt, and a student with layers with both prompts in turn, if they differ.
+        name: Name of the student; by default the name of its folder.
+        sts: File with the columns sentence1, sentence2 and score: student and teacher are measured on it.
+        epochs, batch, learning_rate: Settings of the training; see `Student`.
+        seed: Seed of the order of the texts and of the choice of held-out texts.
+        precision: Number format of the transformer's matrix products in training.
+        device: `auto`, `cpu` or `cuda`.
+        resume: Resume an interrupted run, with the same arguments.
+        keep_checkpoints: Keep checkpoints and the teacher's vectors in `output/training`.
+        report: Called with progress messages.
+
+    Raises:
+        ModelError: the teacher cannot be opened, or does not support such a student.
+        UsageError: the model does not have more layers than `layers`, a student with layers has no texts, `output` is
+            not empty, torchrun has started several processes, or the extra `train` is missing.
+        SourceError: there are too few texts, or the STS file is invalid.
+        CheckpointInvalid: with `resume`: the run in `output` used different texts, settings or models.
+        DeviceError: the device is not available.
+        TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
+    """
+    student = Student(layers, base, prompt, epochs, batch, learning_rate, seed, precision)
     refuse_several_processes(
         "es-sbert distill",
         "Start it without torchrun. For several GPUs, start `es-sbert train` with a recipe of the objective "
@@ -134,13 +177,13 @@ def distill_model(
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
     test_set = read_dev(_sts_spec(sts), Path()) if sts is not None else None
-    base = None if student.base is None else _read_base(student.base)
+    base_model = None if base is None else _read_base(base)
     if student.static:
         check_static_source(model)
     else:
         # Opened for its checks: whether its layers can be removed, and how many.
-        start = folder if base is None else base.folder
-        open_initial_model(start, ModelSpec(base=student.base or teacher, layers=student.layers))
+        start = folder if base_model is None else base_model.folder
+        open_initial_model(start, ModelSpec(base=base or teacher, layers=layers))
     if not texts:
         return _export_untrained(teacher, folder, student, output, name, test_set, report)
     if len(distinct) < MIN_TEXTS:
@@ -148,8 +191,8 @@ def distill_model(
             f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
             f"Pass at least {MIN_TEXTS}.",
         )
-    trained, held_out = split_texts(distinct, student.seed)
-    recipe = distillation_recipe(name, model, student, sts, len(trained), base)
+    trained, held_out = split_texts(distinct, seed)
+    recipe = distillation_recipe(name, model, student, sts, len(trained), base_model)
     data = _run_data(recipe, trained, held_out, test_set)
     result = run_with_data(
         recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
@@ -335,19 +378,17 @@ def _export_untrained(
 ) -> Distillation:
     """Make a static student from the teacher's token vectors, without training."""
     if not student.static:
-        what = f"{student.base or teacher} with {student.layers} layers" if student.layers else student.base
         raise UsageError(
-            f"{what} is not a student of {teacher} before it has been trained, and there are no texts",
-            "Pass texts like those that you will search: `texts=FILE`.",
+            "a student with layers must be trained, and there are no texts",
+            "Pass texts like those that you will search: `texts=FILE`. They need no labels.",
         )
     RunFolder(output).check_new()
     start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)
     manifest = export_bundle(start, output, default_exports(start.architecture), reference="auto", on_progress=report)
     scores = teacher_score = None
     if test_set is not None:
-        scores = FinalScores(
-            dev_metric_name(DevSpec(path="", columns={}), "test"), None, _onnx_score(output, name, test_set, report)
-        )
+        metric = dev_metric_name(_sts_spec(output), "test")
+        scores = FinalScores(metric, None, _onnx_score(output, name, test_set, report))
         teacher_score = _onnx_score(folder, teacher, test_set, report)
     return Distillation(output, manifest.fingerprint, sts=scores, teacher_sts=teacher_score)
 

@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from es_sbert.training.model_card import model_card
 from es_sbert.training.objective_settings import InBatchSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.passage_pairs import add_passage_pairs
-from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec
+from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
@@ -175,30 +175,49 @@ class RunData:
     given: Recipe | None = None
 
 
-def run_recipe(
-    recipe: Recipe,
-    data_folder: Path,
+def train(
+    recipe: str | Path | Recipe,
     output: Path,
     *,
-    device: str,
-    resume: bool,
-    keep_checkpoints: bool,
-    report: Callable[[str], None],
+    data_folder: Path | None = None,
+    overrides: Mapping[str, str] | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    keep_checkpoints: bool = False,
+    report: Callable[[str], None] = lambda message: None,
     engine: EngineSettings | None = None,
 ) -> TrainingResult:
-    """Read the data of a recipe and run it; see `run_with_data`.
+    """Train a recipe and export the model to a checked ONNX bundle. Needs the extra `train`.
 
-    The documents of indices are written to `output/training/documents` first; a resumed run reads them from there.
+    All inputs are read and checked before anything is written. The documents of indices are written to
+    `output/training/documents` first; a resumed run reads them from there. The trained model is not registered under a
+    name; `es-sbert train` does that too.
 
     Args:
-        recipe: The recipe.
-        data_folder: Base of relative paths in the recipe.
-        output, device, resume, keep_checkpoints, report: As for `run_with_data`.
-        engine: Engine with the recipe's indices; None uses the settings of the environment.
+        recipe: Path of a YAML file, name of a recipe that comes with es-sbert, or a recipe.
+        output: Folder of the trained model; new or empty, except with `resume`.
+        data_folder: Base of relative paths in the recipe; the folder of the YAML file by default.
+        overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; ignored for a `Recipe`.
+        device: `auto`, `cpu` or `cuda`; torchrun starts one process for each GPU.
+        resume: Resume an interrupted run from its last complete checkpoint.
+        keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
+        report: Called with progress messages.
+        engine: The engine of the recipe's indices; None uses the settings of the environment.
 
     Raises:
-        EsSbertError: an input is missing or invalid, or the run failed.
+        RecipeInvalid: the recipe is missing or invalid.
+        SourceError: the data is missing or invalid; the message names file and line.
+        ModelError: the base model or a teacher cannot be opened.
+        DeviceError: the device is not available.
+        UsageError: `output` is not empty, or the extra `train` is missing.
+        CheckpointInvalid: with `resume`: the run in `output` used a different recipe, data or models.
+        TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
+    if isinstance(recipe, str | Path):
+        path = Path(recipe)
+        data_folder = data_folder or (path.parent if path.is_file() else None)
+        recipe = load_recipe(str(recipe), overrides)
+    data_folder = data_folder or Path()
     torch_device = choose_training_device(device)  # fails early: reading data may take long
     files = recipe
     if has_index_sources(recipe):

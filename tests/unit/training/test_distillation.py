@@ -234,11 +234,11 @@ def test_command_distils_texts_of_files(
     untrained = cli("distill", model, "-o", tmp_path / "untrained", "--static")
     assert "This student is untrained" in untrained.out
     for arguments, message in (
-        ((), "--layers, --base or --static is required"),
-        (("--static", "--layers", "1"), "--static cannot be combined with --layers or --base"),
-        (("--static", "--base", model), "--static cannot be combined with --layers or --base"),
-        (("--layers", "1"), "requires texts to train on"),
-        (("--base", model), "requires texts to train on"),
+        ((), "exactly one of --static and --layers or --base"),
+        (("--static", "--layers", "1"), "exactly one of --static and --layers or --base"),
+        (("--static", "--base", model), "exactly one of --static and --layers or --base"),
+        (("--layers", "1"), "there are no texts"),
+        (("--base", model), "there are no texts"),
     ):
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
         assert refused.code != 0

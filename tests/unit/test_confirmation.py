@@ -1,13 +1,9 @@
-"""What `es-sbert adapt --migrate` refuses before anything is trained; tests/e2e/test_adapt_cli.py migrates."""
+"""Commands that ask for confirmation need a terminal."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner
 
-from es_sbert.cli.main import cli
 from es_sbert.cli.output import require_terminal
 from es_sbert.errors import UsageError
 
@@ -21,9 +17,3 @@ def test_confirmation_needs_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.remedy == "Add --yes."
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     require_terminal("docs is deleted")
-
-
-def test_yes_without_migrate_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["adapt", "docs", "-o", str(tmp_path / "out"), "--yes"])
-    assert isinstance(result.exception, UsageError)
-    assert "Add --migrate" in result.exception.remedy
