@@ -119,9 +119,6 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
         help="Instead of --keep: recommend the lowest value that at most this share of unrelated documents reaches.",
     ),
     click.option(
-        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Number of hits of a search."
-    ),
-    click.option(
         "--save",
         is_flag=True,
         help="Store the recommended value in the mapping of the index, for hybrid searches and for semantic queries "
@@ -147,8 +144,7 @@ def calibrate(
     A semantic query without min_cosine returns the k nearest documents, however distant they are. Which cosine is too
     low depends on the model and the texts. This command compares queries with documents that are relevant to them and
     with a random sample of other documents, and shows the effect of each minimum: recall is the share of relevant
-    documents that it keeps, unrelated the share of other documents that pass, hits the number of the k nearest
-    documents that pass, and precision the share of those hits that are labeled as relevant.
+    documents that it keeps, and unrelated the share of other documents that pass.
 
     Labeled queries are best. Without them, a query is made of each sampled document and compared with the rest
     of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
@@ -184,7 +180,7 @@ def calibrate(
         if save:
             require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
         with _open_encoder(index.field, options) as encoder:
-            sample_options = shared.select_options(options, ("sample", "seed", "k"))
+            sample_options = shared.select_options(options, ("sample", "seed"))
             measured = index.measure(encoder, labeled, report=print_message, **sample_options)
             report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)

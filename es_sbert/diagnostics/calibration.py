@@ -29,7 +29,6 @@ class CalibrationReport:
         queries: Number of queries.
         labelled: Whether the queries are labeled.
         kinds, left_out: See `CalibrationQueries`.
-        k: Hits of a search.
         keep: Share of the relevant documents that the recommended value keeps, unless `max_unrelated` is given.
         max_unrelated: Share of the unrelated documents that may reach the recommended value; None chooses by `keep`.
         calibration: The table and the recommendation.
@@ -44,7 +43,6 @@ class CalibrationReport:
     labelled: bool
     kinds: Mapping[str, int]
     left_out: Mapping[str, int]
-    k: int
     keep: float
     max_unrelated: float | None
     calibration: Calibration
@@ -75,19 +73,6 @@ _MAX_TABLE_ROWS = 16
 
 
 @dataclass(frozen=True)
-class NearestHits:
-    """The hits of a search for the k nearest documents of one query.
-
-    Attributes:
-        cosines: Cosine of each hit. *Shape:* ``(hits,)``.
-        relevant: Whether each hit is relevant to the query. *Shape:* ``(hits,)`` bool.
-    """
-
-    cosines: Doubles
-    relevant: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
 class CosineSample:
     """Cosines of queries with documents.
 
@@ -96,13 +81,11 @@ class CosineSample:
         passed: For each query, the number of unrelated documents that reach each value of the grid. *Shape:*
             ``(queries, thresholds)``.
         compared: Number of unrelated documents that each query was compared with. *Shape:* ``(queries,)``.
-        nearest: For each query, the hits of a search.
     """
 
     relevant: Sequence[Doubles]
     passed: Counts
     compared: Counts
-    nearest: Sequence[NearestHits]
 
 
 @dataclass(frozen=True)
@@ -113,15 +96,11 @@ class ThresholdRow:
         min_cosine: The value.
         recall: Share of the relevant documents that reach it, averaged over queries.
         unrelated: Share of the unrelated documents that reach it, averaged over queries.
-        hits: Number of the k nearest documents that reach it, averaged over queries.
-        precision: Share of those hits that are relevant; None without hits.
     """
 
     min_cosine: float
     recall: ConfidenceInterval
     unrelated: ConfidenceInterval
-    hits: float
-    precision: float | None
 
 
 @dataclass(frozen=True)
@@ -196,16 +175,11 @@ def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
     some = sample.compared > 0
     unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
     unrelated_size = int(sample.compared[some].mean())
-    hits = np.sum([_count_reaching(found.cosines) for found in sample.nearest], axis=0).tolist()
-    reaching = [_count_reaching(found.cosines[found.relevant]) for found in sample.nearest]
-    relevant_hits = np.sum(reaching, axis=0).tolist()
     return [
         ThresholdRow(
             float(value),
             mean_confidence_interval(kept[:, place].tolist(), relevant_size),
             mean_confidence_interval(unrelated[:, place].tolist(), unrelated_size),
-            hits[place] / len(kept),
-            relevant_hits[place] / hits[place] if hits[place] else None,
         )
         for place, value in enumerate(COSINE_GRID)
     ]
@@ -264,9 +238,8 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
     ]
     if report.left_out:
         lines.append("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items()))
-    head = f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}"
-    lines.append(head + f"{f'hits of {report.k}':>13}" + (f"{'precision':>11}" if report.labelled else ""))
-    lines += [_format_row(row, report.labelled) for row in report.calibration.rows]
+    lines.append(f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}")
+    lines += map(_format_row, report.calibration.rows)
     if not report.labelled:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
@@ -291,12 +264,10 @@ def _describe_queries(report: CalibrationReport) -> str:
     return "queries made of documents (" + ", ".join(f"{kind}: {n:,}" for kind, n in report.kinds.items()) + ")"
 
 
-def _format_row(row: ThresholdRow, labelled: bool) -> str:
-    precision = "–" if row.precision is None else f"{row.precision:.3f}"
+def _format_row(row: ThresholdRow) -> str:
     return (
         f"{row.min_cosine:>10.2f}{row.recall.mean:>9.3f}{f'{row.recall.low:.3f}–{row.recall.high:.3f}':>17}"
-        f"{f'{row.unrelated.mean:.3%}':>12}{100_000 * row.unrelated.mean:>13,.0f}{row.hits:>13.2f}"
-        + (f"{precision:>11}" if labelled else "")
+        f"{f'{row.unrelated.mean:.3%}':>12}{100_000 * row.unrelated.mean:>13,.0f}"
     )
 
 

@@ -23,7 +23,6 @@ from es_sbert.diagnostics.calibration import (
     CalibrationReport,
     CosineSample,
     Counts,
-    NearestHits,
     calibrate,
     count_unrelated,
 )
@@ -40,8 +39,6 @@ from es_sbert.index.vector_field import check_field_model, require_index, vector
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
-from es_sbert.search.search_request import SearchParams, search_request
-from es_sbert.search.search_scope import SearchScope
 from es_sbert.vectors import Vectors
 
 
@@ -184,8 +181,6 @@ def _is_unspaced(text: str) -> bool:
 
 
 _PAGE = 500
-# Number of searches in one request.
-_SEARCHES_PER_REQUEST = 50
 
 
 @dataclass(frozen=True)
@@ -234,14 +229,12 @@ class MeasuredCosines:
         cosines: The cosines of the queries, in the same order.
         documents: Number of documents with a vector.
         sample: Number of documents that serve as unrelated documents.
-        k: Hits of a search.
     """
 
     queries: CalibrationQueries
     cosines: CosineSample
     documents: int
     sample: int
-    k: int
 
 
 class IndexCalibrator:
@@ -286,7 +279,6 @@ class IndexCalibrator:
             labelled=not queries.kinds,
             kinds=queries.kinds,
             left_out={reason: count for reason, count in queries.left_out.items() if count},
-            k=measured.k,
             keep=keep,
             max_unrelated=max_unrelated,
             calibration=calibrate(measured.cosines, keep, max_unrelated),
@@ -299,7 +291,6 @@ class IndexCalibrator:
         *,
         sample: int = 1000,
         seed: int = 0,
-        k: int = 10,
         report: Callable[[str], None] = lambda message: None,
     ) -> MeasuredCosines:
         """Measure the cosines of queries with their relevant documents, and with others.
@@ -311,7 +302,6 @@ class IndexCalibrator:
             queries: Labeled queries; None makes pseudo-queries from the sampled documents.
             sample: Number of documents to compare every query with.
             seed: Seed of the random sample.
-            k: Number of hits of each search.
             report: Called with a message before each step.
 
         Raises:
@@ -341,10 +331,9 @@ class IndexCalibrator:
             wanted = self._pseudo_queries(encoder, sampled, left_out)
         else:
             wanted = self._labeled(queries, left_out)
-        report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}, and searching for each")
+        report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
-        cosines = self._cosines(wanted, sampled, vectors, k)
-        return MeasuredCosines(wanted, cosines, documents, len(sampled), k)
+        return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors), documents, len(sampled))
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Read random documents; a seed selects the same ones as long as the index does not change."""
@@ -456,7 +445,7 @@ class IndexCalibrator:
         return CalibrationQueries(kept, vectors, {}, left_out)
 
     def _cosines(
-        self, wanted: CalibrationQueries, sampled: Sequence[CalibrationDocument], vectors: Vectors, k: int
+        self, wanted: CalibrationQueries, sampled: Sequence[CalibrationDocument], vectors: Vectors
     ) -> CosineSample:
         places = {document.id: place for place, document in enumerate(sampled)}
         own = [[places[id] for id in query.ids if id in places] for query in wanted.queries]
@@ -467,24 +456,7 @@ class IndexCalibrator:
             document_cosines(vector[None], *_stack_vectors(documents))[0]
             for documents, vector in zip(wanted.relevant, vectors, strict=True)
         ]
-        return CosineSample(relevant, passed, compared, self._nearest(wanted.queries, vectors, k))
-
-    def _nearest(self, queries: Sequence[LabeledQuery], vectors: Vectors, k: int) -> list[NearestHits]:
-        """Search the index for each query without a minimum cosine, and return the hits."""
-        info, field = self._engine.info, self.field
-        searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
-        params = SearchParams.from_options(k, {"source": False})
-        requests = [search_request(info.engine_type, searched, {field.name: vector}, params) for vector in vectors]
-        found: list[NearestHits] = []
-        for part in batched(list(zip(queries, requests, strict=True)), _SEARCHES_PER_REQUEST):
-            answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])
-            for (query, request), answer in zip(part, answers, strict=True):
-                hits = request.read([answer])
-                cosines = np.array([hit.cosine for hit in hits], np.float64)
-                ids = set(query.ids)
-                relevant = np.array([hit.id in ids for hit in hits], np.bool_)
-                found.append(NearestHits(cosines, relevant))
-        return found
+        return CosineSample(relevant, passed, compared)
 
 
 def _stack_vectors(documents: Sequence[Vectors]) -> tuple[Vectors, Counts]:

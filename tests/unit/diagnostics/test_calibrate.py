@@ -16,7 +16,6 @@ from es_sbert.diagnostics.calibration import (
     Calibration,
     CalibrationReport,
     CosineSample,
-    NearestHits,
     calibrate,
     calibration_lines,
     count_unrelated,
@@ -27,18 +26,15 @@ from tests.engine.vectors import cosines, random_vectors
 # One cosine a query and document, on and beside values of the grid.
 COSINE = st.one_of(st.floats(-1, 1), st.integers(-100, 100).map(lambda number: number / 100))
 COSINES = st.lists(COSINE, min_size=1, max_size=5)
-QUERIES = st.lists(st.tuples(COSINES, COSINES, COSINES), min_size=1, max_size=8)
+QUERIES = st.lists(st.tuples(COSINES, COSINES), min_size=1, max_size=8)
 
 
-def sample_of(queries: Sequence[tuple[list[float], list[float], list[float]]]) -> CosineSample:
-    """Relevant, unrelated and nearest cosines of each query; every other of the nearest is relevant."""
+def sample_of(queries: Sequence[tuple[list[float], list[float]]]) -> CosineSample:
+    """Relevant and unrelated cosines of each query."""
     return CosineSample(
-        [np.array(relevant) for relevant, _, _ in queries],
-        np.array(
-            [[sum(cosine >= value for cosine in unrelated) for value in COSINE_GRID] for _, unrelated, _ in queries]
-        ),
-        np.array([len(unrelated) for _, unrelated, _ in queries]),
-        [NearestHits(np.array(hits), np.arange(len(hits)) % 2 == 0) for _, _, hits in queries],
+        [np.array(relevant) for relevant, _ in queries],
+        np.array([[sum(cosine >= value for cosine in unrelated) for value in COSINE_GRID] for _, unrelated in queries]),
+        np.array([len(unrelated) for _, unrelated in queries]),
     )
 
 
@@ -48,11 +44,11 @@ def share(cosines: Sequence[float], value: float) -> float:
 
 @given(QUERIES, st.sampled_from([0.5, 0.8, 0.95]))
 def test_recommends_the_largest_value_with_enough_recall(
-    queries: list[tuple[list[float], list[float], list[float]]], keep: float
+    queries: list[tuple[list[float], list[float]]], keep: float
 ) -> None:
     recommended = calibrate(sample_of(queries), keep).recommended
     enough = [
-        value for value in COSINE_GRID if np.mean([share(relevant, value) for relevant, _, _ in queries]) >= keep - 1e-9
+        value for value in COSINE_GRID if np.mean([share(relevant, value) for relevant, _ in queries]) >= keep - 1e-9
     ]
     assert recommended.row.min_cosine == max(enough)
     assert recommended.row.min_cosine <= recommended.high
@@ -62,7 +58,7 @@ def test_recommends_the_largest_value_with_enough_recall(
 
 @settings(max_examples=30)
 @given(QUERIES)
-def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float], list[float]]]) -> None:
+def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float]]]) -> None:
     sample = sample_of(queries)
     found = calibrate(sample, 0.8)
     values = [row.min_cosine for row in found.rows]
@@ -71,11 +67,8 @@ def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float], li
     assert len(values) <= 18
     for row in found.rows:
         value = row.min_cosine
-        assert row.recall.mean == pytest.approx(np.mean([share(relevant, value) for relevant, _, _ in queries]))
-        assert row.unrelated.mean == pytest.approx(np.mean([share(unrelated, value) for _, unrelated, _ in queries]))
-        passing = [place % 2 == 0 for _, _, hits in queries for place, cosine in enumerate(hits) if cosine >= value]
-        assert row.hits == pytest.approx(len(passing) / len(queries))
-        assert row.precision == (pytest.approx(np.mean(passing)) if passing else None)
+        assert row.recall.mean == pytest.approx(np.mean([share(relevant, value) for relevant, _ in queries]))
+        assert row.unrelated.mean == pytest.approx(np.mean([share(unrelated, value) for _, unrelated in queries]))
 
 
 @settings(max_examples=30)
@@ -113,7 +106,7 @@ def test_interval_narrows_with_more_queries() -> None:
     random = np.random.default_rng(0)
 
     def found(count: int) -> Calibration:
-        return calibrate(sample_of([([cosine], [0.0], [cosine]) for cosine in random.uniform(0.3, 0.9, count)]), 0.95)
+        return calibrate(sample_of([([cosine], [0.0]) for cosine in random.uniform(0.3, 0.9, count)]), 0.95)
 
     few, many = found(5), found(1000)
     assert few.recommended.low is None
@@ -123,7 +116,7 @@ def test_interval_narrows_with_more_queries() -> None:
 
 def test_value_by_share_of_unrelated_is_the_lowest_that_few_enough_reach() -> None:
     unrelated = [place / 100 for place in range(100)]  # as many reach a value as lie above it
-    sample = sample_of([([0.9], unrelated, [0.9])] * 50)
+    sample = sample_of([([0.9], unrelated)] * 50)
     for target in (0.5, 0.1, 0.01):
         found = calibrate(sample, 0.95, target).recommended
         assert found.row.unrelated.mean <= target + 1e-9
@@ -147,7 +140,6 @@ def report_of(calibration: Calibration, *, labeled: bool) -> CalibrationReport:
         labelled=labeled,
         kinds={} if labeled else {"first sentence": 4},
         left_out={"documents without a vector": 7},
-        k=10,
         keep=0.75,
         max_unrelated=None,
         calibration=calibration,
@@ -155,7 +147,7 @@ def report_of(calibration: Calibration, *, labeled: bool) -> CalibrationReport:
 
 
 def test_report_ends_with_the_command_to_run() -> None:
-    queries = [([0.5], [0.1] * 99 + [0.45], [0.5, 0.45, 0.1])] * 4
+    queries = [([0.5], [0.1] * 99 + [0.45])] * 4
     lines = calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labeled=True))
     assert lines[-1] == (
         "Use it for all searches: `es-sbert serve --min-cosine 0.50`, or in one request: "
@@ -163,18 +155,17 @@ def test_report_ends_with_the_command_to_run() -> None:
     )
     assert lines[0] == "docs.embedding: 20,000 documents with vectors of m"
     assert lines[2] == "left out: 7 documents without a vector"
-    assert " ".join(lines[3].split()) == ("min_cosine recall 95 % interval unrelated per 100,000 hits of 10 precision")
+    assert " ".join(lines[3].split()) == "min_cosine recall 95 % interval unrelated per 100,000"
     [row] = [line.split() for line in lines if line.split()[0] == "0.40"]
-    assert row == ["0.40", "1.000", "0.510–1.000", "1.000%", "1,000", "2.00", "0.500"]
+    assert row == ["0.40", "1.000", "0.510–1.000", "1.000%", "1,000"]
     assert "for each query" in lines[-2]
     assert "does not separate them" not in "".join(lines)
 
 
 def test_report_explains_pseudo_queries_and_overlaps() -> None:
-    queries = [([0.5], [0.6] * 50 + [0.1] * 50, [0.6, 0.5])] * 4
+    queries = [([0.5], [0.6] * 50 + [0.1] * 50)] * 4
     text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labeled=False)))
     assert "4 queries made of documents (first sentence: 4)" in text
     assert "not real queries" in text
     assert "a minimum cosine does not separate them from relevant ones" in text
     assert "about 10,000 of 20,000 for each query" in text
-    assert "precision" not in text
