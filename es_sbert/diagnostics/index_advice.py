@@ -20,7 +20,7 @@ from es_sbert.bundle.shortened_model import shortened_name, whole_name
 from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, estimate_size, is_unsupported
-from es_sbert.diagnostics.recall import TIE_TOLERANCE, Doubles, document_cosines
+from es_sbert.diagnostics.recall import TIE_TOLERANCE, Doubles, document_cosines, random_vectors
 from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
@@ -36,14 +36,12 @@ from es_sbert.index.mapping import (
     index_body,
     parse_element_type,
     parse_index_type,
-    random_order_query,
     supported_element_types,
     supported_index_types,
     vector_path,
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, check_one_index_type
-from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
@@ -53,7 +51,6 @@ K = 10
 # Minimum number of documents: with fewer, the results are useless, because every search finds nearly all of them.
 _MIN_DOCUMENTS = 200
 _QUERY_SHARE = 5  # at most one of this many sampled documents is a query
-_PAGE = 250
 _SHORTER_LENGTHS = (512, 256, 128, 64)
 # A search without a graph reads all vectors. If there are more than this, it is many times slower than with a graph.
 FLAT_MOST_VECTORS = 50_000
@@ -291,9 +288,7 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
         )
     held_out = 0 if queries is not None else min(request.queries, count // _QUERY_SHARE)
     wanted = min(request.sample + held_out, count, engine.result_window(field.index))
-    body: Json = {"query": random_order_query(has_vector, request.seed), "size": wanted, "_source": False}
-    hits = engine.search(field.index, body)["hits"]["hits"]
-    found = list(_stored_vectors(engine, field, [hit["_id"] for hit in hits]))
+    found = list(random_vectors(engine, field, wanted, request.seed).values())
     if queries is None:
         # Use the first chunk of a document as the query.
         queries = np.stack([stored[0][2] for stored in found[:held_out]])
@@ -301,20 +296,6 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
     starts = [0, *itertools.accumulate(len(stored) for stored in documents[:-1])]
     spans = [(start, end) for stored in documents for start, end, _ in stored]
     return VectorSample(np.stack([vector for stored in documents for _, _, vector in stored]), starts, spans, queries)
-
-
-def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> Iterator[list[tuple[int, int, Vectors]]]:
-    """Read documents' vectors, in the order of their ids. If an id has several routing values, one document counts."""
-    requested = vector_request(engine.info, [field])
-    for first in range(0, len(ids), _PAGE):
-        page = ids[first : first + _PAGE]
-        # Search by id: a multi-get would miss documents with a routing value.
-        body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, **requested}
-        hits = {hit["_id"]: hit for hit in engine.search(field.index, body)["hits"]["hits"]}
-        for document_id in page:
-            hit = hits.get(document_id)
-            if hit is not None and stored_value(hit, field.name) is not None:  # unless it has been deleted since
-                yield hit_vectors(hit, field)
 
 
 def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:

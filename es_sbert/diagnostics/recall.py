@@ -21,7 +21,8 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
-from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query
+from es_sbert.index.document_sample import random_hits
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query
 from es_sbert.index.vector_field import VectorField, check_one_index_type
 from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.messages import pluralize
@@ -121,6 +122,7 @@ def _normalize(vectors: Vectors) -> Doubles:
 DEFAULT_CANDIDATES = (10, 20, 50, 100, 200, 500, 1000)
 DEFAULT_OVERSAMPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
 _PAGE = 500
+_VECTOR_PAGE = 250
 
 
 @dataclass(frozen=True)
@@ -249,16 +251,31 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
         IndexMismatch: no document has a vector.
         EngineError: the engine failed.
     """
-    random = random_order_query(has_vector_query(field.name, field.meta), seed)
-    # The vectors come with the hits, because a multi-get by id would miss documents with a routing value.
-    body: Json = {"query": random, "size": count, **vector_request(engine.info, [field])}
-    hits = engine.search(field.index, body)["hits"]["hits"]
     # Use the first chunk of a document as the query.
-    vectors = {hit["_id"]: hit_vectors(hit, field)[0][2] for hit in hits}
+    vectors = {key: stored[0][2] for key, stored in random_vectors(engine, field, count, seed).items()}
     if not vectors:
         remedy = "Embed its documents first: `es-sbert ingest`."
         raise IndexMismatch(f"no document of {field.index} has a vector in {field.name}", remedy)
     return RecallQueries(np.stack(list(vectors.values())), list(vectors))
+
+
+def random_vectors(
+    engine: Engine, field: VectorField, count: int, seed: int
+) -> dict[str, list[tuple[int, int, Vectors]]]:
+    """Read the stored vectors of random documents; see `hit_vectors`. Of documents with the same id, one counts.
+
+    Args:
+        count: Maximum number of documents; no more than the index's `index.max_result_window`.
+
+    Raises:
+        IndexMismatch: the engine does not return a vector.
+        EngineError: the engine failed.
+    """
+    request = vector_request(engine.info, [field])
+    source = request.pop("_source")
+    has_vector = has_vector_query(field.name, field.meta)
+    hits = random_hits(engine, field.index, has_vector, count, seed, source=source, extra=request, page=_VECTOR_PAGE)
+    return {hit["_id"]: hit_vectors(hit, field) for hit in hits}
 
 
 def measure_recall(
