@@ -19,7 +19,7 @@ and the vectors it compares. The whole vectors of a quantized type are read only
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
@@ -47,8 +47,6 @@ class VectorIndexSize:
     """Size of one copy of all vectors in bytes.
 
     Attributes:
-        index_type: Index type of the field.
-        element_type: Element type of the whole vectors.
         vectors: Whole vectors (float32 or bfloat16), on disk.
         quantized: Quantized vectors, on disk; 0 if there are none.
         graph: The graph, on disk; 0 if there is none.
@@ -56,8 +54,6 @@ class VectorIndexSize:
         memory: The part that should fit into the file system cache, outside the heap.
     """
 
-    index_type: IndexType
-    element_type: ElementType
     vectors: int
     quantized: int
     graph: int
@@ -73,9 +69,6 @@ class VectorIndexSize:
     def disk(self) -> int:
         """Bytes on disk."""
         return self.index + self.source
-
-    def as_json(self) -> Json:
-        return asdict(self) | {"index": self.index, "disk": self.disk}
 
 
 def estimate_size(
@@ -99,7 +92,7 @@ def estimate_size(
     graph = count * GRAPH_BYTES if index_type.endswith("hnsw") else 0
     source = round(count * _source_bytes(info, index_type, dimensions))
     memory = graph + (quantized or vectors)
-    return VectorIndexSize(index_type, element_type, vectors, quantized, graph, source, memory)
+    return VectorIndexSize(vectors, quantized, graph, source, memory)
 
 
 def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
