@@ -104,4 +104,5 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
             models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}
             for state in looked.states:
                 findings += checks.check_index(engine, state, looked.fields, models)
-    return findings
+    # Several checks read the mapping of an index, and each reports what is wrong with it.
+    return list(dict.fromkeys(findings))

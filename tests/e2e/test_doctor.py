@@ -11,11 +11,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.index.load_settings import apply_load_settings
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
+from tests.engine.byte_index import create_byte_index
 from tests.engine.ingest_support import open_engine
 
 # The doctor looks at the health of the whole engine.
@@ -52,6 +54,17 @@ def test_problems_are_reported_with_remedy(
     assert f"{index} has no vector field" in done.out
     missing = cli("doctor", "--index", "no-such-index", "--url", es9_url, "--model", model, "--precision", "fp32")
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)
+
+
+def test_error_of_the_mapping_is_reported_once(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path
+) -> None:
+    index = fresh_index(es9_url)
+    with open_engine(es9_url) as engine, Encoder(str(model), precision="fp32") as encoder:
+        create_byte_index(engine, index, encoder, ["a man plays guitar"])
+    done = cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32")
+    assert done.code == 1
+    assert done.out.count(f"{index}.embedding holds byte vectors") == 1
 
 
 def test_mapping_is_read_once(
