@@ -46,7 +46,7 @@ from es_sbert.bundle.model_files import (
     write_module_entries,
 )
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
+from es_sbert.bundle.transformer_module import LAST_STATE_ARCHITECTURES
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import (
     DeviceError,

@@ -22,7 +22,7 @@ from es_sbert.bundle.known_settings import (
 )
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
 from es_sbert.bundle.tokenizer_settings import resolve_tokenizer
-from es_sbert.bundle.transformer_settings import max_input_tokens
+from es_sbert.bundle.transformer_module import max_input_tokens
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 _HEAD = "ForSequenceClassification"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from es_sbert.bundle.fingerprint import hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_json
 from es_sbert.bundle.modules import Feature, InputModule, Pooling
-from es_sbert.bundle.transformer_settings import check_truncation
+from es_sbert.bundle.transformer_module import check_truncation
 from es_sbert.errors import BundleInvalid
 
 if TYPE_CHECKING:

@@ -1,25 +1,46 @@
-"""Read the Transformer of a model folder: its settings, weights, adapter and tokenizer."""
+"""Read the Transformer of a model folder: settings, weights, adapter, tokenizer, and the maximum length of texts.
+
+sentence_bert_config.json overrides settings in config.json and tokenizer_config.json. The functions return the settings
+that sentence-transformers uses in the end, and refuse those that es-sbert does not apply.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from es_sbert.bundle.adapter import Adapter, find_base_folder, merge_weights, read_adapter
+from es_sbert.bundle.adapter import find_base_folder, merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import fingerprint_settings, hash_tensors
-from es_sbert.bundle.model_files import find_weight_files
-from es_sbert.bundle.module_list import plain_pooling
-from es_sbert.bundle.modules import Feature, InputModule
-from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
-from es_sbert.bundle.transformer_settings import (
-    check_truncation,
-    input_limits,
-    read_sentence_bert_config,
-    read_tokenizer_settings,
-    read_transformer_config,
+from es_sbert.bundle.known_settings import (
+    COMMON_PROCESSING,
+    CONFIG_TYPES,
+    CONFIGS,
+    MODEL_KWARGS,
+    PROCESSING_KWARGS,
+    ROTARY_CONFIGS,
+    SENTENCE_BERT_CONFIG,
+    TEXT_PROCESSING,
+    TOKENIZER_CONFIG,
+    check_settings,
 )
-from es_sbert.errors import UnsupportedSetting
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
+from es_sbert.bundle.modules import Feature, InputModule, Pooling
+from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+
+if TYPE_CHECKING:
+    from es_sbert.bundle.sentence_model import PromptKind
+
+# Names that sentence-transformers has used for the file with the maximum input; the first one found is used.
+SENTENCE_BERT_CONFIG_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+# A larger model_max_length means that there is no limit (transformers writes 10^30).
+_NO_LIMIT = 10**9
 
 
 def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *, is_plain: bool) -> InputModule:
@@ -38,13 +59,18 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
     """
     place = folder / transformer
     # Like sentence-transformers, read sentence_bert_config.json only if modules.json exists.
-    sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
+    sbert = _read_sentence_bert_config(place, ignored, is_plain=is_plain)
     adapter = read_adapter(place, ignored)
-    base = None if adapter is None else _find_base_folder(place, adapter)
-    config = read_transformer_config(
+    base = None
+    if adapter is not None:
+        # Imported here to avoid a circular import.
+        from es_sbert.bundle.model_lookup import resolve_model
+
+        base = find_base_folder(place, adapter, partial(resolve_model, organization=""))
+    config = _read_transformer_config(
         place if base is None or (place / "config.json").exists() else base, sbert, ignored
     )
-    tokenizer_settings = read_tokenizer_settings(place, sbert, ignored)
+    tokenizer_settings = _read_tokenizer_settings(place, sbert, ignored)
     if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
         raise UnsupportedSetting(
             f"{place / 'tokenizer_config.json'} pads on the left, which moves the positions of this architecture: "
@@ -54,7 +80,7 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
     tokenizer = read_tokenizer_json(place, tokenizer_settings, config)
     check_truncation(place, tokenizer_settings, tokenizer)
     resolved = resolve_tokenizer(place, tokenizer, tokenizer_settings, config)
-    max_tokens, by_kind = input_limits(place, config, sbert, tokenizer)
+    max_tokens, by_kind = _input_limits(place, config, sbert, tokenizer)
     files = find_weight_files(base or place)
     return InputModule(
         settings={
@@ -72,7 +98,7 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
             "tokenizer_arguments": sbert["processor_kwargs"],
             "uses_token_types": resolved.uses_token_types,
         },
-        output=plain_pooling(folder, config) if is_plain else Feature(width=None),
+        output=_plain_pooling(folder, config) if is_plain else Feature(width=None),
         tokenizer=tokenizer,
         weights_hash=hash_tensors(files, None if adapter is None else merge_weights(base or place, adapter)),
         fingerprint_fields=("lowercase",),
@@ -81,8 +107,276 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
     )
 
 
-def _find_base_folder(folder: Path, adapter: Adapter) -> Path:
-    # Imported here to avoid a circular import.
-    from es_sbert.bundle.model_lookup import resolve_model
+def _plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
+    """Return the sentence vector that sentence-transformers computes with a transformers folder."""
+    names = config.get("architectures") or [""]
+    if str(names[0]).endswith("ForSequenceClassification"):
+        raise BundleInvalid(
+            f"{folder} is a cross-encoder ({names[0]}), which does not compute sentence vectors",
+            f"Export it as a reranker: `es-sbert export {folder} -o RERANKER`.",
+        )
+    if config.get("model_type") == "model2vec":
+        raise UnsupportedArchitecture(
+            f"{folder} is a folder of model2vec without modules.json",
+            "Save it with one: SentenceTransformer(modules=[StaticEmbedding.from_model2vec(MODEL)]).save(FOLDER).",
+        )
+    templates = (folder / "chat_template.jinja", folder / "chat_template.json")
+    if read_optional_json(folder / "tokenizer_config.json").get("chat_template") or any(
+        template.exists() for template in templates
+    ):
+        raise UnsupportedSetting(
+            f"{folder} has no modules.json, but a chat template, so sentence-transformers turns each text into a chat "
+            "message",
+            "Save it with a pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
+        )
+    is_causal = str(names[0]).endswith("ForCausalLM") and config.get("is_causal", True)
+    return Feature(hidden_width(folder, config), pooling=(Pooling.LASTTOKEN if is_causal else Pooling.MEAN,))
 
-    return find_base_folder(folder, adapter, partial(resolve_model, organization=""))
+
+def _read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plain: bool) -> dict[str, Any]:
+    """Read the sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
+
+    Arguments get their new names: `processor_kwargs` for `tokenizer_args`, and so on. `hidden_state` is the number of
+    the hidden state that is pooled, None for the last.
+
+    Raises:
+        BundleInvalid: the file is broken.
+        UnsupportedSetting: the file has a setting that may change vectors and is not applied.
+    """
+    file, sbert = folder / SENTENCE_BERT_CONFIG_FILES[0], {}
+    for name in () if is_plain else SENTENCE_BERT_CONFIG_FILES:
+        if found := read_optional_json(folder / name):
+            file, sbert = folder / name, found
+            break
+    check_settings(file, sbert, SENTENCE_BERT_CONFIG, ignored)
+    old_names = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+    sbert = {key: value for key, value in sbert.items() if key not in old_names} | {
+        new: sbert[old] for old, new in old_names.items() if old in sbert
+    }
+    if not isinstance(sbert.get("max_seq_length"), int | None):
+        raise BundleInvalid(f"{file} has a setting of the wrong type: max_seq_length is not a number", COPY_AGAIN)
+    for key in ("model_kwargs", "processor_kwargs", "config_kwargs", "processing_kwargs", "modality_config"):
+        sbert[key] = sbert.get(key) or {}
+        if not isinstance(sbert[key], dict):
+            raise BundleInvalid(f"{file} has a setting of the wrong type: {key} is not an object", COPY_AGAIN)
+    check_settings(file, sbert["model_kwargs"], MODEL_KWARGS, ignored, "model_kwargs.")
+    processing = sbert["processing_kwargs"]
+    check_settings(file, processing, PROCESSING_KWARGS, ignored, "processing_kwargs.")
+    for key in ("text", "common"):
+        table = TEXT_PROCESSING if key == "text" else COMMON_PROCESSING
+        check_settings(file, processing.get(key) or {}, table, ignored, f"processing_kwargs.{key}.")
+    sbert["hidden_state"] = _read_hidden_state(file, sbert["modality_config"])
+    return sbert
+
+
+def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | None:
+    """Read the number of the hidden state that the network outputs; None for the last. The input must be plain text."""
+    if not modality_config:
+        return None
+    text = modality_config.get("text")
+    if not isinstance(text, dict | None):
+        raise BundleInvalid(
+            f"{file} has a setting of the wrong type: modality_config.text is not an object", COPY_AGAIN
+        )
+    if text is None or "message" in modality_config:
+        what = "does not accept text" if text is None else "turns each text into a chat message"
+        raise UnsupportedSetting(
+            f"{file} {what} (modality_config)",
+            "Choose a model for texts, or serve this one with sentence-transformers.",
+        )
+    method, output = text.get("method"), text.get("method_output_name")
+    if method == "forward" and output in ("last_hidden_state", ["last_hidden_state"]):
+        return None
+    if method == "forward" and isinstance(output, list) and len(output) == 2 and output[0] == "hidden_states":
+        number = output[1]
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number
+    raise UnsupportedSetting(
+        f"{file} uses {output!r} of {method!r} as token vectors (modality_config); es-sbert uses a hidden state of "
+        "the network",
+        'Save the model with method_output_name "last_hidden_state", or ["hidden_states", NUMBER].',
+    )
+
+
+# Architectures whose last hidden state is the output of their last layer, unchanged.
+LAST_STATE_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
+
+
+def _with_fewer_layers(path: Path, config: dict[str, Any], sbert: dict[str, Any]) -> dict[str, Any]:
+    """Shorten the network in config.json so that it ends with the hidden state that is pooled.
+
+    `sbert["hidden_state"]` becomes None for the last hidden state, and is otherwise counted from the first.
+    """
+    number, key = sbert["hidden_state"], "n_layers" if config["model_type"] == "distilbert" else "num_hidden_layers"
+    layers = config.get(key)
+    if number is None or not isinstance(layers, int):
+        return config
+    number += layers + 1 if number < 0 else 0
+    if not 0 <= number <= layers:
+        raise BundleInvalid(
+            f"{path} has {layers} layers, but no hidden state {sbert['hidden_state']} (modality_config)", COPY_AGAIN
+        )
+    if number == 0:
+        raise UnsupportedSetting(
+            f"{path.parent} pools the hidden state before the first layer (modality_config)",
+            "Choose a later hidden state, or make a StaticEmbedding from the embeddings.",
+        )
+    sbert["hidden_state"] = None if number == layers else number
+    return {**config, key: number}
+
+
+def _read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """Read the config.json of a transformer's folder, with overrides from sentence_bert_config.json.
+
+    Raises:
+        BundleInvalid: the file is missing or broken.
+        UnsupportedSetting: the file has a setting that may change vectors and is not applied.
+    """
+    path = folder / "config.json"
+    config = read_json(path)
+    # An architecture without a table is traced, so that the library applies all settings itself.
+    if table := CONFIGS.get(str(config.get("model_type"))):
+        check_settings(path, config, table, ignored)
+        check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], sbert["config_kwargs"], table, ignored, "config_kwargs.")
+    config = {**config, **sbert["config_kwargs"]}
+    if not isinstance(config.get("model_type", ""), str):
+        raise BundleInvalid(f"{path} has a setting of the wrong type: model_type is not a name", COPY_AGAIN)
+    is_known = str(config.get("model_type")) in CONFIGS.keys() | ROTARY_CONFIGS.keys()
+    # For other architectures es-sbert itself reads only this setting.
+    types = CONFIG_TYPES if is_known else {"max_position_embeddings": (int, type(None))}
+    for key, allowed in types.items():
+        value = config.get(key)
+        # A bool is an int in Python, but not in a file.
+        if key in config and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
+            raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
+    if config.get("model_type") in LAST_STATE_ARCHITECTURES:
+        config = _with_fewer_layers(path, config, sbert)
+    return config
+
+
+def _read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """Read the tokenizer_config.json of a transformer's folder, with overrides from sentence_bert_config.json.
+
+    Raises:
+        BundleInvalid: the file is broken.
+        UnsupportedSetting: the file has a setting that may change vectors and is not applied.
+    """
+    path, options = folder / "tokenizer_config.json", sbert["processor_kwargs"]
+    settings = read_optional_json(path)
+    check_settings(path, settings, TOKENIZER_CONFIG, {*ignored, *(key for key in settings if key.endswith("_token"))})
+    check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, TOKENIZER_CONFIG, ignored, "processor_kwargs.")
+    # Refused, because the class is chosen before these arguments are read, and because their special tokens override
+    # special_tokens_map.json.
+    early = [key for key in options if key.startswith("tokenizer_") or key.endswith(("_token", "_tokens"))]
+    if early:
+        raise UnsupportedSetting(
+            f"{folder / SENTENCE_BERT_CONFIG_FILES[0]} sets {early[0]} of the tokenizer, which es-sbert does not apply",
+            "Save the tokenizer with it: AutoTokenizer.from_pretrained(MODEL, ...).save_pretrained(MODEL).",
+        )
+    settings = {**settings, **options}
+    names = settings.get("model_input_names")
+    if names is not None and (not isinstance(names, list) or not {"input_ids", "attention_mask"} <= set(names)):
+        raise UnsupportedSetting(
+            f"{path} omits the attention mask (model_input_names: {names!r}): vectors would depend on the batch",
+            "Add input_ids and attention_mask.",
+        )
+    return settings
+
+
+def check_truncation(folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+    """Check that long texts are truncated at their end, not at their beginning."""
+    side = str(settings.get("truncation_side") or (tokenizer.get("truncation") or {}).get("direction") or "right")
+    if side.lower() != "right":
+        raise UnsupportedArchitecture(
+            f"{folder} truncates long texts at their beginning (truncation_side {side})",
+            "es-sbert truncates at the end: choose a model that does, or save this one with truncation_side right.",
+        )
+
+
+def _input_limits(
+    folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]
+) -> tuple[int, dict[PromptKind, int]]:
+    """Return the maximum input in tokens, and the maximum of queries and of documents if it differs."""
+    options = sbert["processor_kwargs"]
+    stated = {"max_seq_length": options["model_max_length"]} if "model_max_length" in options else {}
+    max_tokens = max_input_tokens(folder, config, {**sbert, **stated}, tokenizer)
+    positions = _positions(config) or _NO_LIMIT
+    call_arguments = sbert["processing_kwargs"].get("text") or {}
+    if "max_length" in call_arguments:
+        # This overrides all other limits; null means the tokenizer's limit.
+        length = call_arguments["max_length"]
+        return max_tokens if length is None else min(_checked_length(folder, length), positions), {}
+    by_kind: dict[PromptKind, int] = {}
+    kinds: tuple[PromptKind, ...] = ("query", "document")
+    for kind in kinds:
+        if (length := sbert.get(f"{kind}_length")) is not None:
+            by_kind[kind] = min(_checked_length(folder, length), positions)
+    return max_tokens, {kind: length for kind, length in by_kind.items() if length != max_tokens}
+
+
+def _checked_length(folder: Path, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BundleInvalid(
+            f"{folder / SENTENCE_BERT_CONFIG_FILES[0]} has the length {value!r}, expected a positive number of tokens",
+            COPY_AGAIN,
+        )
+    return value
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """Number of positions for texts; None if there is no limit."""
+    positions = config.get("max_position_embeddings")
+    if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        # Position ids start at pad_token_id + 1, so the first positions are never used.
+        padding = config.get("pad_token_id", 1)
+        # MPNet's code does not read the setting.
+        positions -= (padding if isinstance(padding, int) and config.get("model_type") != "mpnet" else 1) + 1
+    # XLNet writes -1 for unlimited positions.
+    return positions if positions and positions > 0 else None
+
+
+def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+    """Find the maximum input in tokens: the model's setting, limited by its number of positions.
+
+    Args:
+        folder: Folder of the transformer.
+        config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
+
+    Raises:
+        BundleInvalid: no setting defines the maximum, or it is not a number.
+    """
+    positions = _positions(config)
+    settings = read_optional_json(folder / "tokenizer_config.json")
+    stated = sbert.get("max_seq_length") or settings.get("model_max_length") or settings.get("max_len")
+    if not isinstance(stated, int | float | None):
+        raise BundleInvalid(
+            f"{folder} has a setting of the wrong type: the maximum length is {stated!r}, not a number", COPY_AGAIN
+        )
+    if not stated and not positions:
+        # The truncation in tokenizer.json is left over from some run, so it is used only if there is no other setting.
+        stated = (tokenizer.get("truncation") or {}).get("max_length")
+    limits = [int(value) for value in (stated, positions) if value and 0 < value < _NO_LIMIT]
+    if not limits:
+        raise BundleInvalid(
+            f"{folder} does not define a maximum input length", "Set max_seq_length in sentence_bert_config.json."
+        )
+    return min(limits)
+
+
+# Keys of configurations for the width of a token vector.
+_WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd", "emb_dim")
+
+
+def hidden_width(folder: Path, config: dict[str, Any]) -> int:
+    width = next((config[key] for key in _WIDTH_KEYS if isinstance(config.get(key), int)), None)
+    if width is None and "model_type" not in config:
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} names no architecture of transformers (model_type)",
+            "If sentence-transformers opens it, save it with its modules: SentenceTransformer(MODEL).save(FOLDER).",
+        )
+    if width is None:
+        raise BundleInvalid(
+            f"{folder / 'config.json'} does not contain the width of a token vector ({', '.join(_WIDTH_KEYS)})",
+            "Use the folder of a transformer encoder.",
+        )
+    return int(width)

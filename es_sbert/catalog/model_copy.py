@@ -23,7 +23,7 @@ from es_sbert.bundle.model_files import (
 from es_sbert.bundle.model_lookup import download_model, resolve_model
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.bundle.transformer_settings import hidden_width
+from es_sbert.bundle.transformer_module import hidden_width
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
 from es_sbert.exporters.export_bundle import copy_files, copy_model
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights

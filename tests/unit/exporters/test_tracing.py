@@ -21,7 +21,7 @@ from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
 from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.bundle.transformer_settings import max_input_tokens
+from es_sbert.bundle.transformer_module import max_input_tokens
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import SelectedVariant, find_encoder, select_encoder_variant
