@@ -31,15 +31,16 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.find_sources import LocalFile
 from es_sbert.io.file_formats import decompress
-from es_sbert.io.text_encoding import UTF8, to_utf8
 from es_sbert.io.text_formats import (
     LINE_WHITESPACE,
     SAMPLE_BYTES,
+    UTF8,
     Line,
     depth_problem,
     line_too_long_reason,
     parse_json_line,
     split_lines,
+    to_utf8,
 )
 from es_sbert.messages import log_event, setting_text
 

@@ -31,7 +31,7 @@ from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.source_mode import list_forms
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
-from es_sbert.ingest.backfill import embed_index
+from es_sbert.ingest.backfill import embed_index, watch_index
 from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time, quarantine_path
@@ -45,7 +45,6 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
-from es_sbert.ingest.watch_index import watch_index
 from es_sbert.messages import be, have, log_event, pluralize
 
 

@@ -8,7 +8,7 @@ import pickle
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from es_sbert.clock import Clock
@@ -26,7 +27,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice
 from es_sbert.engines.retry import Throttle, wait_for_engine
-from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
+from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError, error_summary
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
@@ -36,10 +37,52 @@ from es_sbert.ingest.load_pipeline import WRITERS, load_records
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import fraction_processed
-from es_sbert.ingest.ray_cluster import get_result
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.sources.document_source import DocumentSource, Origin, RejectedRecord
 from es_sbert.messages import log_event
+
+
+def get_result(reference: Any) -> Any:
+    """Wait for a remote call and return its result.
+
+    Raises:
+        EsSbertError: the remote call raised it.
+        ClusterError: the process that runs the call has ended.
+    """
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        raise find_own_error(error) or error from None
+    except RayError as error:
+        raise ClusterError(
+            f"a process of the load on the Ray cluster ended: {remote_error_summary(error)}",
+            "Check the cluster (`ray status`) and run the same command again: it resumes.",
+        ) from error
+
+
+def remote_error_summary(error: Exception) -> str:
+    """Return the error as one line: the line after the first traceback's frames in Ray's message."""
+    lines = str(error).splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    rest = lines[frames[0] :] if frames else []
+    return next((line for line in rest if line and not line[0].isspace()), error_summary(error))
+
+
+def find_own_error(error: BaseException) -> EsSbertError | None:
+    """Find the EsSbertError that a remote call raised and Ray wrapped; None if the call raised another error."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        # Ray makes a class that is both its own and the original's; the original is in `cause`.
+        if isinstance(current, EsSbertError) and not isinstance(current, RayTaskError):
+            return current
+        waiting += [getattr(current, "cause", None), current.__cause__, current.__context__]
+    return None
+
 
 # Path, run, `resumed` and note of a checkpoint.
 OpenedCheckpoint = tuple[Path, str, bool, str | None]
@@ -207,7 +250,7 @@ class WorkerJob:
 
     Attributes:
         engine: Connection settings, valid on every node.
-        model, device, precision, runtime, threads: Arguments for loading the encoder.
+        encoder: Arguments of `Encoder`.
         plan: The load, without its sources.
         targets: The vector fields to fill.
         index: The index that the load fills.
@@ -218,11 +261,7 @@ class WorkerJob:
     """
 
     engine: EngineSettings
-    model: str
-    device: str
-    precision: str
-    runtime: str
-    threads: int
+    encoder: Mapping[str, Any]
     plan: LoadPlan
     targets: EmbeddingTargets
     index: IndexRef
@@ -319,19 +358,13 @@ class PartitionLoader:
     def _open(self) -> tuple[Engine, Encoder]:
         job = self._job
         if self._encoder is None:
-            encoder = Encoder(
-                job.model,
-                device=job.device,
-                precision=job.precision,
-                runtime=job.runtime,
-                threads=job.threads,
-            )
+            encoder = Encoder(**job.encoder)
             expected = next(target.meta for target in job.targets if target.filled)
             if encoder.info.fingerprint != expected.fingerprint:
                 encoder.close()
                 raise IndexMismatch(
-                    f"a worker has a different model named {job.model} ({encoder.info.fingerprint[:12]}, not "
-                    f"{expected.fingerprint[:12]})",
+                    f"a worker has a different model named {job.encoder['model']} ({encoder.info.fingerprint[:12]}, "
+                    f"not {expected.fingerprint[:12]})",
                     "Set `model` to a folder that all machines share, or install the same model on each.",
                 )
             self._encoder = encoder

@@ -20,8 +20,7 @@ from es_sbert.io.file_signatures import (
     recognize_markup,
     recognize_utf16,
 )
-from es_sbert.io.text_encoding import to_utf8
-from es_sbert.io.text_formats import CorruptStream, WrongFormat, read_head
+from es_sbert.io.text_formats import CorruptStream, WrongFormat, read_head, to_utf8
 
 
 class FileFormat(StrEnum):

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError, error_summary, require_extra
-from es_sbert.io.delimiters import find_delimiter
 from es_sbert.io.file_formats import (
     FileFormat,
     guess_format,
@@ -35,6 +34,7 @@ from es_sbert.io.text_formats import (
     WrongFormat,
     csv_rows,
     dict_rows,
+    find_delimiter,
     jsonl_rows,
     split_lines,
     tsv_rows,

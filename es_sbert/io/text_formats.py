@@ -1,16 +1,26 @@
-"""Parse lines, JSON Lines, CSV and TSV, with the number of every line and bounded memory."""
+"""Read text files: lines, JSON Lines, CSV and TSV, their encoding, and the delimiter of CSV.
+
+Every line has its number, and memory is bounded. A file without a byte order mark is UTF-8. If it is not, it is
+refused: its encoding is not guessed. The delimiter is given by the user, by Excel's `sep=` line, or recognized from the
+first rows.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
 
-from es_sbert.messages import pluralize, shorten
+from es_sbert.errors import UsageError
+from es_sbert.messages import pluralize, setting_text, shorten
 
 # Number of bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
@@ -357,3 +367,227 @@ def _row_problem(values: list[str] | str) -> str | None:
             byte = ord(value[error.start]) - 0xDC00
             return f"invalid UTF-8: byte 0x{byte:02x} in column {column}"
     return None
+
+
+UTF8 = "utf-8"
+
+# UTF-32 first, because its mark begins with that of UTF-16.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, UTF8),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MARK_BYTES = 4
+
+
+def check_encoding(name: str) -> str:
+    """Check an encoding, and return its name in lower case.
+
+    Raises:
+        UsageError: Python does not know this text encoding.
+    """
+    try:
+        if "a\n".encode(name).decode(name) == "a\n":
+            return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
+    except (LookupError, UnicodeError, ValueError):  # refused below
+        pass
+    raise UsageError(
+        f"unknown text encoding {name!r}",
+        'Use an encoding that Python supports, e.g. `encoding="windows-1252"`, utf-16 or shift_jis.',
+    )
+
+
+def has_byte_order_mark(head: bytes) -> bool:
+    """Whether a text begins with a byte order mark, which determines its encoding."""
+    return head.startswith(tuple(mark for mark, _ in _BYTE_ORDER_MARKS))
+
+
+def needs_whole_text(head: bytes, encoding: str | None) -> bool:
+    """Whether a text cannot be split at line feeds, since it is UTF-16 or its byte order mark overrides the encoding.
+
+    Args:
+        head: The first bytes.
+        encoding: The encoding given by the user.
+    """
+    if encoding is not None and (_is_wide(encoding) or has_byte_order_mark(head)):
+        return True
+    return has_byte_order_mark(head) and not head.startswith(codecs.BOM_UTF8)
+
+
+def _is_wide(encoding: str) -> bool:
+    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+
+
+def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[bytes]:
+    """Yield a text as UTF-8 without a byte order mark.
+
+    Bytes that a given encoding does not define are kept. They are invalid UTF-8, so their line is rejected later.
+
+    Args:
+        chunks: The text.
+        encoding: None for UTF-8, all of which is checked. A byte order mark takes precedence.
+
+    Raises:
+        WrongFormat: no encoding is given, and the text is not UTF-8.
+        CorruptStream: the text ends inside a character of UTF-16 or UTF-32.
+    """
+    head, rest = read_head(chunks, _MARK_BYTES)
+    mark, marked = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if head.startswith(mark)), (b"", None))
+    text = chain([head.removeprefix(mark)], rest)
+    if encoding is None and marked in (None, UTF8):
+        yield from checked_utf8(text)
+        return
+    encoding = marked or encoding or UTF8
+    if encoding == UTF8:
+        yield from text
+        return
+    # Half a surrogate pair is passed on as invalid UTF-8, so that only one line is rejected instead of the file.
+    errors = "surrogatepass" if _is_wide(encoding) else "surrogateescape"
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    try:
+        for chunk in text:
+            if decoded := decoder.decode(chunk):
+                yield decoded.encode(errors=errors)
+        if decoded := decoder.decode(b"", final=True):
+            yield decoded.encode(errors=errors)
+    except UnicodeDecodeError as error:
+        raise CorruptStream(f"the {encoding} text is damaged or truncated ({error.reason})") from error
+
+
+def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of a text, up to the first that is not UTF-8.
+
+    Raises:
+        WrongFormat: the text is not UTF-8; the message names the first byte that cannot be decoded.
+    """
+    decoder = codecs.getincrementaldecoder(UTF8)()
+    line, offset = 1, 0
+    for chunk in chain(chunks, [b""]):
+        try:
+            decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            # The decoder puts the beginning of a character, without a line feed, in front of the chunk.
+            data, start = error.object, error.start
+            line += data.count(b"\n", 0, start)
+            offset += len(chunk) - len(data) + start
+            raise WrongFormat(
+                f"it is not UTF-8: line {line:,} has the byte 0x{data[start]:02x}, at offset {offset:,} of the text",
+                'Save it as UTF-8, or name its encoding, such as `encoding="windows-1252"`. With `encoding="utf-8"`, '
+                "only the lines that cannot be decoded are rejected.",
+            ) from error
+        line += chunk.count(b"\n")
+        offset += len(chunk)
+        if chunk:
+            yield chunk
+
+
+def is_utf8(chunks: Iterable[bytes]) -> bool:
+    """Whether a text has no byte order mark, is UTF-8 to its end, and not only ASCII."""
+    head, rest = read_head(chunks, _MARK_BYTES)
+    if has_byte_order_mark(head):
+        return False
+    is_ascii = True
+    try:
+        for chunk in checked_utf8(chain([head], rest)):
+            is_ascii = is_ascii and chunk.isascii()
+    except WrongFormat:
+        return False
+    return not is_ascii
+
+
+COMMA = ","
+# Other delimiters, in the order of preference.
+_OTHERS = (";", "\t", "|")
+_NAMES = {"\t": "a tab", ";": "a semicolon", "|": "a vertical bar", COMMA: "a comma"}
+_SEP_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?')
+
+_SAMPLE_LINES = 20
+_SAMPLE_BYTES = 1 << 18
+
+
+def check_delimiter(text: str) -> str:
+    r"""Parse a delimiter: a single character, or `tab` or `\t` for a tab.
+
+    Raises:
+        UsageError: the delimiter is not a single character, or is a quote or a line break.
+    """
+    delimiter = "\t" if text in ("tab", "\\t") else text
+    if len(delimiter) != 1 or delimiter in '"\r\n\0':
+        raise UsageError(
+            f"the delimiter {text!r} must be a single character, and not a quote or a line break",
+            'Use e.g. `delimiter=";"` or `delimiter="tab"`.',
+        )
+    return delimiter
+
+
+def find_delimiter(lines: Iterable[Line], chosen: str | None = None) -> tuple[str, Iterator[Line]]:
+    """Find the delimiter of a CSV file, and return it with the lines, without a `sep=` line.
+
+    The comma is used unless it is implausible: if it splits the header into a single column, or most of the first rows
+    into a different number of columns than the header. Then, the delimiter is used that splits the largest share of
+    rows, at least half of them, into as many columns as the header, and the header into at least two.
+
+    Args:
+        lines: The lines; only as many as necessary are read in advance.
+        chosen: The delimiter, if the user has set it.
+    """
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        return chosen or COMMA, rest
+    if first.number == 1 and (named := _SEP_LINE.fullmatch(first.data)):
+        return chosen or named[1].decode(errors="replace"), rest
+    if chosen is not None:
+        return chosen, chain([first], rest)
+    held = [first]
+    candidates = [delimiter for delimiter in _OTHERS if delimiter.encode() in first.data]
+    # One line is enough for most files, and the lines of a pipe may arrive one by one.
+    if not first.is_too_long and candidates:
+        size = first.size
+        for line in rest:
+            held.append(line)
+            size += line.size
+            if len(held) > _SAMPLE_LINES or size > _SAMPLE_BYTES:
+                break
+    sample = [line.data.decode(errors="replace") + "\n" for line in held if not line.is_too_long]
+    return _most_plausible(sample, candidates), chain(held, rest)
+
+
+def _most_plausible(sample: list[str], candidates: list[str]) -> str:
+    best, best_share = COMMA, _regular_share(sample, COMMA)
+    if best_share >= 0.5:
+        return COMMA
+    for delimiter in candidates:
+        share = _regular_share(sample, delimiter)
+        if share >= 0.5 and share > best_share:
+            best, best_share = delimiter, share
+    return best
+
+
+def _regular_share(sample: list[str], delimiter: str) -> float:
+    """Share of rows with as many columns as the header; 0 if the header has only one."""
+    rows: list[list[str]] = []
+    # Errors are ignored, because the last row may continue after the sample.
+    with suppress(csv.Error):
+        rows.extend(row for row in csv.reader(sample, delimiter=delimiter, strict=True) if row)
+    if not rows:
+        return 0.0
+    header, *counts = map(len, rows)
+    # Columns without names at the end of the header may be missing in the rows.
+    named = next((number for number in range(header, 0, -1) if rows[0][number - 1]), 0)
+    if named < 2:
+        return 0.0
+    return 1.0 if not counts else sum(count in (named, header) for count in counts) / len(counts)
+
+
+def delimiter_hint(columns: list[str], is_tsv: bool = False) -> str:
+    """Advice if the column names look as if a different delimiter separated them; else empty."""
+    joined = " ".join(columns)
+    for delimiter in (*((COMMA,) if is_tsv else ()), *_OTHERS):
+        if delimiter in joined:
+            shown = setting_text("delimiter", "tab" if delimiter == "\t" else delimiter)
+            with_format = setting_text("format", "csv") + " and " if is_tsv else ""
+            return f"If {_NAMES[delimiter]} separates its columns, add {with_format}{shown}. "
+    return ""

@@ -15,9 +15,9 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
+from es_sbert.ingest.backfill import IndexWatcher, _SeenWrites
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.watch_index import IndexWatcher, _SeenWrites
 from tests.engine.ingest_support import (
     Interposed,
     Rounds,
@@ -188,7 +188,7 @@ def test_watch_finds_and_embeds_documents_that_it_has_missed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Writes are made to count as seen without being read, which must never happen."""
-    monkeypatch.setattr("es_sbert.ingest.watch_index.CHECK_SECONDS", 0.5)
+    monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.5)
     missed: list[str] = []
     is_quiet = threading.Event()
     has_changes = IndexWatcher.has_changes
@@ -249,7 +249,7 @@ def test_rejected_documents_of_a_watch_are_not_embedded_again(
     es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A document that the engine refuses with its vector lacks one for good: it is one dead letter, not one a check."""
-    monkeypatch.setattr("es_sbert.ingest.watch_index.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.0)
     index = fresh_index(es9_url)
 
     with open_engine(es9_url) as engine, FaultyProxy(es9_url, paths="") as proxy:
@@ -341,7 +341,7 @@ def test_watch_counts_what_it_leaves_when_it_is_stopped(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its first look at everything; among new documents; among those that have a vector of an earlier text."""
-    monkeypatch.setattr("es_sbert.ingest.watch_index.SCAN_PAGE", 16)
+    monkeypatch.setattr("es_sbert.ingest.backfill.SCAN_PAGE", 16)
     dead, keys = tmp_path / "dead", [f"d{number}" for number in range(240)]
     engine.create_index(index_name, {})
     put(engine, index_name, "a man", *keys[:40])
@@ -379,7 +379,7 @@ def test_watch_counts_what_it_leaves_when_it_is_stopped(
     assert_counts_are_open(third, load(engine_url, tiny, index_name, dead=dead).indexed)
     assert third.stopped is None
 
-    monkeypatch.setattr("es_sbert.ingest.watch_index._LAST_WRITES", 16)
+    monkeypatch.setattr("es_sbert.ingest.backfill._LAST_WRITES", 16)
     fourth = stop_at_window(engine_url, tiny, index_name, dead, 1, change("a storm"))
     assert (fourth.lacking, fourth.exit_code) == (fourth.left, 1)
     assert fourth.stopped is not None  # there was more than could be counted
@@ -427,7 +427,7 @@ def test_watch_counts_documents_that_changed_after_its_last_look(
     assert (again.indexed, again.skipped.empty) == (3, 1)
 
     # More changes than are read at the end.
-    monkeypatch.setattr("es_sbert.ingest.watch_index._LAST_WRITES", 2)
+    monkeypatch.setattr("es_sbert.ingest.backfill._LAST_WRITES", 2)
     report = stop_and(lambda: put(engine, index_name, "a storm", "changed", "priced", "added"))
     assert (report.lacking, report.exit_code) == (0, 1)
     assert report.stopped is not None

@@ -30,7 +30,6 @@ from es_sbert.ingest.sources.document_source import (
     preview_context,
 )
 from es_sbert.ingest.sources.table_rows import ARROW_ROWS, column_to_json, row_record
-from es_sbert.io.delimiters import delimiter_hint, find_delimiter
 from es_sbert.io.file_formats import (
     MAGIC_BYTES,
     Compression,
@@ -41,26 +40,26 @@ from es_sbert.io.file_formats import (
     parquet_batches,
     text_chunks,
 )
-from es_sbert.io.text_encoding import (
-    UTF8,
-    is_utf8,
-    needs_whole_text,
-    to_utf8,
-)
 from es_sbert.io.text_formats import (
     SAMPLE_BYTES,
+    UTF8,
     CorruptStream,
     DelimitedRow,
     Line,
     ParsedRow,
     WrongFormat,
     csv_rows,
+    delimiter_hint,
     dict_rows,
+    find_delimiter,
+    is_utf8,
     jsonl_rows,
+    needs_whole_text,
     parse_header,
     plain_rows,
     read_head,
     split_lines,
+    to_utf8,
     tsv_rows,
 )
 

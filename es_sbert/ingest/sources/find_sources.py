@@ -26,11 +26,9 @@ from es_sbert.ingest.sources.document_source import (
 from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource, TextSource
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
 from es_sbert.ingest.sources.workbook_source import WorkbookSource
-from es_sbert.io.delimiters import check_delimiter
 from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, FileFormat, detect_compression, guess_format
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file, recognize_markup
-from es_sbert.io.text_encoding import check_encoding
-from es_sbert.io.text_formats import CorruptStream
+from es_sbert.io.text_formats import CorruptStream, check_delimiter, check_encoding
 from es_sbert.messages import be, escape_unprintable, pluralize
 
 STDIN = "-"

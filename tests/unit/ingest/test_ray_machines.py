@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.ingest.ray_cluster import RayWorkerPool, node_problem
+from es_sbert.ingest.ray_runner import RayWorkerPool, node_problem
 
 
 @pytest.mark.parametrize(

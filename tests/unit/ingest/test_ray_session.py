@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import ray
 
-from es_sbert.ingest.ray_cluster import LOCAL_CLUSTER, ray_connection, remote_error_summary
+from es_sbert.ingest.ray_actors import remote_error_summary
+from es_sbert.ingest.ray_runner import LOCAL_CLUSTER, ray_connection
 
 # As Ray writes it: the worker's traceback, and that of Ray's own error, which came of it.
 REMOTE = """ray::MapWorker(MapBatches(PartLoader)).submit() (pid=1, ip=192.0.2.2)

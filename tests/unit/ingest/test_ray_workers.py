@@ -12,8 +12,8 @@ from ray.exceptions import RayTaskError
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot
 from es_sbert.errors import ClusterError, OutputError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
-from es_sbert.ingest.ray_cluster import RayWorkerPool, choose_worker_pool, find_own_error
-from es_sbert.ingest.ray_runner import partition_index
+from es_sbert.ingest.ray_actors import find_own_error
+from es_sbert.ingest.ray_runner import RayWorkerPool, choose_worker_pool, partition_index
 
 GPU = {"CPU": 16.0, "GPU": 4.0}
 CPU = {"CPU": 8.0, "memory": 1e9}

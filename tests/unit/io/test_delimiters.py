@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.io.delimiters import check_delimiter, delimiter_hint, find_delimiter
-from es_sbert.io.text_formats import Line, split_lines
+from es_sbert.io.text_formats import Line, check_delimiter, delimiter_hint, find_delimiter, split_lines
 
 
 def found(data: bytes, given: str | None = None) -> tuple[str, bytes]:

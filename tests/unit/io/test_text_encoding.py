@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.io.text_encoding import (
+from es_sbert.io.text_formats import (
+    CorruptStream,
+    WrongFormat,
     check_encoding,
     is_utf8,
     needs_whole_text,
     to_utf8,
 )
-from es_sbert.io.text_formats import CorruptStream, WrongFormat
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
