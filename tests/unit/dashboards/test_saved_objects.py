@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.dashboards.build_dashboards import load_dashboard_objects, reports_view, search_dashboard_objects
+from es_sbert.dashboards.build_dashboards import (
+    is_date_field,
+    load_dashboard_objects,
+    reports_view,
+    search_dashboard_objects,
+    view_fields,
+)
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
-from es_sbert.dashboards.view_fields import is_date_field, view_fields
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from tests.dashboards.checks import check_objects
 
