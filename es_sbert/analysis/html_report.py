@@ -288,14 +288,13 @@ def report_bytes(report: AnalysisReport, *, max_texts: int = MAX_TEXTS, max_grou
         max_texts: Maximum number of texts on the page. If there are more, the page shows a sample and says so.
         max_groups: Maximum number of groups on the page. If there are more, the page shows the first ones and says so.
     """
-    theme, style = _read_asset("theme.js"), _read_asset("report.css")
+    style = _read_asset("report.css")
     script = "".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
     page = Template(_read_asset("page.html")).substitute(
         title=html.escape(escape_unprintable(report.title)),
-        script_hashes=f"{_policy_hash(theme)} {_policy_hash(script)}",
+        script_hash=_policy_hash(script),
         style_hash=_policy_hash(style),
         style=style,
-        theme=theme,
         data=_script_json(_page_data(report, max_texts, max_groups)),
         script=script,
     )

@@ -46,13 +46,6 @@ function showFacts() {
   byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by ${label(report.projection)} of their embeddings: near points are similar texts.`;
 }
 
-function chooseTheme(value) {
-  if (value === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = value;
-  try { localStorage.setItem("es-sbert-theme", value); } catch { /* The choice is not remembered. */ }
-  map.readColors();
-}
-
 document.body.dataset.kind = report.kind;
 showFacts();
 showLegend((number, keyboard) => select(number, keyboard), () => finder.showUngrouped());
@@ -65,8 +58,6 @@ const finder = new TextFinder(
 );
 showDetails(-1, (number) => select(number));
 
-byId("theme").value = document.documentElement.dataset.theme ?? "system";
-byId("theme").addEventListener("change", ({ target: { value } }) => chooseTheme(value));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.readColors());
 byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));

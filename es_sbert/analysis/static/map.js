@@ -7,7 +7,6 @@ const NEAR = 12; // distance in pixels at which the pointer selects a point
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const FRAMED = 32; // margin in pixels around the fitted points
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
-const CONNECTED = 200; // maximum number of members connected by lines
 const LABEL_LENGTH = 32;
 
 class TextMap {
@@ -23,9 +22,8 @@ class TextMap {
   #hovered = -1;
   #view = null; // {scale, left, top}, in CSS pixels
   #whole = 1; // the scale at which all points are shown
-  #pointers = new Map();
+  #pointer = null; // {id, at} of the pointer that is held down
   #dragged = false;
-  #pinched = null;
   #frame = 0;
 
   /** `choose` is called with a text that is selected, `tell` with a description of the text in the middle. */
@@ -142,7 +140,6 @@ class TextMap {
     }
     this.raster.put(this.#context);
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.#drawLines();
     this.#drawLabels();
     this.#drawHovered();
   }
@@ -162,20 +159,6 @@ class TextMap {
   #at(text) {
     const { scale, left, top } = this.#view;
     return [x[text] * scale + left, y[text] * scale + top];
-  }
-
-  /** Lines from the kept text to the others. */
-  #drawLines() {
-    if (this.#selected === -1 || isClusters || groups[this.#selected].members.length > CONNECTED) return;
-    const { kept, members } = groups[this.#selected];
-    this.#context.strokeStyle = `rgb(${this.ink})`;
-    this.#context.lineWidth = 1;
-    this.#context.beginPath();
-    for (const member of members) {
-      this.#context.moveTo(...this.#at(kept));
-      this.#context.lineTo(...this.#at(member));
-    }
-    this.#context.stroke();
   }
 
   /** Names of the largest clusters and of the selected group, without those that would overlap others. */
@@ -279,22 +262,20 @@ class TextMap {
     const at = ({ offsetX, offsetY }) => [offsetX, offsetY];
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
-      this.#pointers.set(event.pointerId, at(event));
-      if (this.#pointers.size === 1) this.#dragged = false;
-      this.#pinched = null;
+      this.#pointer = { id: event.pointerId, at: at(event) };
+      this.#dragged = false;
     });
     canvas.addEventListener("pointermove", (event) => this.#move(event, at(event)));
     canvas.addEventListener("pointerup", (event) => {
-      const held = this.#pointers.delete(event.pointerId);
-      this.#pinched = null;
+      const held = this.#release(event);
       if (!held || this.#dragged || event.button !== 0) return;
       const text = this.#textAt(...at(event), event.pointerType === "mouse" ? NEAR : 2 * NEAR);
       if (text !== -1) this.choose(text);
     });
     for (const name of ["pointercancel", "lostpointercapture"]) {
-      canvas.addEventListener(name, (event) => this.#pointers.delete(event.pointerId));
+      canvas.addEventListener(name, (event) => this.#release(event));
     }
-    canvas.addEventListener("pointerleave", () => { if (this.#pointers.size === 0) this.#hover(-1); });
+    canvas.addEventListener("pointerleave", () => { if (this.#pointer === null) this.#hover(-1); });
     canvas.addEventListener("wheel", (event) => {
       // If the map cannot zoom out further, the page scrolls.
       if (this.#view === null || (event.deltaY > 0 && this.#view.scale <= LEAST_ZOOM * this.#whole)) return;
@@ -308,28 +289,25 @@ class TextMap {
   }
 
   #move(event, [atX, atY]) {
-    const before = this.#pointers.get(event.pointerId);
-    if (before === undefined) {
+    if (this.#pointer === null) {
       if (this.#view !== null) this.#hover(this.#textAt(atX, atY));
       this.#canvas.classList.toggle("pointing", this.#hovered !== -1);
       return;
     }
-    const [right, down] = [atX - before[0], atY - before[1]];
+    if (this.#pointer.id !== event.pointerId) return;
+    const [right, down] = [atX - this.#pointer.at[0], atY - this.#pointer.at[1]];
     if (!this.#dragged && Math.hypot(right, down) < MOVED) return;
     this.#dragged = true;
     this.#hover(-1);
-    this.#pointers.set(event.pointerId, [atX, atY]);
-    if (this.#pointers.size === 1) {
-      this.#pan(right, down);
-      return;
-    }
-    const [[oneX, oneY], [twoX, twoY]] = this.#pointers.values();
-    const now = { apart: Math.hypot(oneX - twoX, oneY - twoY) || 1, atX: (oneX + twoX) / 2, atY: (oneY + twoY) / 2 };
-    if (this.#pinched !== null) {
-      this.#pan(now.atX - this.#pinched.atX, now.atY - this.#pinched.atY);
-      this.zoom(now.apart / this.#pinched.apart, now.atX, now.atY);
-    }
-    this.#pinched = now;
+    this.#pointer.at = [atX, atY];
+    this.#pan(right, down);
+  }
+
+  /** Whether this pointer was held down. */
+  #release({ pointerId }) {
+    if (this.#pointer?.id !== pointerId) return false;
+    this.#pointer = null;
+    return true;
   }
 
   #press(event) {
