@@ -6,7 +6,6 @@ import { askPage, search } from "./engine.js";
 import { aggregationsOf } from "./facets.js";
 import { listOf, summaryOf, totalText } from "./hits.js";
 import { COLUMNS, LIKE, PAGE, bodyOf, framed } from "./queries.js";
-import { countView, offerViews } from "./views.js";
 
 /** The columns that a search shows; the last of them counts the facets. */
 export const columnsOf = (asked) => (asked.like === null ? COLUMNS : [LIKE]);
@@ -103,4 +102,31 @@ function emptyWords(column, asked) {
   if (asked.filters.length > 0) return "No document matches these filters. Remove one of them.";
   if (column.name === "lexical") return "No document contains any of these words. See the semantic hits.";
   return "No document has a vector yet, or none is near enough. Embed the documents with es-sbert ingest.";
+}
+
+// Narrow screens have room for one column: a row of buttons selects it. Wide ones show all, and the style hides the row.
+
+let chosen = null; // name of the column that was chosen last
+
+/** Show the buttons of these columns, and the column that was chosen before, or the first. */
+function offerViews(columns) {
+  byId("views").hidden = columns.length < 2;
+  byId("views").replaceChildren(...columns.map(({ name, heading }) => element(
+    "button",
+    { type: "button", "data-view": name, click: () => { chosen = name; showView(name); } },
+    `${heading} `,
+    element("span", { class: "count" }),
+  )));
+  showView((columns.find(({ name }) => name === chosen) ?? columns[0]).name);
+}
+
+/** Show a column on a screen with room for one. */
+function showView(name) {
+  for (const button of byId("views").children) button.setAttribute("aria-pressed", `${button.dataset.view === name}`);
+  for (const section of byId("columns").children) section.classList.toggle("current", section.dataset.name === name);
+}
+
+/** Show the number of documents that a column has found. */
+function countView(name, total) {
+  byId("views").querySelector(`[data-view="${name}"] .count`).replaceChildren(total);
 }

@@ -12,7 +12,6 @@ import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { showStart } from "./start.js";
 import { readState, toggled, writeState } from "./state.js";
 import { beginning, titleOf, titleText, visible } from "./text.js";
-import "./colors.js";
 
 const TITLE = document.title;
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
@@ -228,6 +227,13 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   byId("query").focus();
   byId("query").select();
+});
+// The choice of colors; theme.js applies it before the page is drawn.
+byId("theme").value = document.documentElement.dataset.theme ?? "system";
+byId("theme").addEventListener("change", ({ target: { value } }) => {
+  if (value === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = value;
+  localStorage.setItem("es-sbert-theme", value);
 });
 // Filters in a separate column are open; above the hits they would hide them.
 const hasRoom = matchMedia("(min-width: 75rem)");
