@@ -27,10 +27,16 @@ from es_sbert.adaptation.adapt_plan import (
     make_plan,
     training_recipe,
 )
-from es_sbert.adaptation.adapt_result import AdaptResult, read_result, result_json
 from es_sbert.adaptation.engine_ranking import rank_by_bm25
 from es_sbert.adaptation.field_choice import FieldChoice
-from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
+from es_sbert.adaptation.model_comparison import (
+    AdaptResult,
+    ModelComparison,
+    compare_metrics,
+    query_metrics,
+    read_result,
+    result_json,
+)
 from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, add_generated_queries, build_corpus
 from es_sbert.adaptation.query_generator import generate_queries
 from es_sbert.adaptation.query_split import MOST_DEV, QuerySplit, labeled_pairs, split_queries

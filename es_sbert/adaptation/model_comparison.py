@@ -1,13 +1,17 @@
-"""Compare a tuned model with the model that it started from, on the same queries."""
+"""Compare a tuned model with the model that it started from, on the same queries; the result of a run of adapt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
+from es_sbert.adaptation.adapt_plan import AdaptPlan
+from es_sbert.engines.rest import Json
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.ranking_metrics import measure_ranking
 from es_sbert.evaluation.significance import PairedDifference, Verdict, paired_difference
@@ -79,3 +83,51 @@ def compare_metrics(
     """
     ndcg, recall = (paired_difference(after, before, seed=seed) for before, after in zip(stock, tuned, strict=True))
     return ModelComparison(documents, ndcg, recall)
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """A finished run.
+
+    Attributes:
+        comparison: The stock model and the tuned one.
+        model: Folder of the tuned model; None if it was not better and has been deleted.
+        fingerprint: Fingerprint of the tuned model.
+        plan: The plan of the run.
+        trained: Number of pairs that the tuned model was trained on.
+        is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
+    """
+
+    comparison: ModelComparison
+    model: Path | None
+    fingerprint: str
+    plan: AdaptPlan
+    trained: int
+    is_alias: bool
+
+
+def result_json(result: AdaptResult) -> Json:
+    """Build the content of `result.json`."""
+    comparison: Json = asdict(result.comparison)
+    return {
+        "verdict": result.comparison.verdict,
+        "comparison": comparison,
+        "fingerprint": result.fingerprint,
+        "trained": result.trained,
+    }
+
+
+def read_result(path: Path, plan: AdaptPlan) -> AdaptResult | None:
+    """Read the result of a finished run, without the folder of its model; None if the run is not finished.
+
+    Args:
+        path: `result.json` of the run.
+        plan: The plan of the run, which is in another file.
+    """
+    if not path.is_file():
+        return None
+    found = orjson.loads(path.read_bytes())
+    scores = found["comparison"]
+    ndcg, recall = PairedDifference(**scores["ndcg"]), PairedDifference(**scores["recall"])
+    comparison = ModelComparison(scores["documents"], ndcg, recall)
+    return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)

@@ -96,11 +96,9 @@ class _Generation:
                 _kill(process)
             process.stdout.close()
             feeder.join(_JOIN_SECONDS)  # it may wait for a process that the command has left behind
-        if status:
-            self._refuse_status(status)
-        if unended is not None:
+        if unended is not None and not status:
             self._keep(*unended)
-        self._check_complete()
+        self._check_end(status)
         return self._queries
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -160,27 +158,19 @@ class _Generation:
             )
         return row["id"], " ".join(row["query"].split())
 
-    def _refuse_status(self, status: int) -> None:
-        ended = f"exit status {status}" if status > 0 else f"signal {-status}"
+    def _check_end(self, status: int) -> None:
+        """Check the exit status of the command, and that it wrote a query for each text."""
+        missing = [identifier for identifier in self._texts if identifier not in self._queries]
+        if not status and not missing:
+            return
+        ended = f"signal {-status}" if status < 0 else f"exit status {status}"
+        lacking = f", without that of the id {missing[0]!r}" if missing and not status else ""
         raise SourceError(
             f"the generator ended with {ended} after {len(self._queries):,} of "
-            f"{pluralize(len(self._texts), 'query', 'queries')}",
-            "Read its standard error for the cause, and run es-sbert again with `resume`: queries that have arrived "
-            "are kept.",
+            f"{pluralize(len(self._texts), 'query', 'queries')}{lacking}",
+            f"Write {_FORMAT}, with an empty query if a text has none; see its standard error. Run es-sbert again with "
+            "`resume`: queries that have arrived are kept.",
         )
-
-    def _check_complete(self) -> None:
-        if not self._queries:
-            raise SourceError("the generator wrote no query", f"For each line that it reads, write {_FORMAT}.")
-        missing = [identifier for identifier in self._texts if identifier not in self._queries]
-        if missing:
-            raise SourceError(
-                f"the generator wrote no query for {len(missing):,} of "
-                f"{pluralize(len(self._texts), 'text')}, such as that of the "
-                f"id {missing[0]!r}",
-                'Write a line for each text, with "query": "" if it has none. `resume` asks only for those that are '
-                "missing.",
-            )
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,7 @@ from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.adaptation.adapt_plan import AdaptSettings
-    from es_sbert.adaptation.adapt_result import AdaptResult
+    from es_sbert.adaptation.model_comparison import AdaptResult
 
 EXIT_NOT_BETTER = 1
 

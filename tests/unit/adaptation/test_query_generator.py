@@ -72,7 +72,11 @@ def test_interrupted_run_asks_only_for_the_rest(run: Callable[..., dict[str, str
 @pytest.mark.parametrize(
     ("program", "reason", "remedy"),
     [
-        ("import sys; sys.stdin.read()", "the generator wrote no query$", '{"id": "the id of the text"'),
+        (
+            "import sys; sys.stdin.read()",
+            "ended with exit status 0 after 0 of 3 queries, without that of the id 'a'$",
+            '{"id": "the id of the text"',
+        ),
         ("print('Loading the model …')", "line 1 of the generator's output is not JSON: Loading", "standard error"),
         ('print(\'\\n{"id": "a"}\')', 'line 2 .* lacks an id or a query: {"id": "a"}', "both are strings"),
         ('print(\'{"id": 1, "query": "q"}\')', "line 1 .* lacks an id or a query", "both are strings"),
@@ -80,8 +84,8 @@ def test_interrupted_run_asks_only_for_the_rest(run: Callable[..., dict[str, str
         ('print(\'{"id": "z", "query": "q"}\')', "has the id 'z', which the generator was not given", "unchanged"),
         (
             'import sys; sys.stdin.read(); print(\'{"id": "a", "query": "q"}\')',
-            "no query for 2 of 3 texts, such as that of the id 'b'",
-            '"query": ""',
+            "after 1 of 3 queries, without that of the id 'b'",
+            "an empty query if a text has none",
         ),
         ("import sys; sys.exit(7)", "ended with exit status 7 after 0 of 3", "`resume`"),
         ("import os; os.kill(os.getpid(), 15)", "ended with signal 15 after 0 of 3", "`resume`"),
