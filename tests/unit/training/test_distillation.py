@@ -47,6 +47,7 @@ def _cosine(folder: Path, teacher: Path, texts: list[str]) -> float:
     return 100 * float((_vectors(folder, texts) * _vectors(teacher, texts)).sum(axis=1).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("layers", [1, None])
 def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
@@ -75,6 +76,7 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
         distill(str(model), output, TEXTS, layers=layers)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("layers", [1, None])
 def test_student_of_a_cut_model_has_its_dimensions(model: Path, tmp_path: Path, layers: int | None) -> None:
@@ -130,6 +132,7 @@ def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("layers", [None, 1])
 def test_student_from_another_model_learns_the_space_of_its_teacher(
@@ -178,6 +181,7 @@ def test_prompts_take_turns_where_they_differ(model: Path) -> None:
     assert prompts(_teacher({}, model), Student(layers=1)) == [(None, "document")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_student_with_prompts_is_trained_with_both(tmp_path: Path) -> None:
     teacher = write_model(tmp_path / "teacher", prompts={"query": "query: ", "document": "a document: "})

@@ -66,7 +66,7 @@ def test_sizes_not_matching_the_processes_are_rejected(monkeypatch: pytest.Monke
         gather(torch.ones(3, 2), sizes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_process_gradients_equal_the_joint_batch(trained: Path) -> None:
     found = torch.load(trained / "found.pt", weights_only=True)
     joint = {name: gradients.gradients(trained / "model", name, None) for name in gradients.OBJECTIVES}
