@@ -136,12 +136,6 @@ class ReportPage:
         drawn = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         return str(self.page.evaluate(f"{drawn}.then(() => document.getElementById('map-canvas').toDataURL())"))
 
-    def wait_for_other_pixels(self, before: str) -> None:
-        """Wait until the map shows something else: the browser tells of a new color scheme when it has time."""
-        self.page.wait_for_function(
-            "before => document.getElementById('map-canvas').toDataURL() !== before", arg=before
-        )
-
     def close(self) -> None:
         self._context.close()
         assert self.problems == []

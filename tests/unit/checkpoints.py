@@ -13,7 +13,7 @@ import tokenizers
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from es_sbert.exporters.parity import parity_sentences
@@ -123,33 +123,6 @@ def write_cross_encoder(
     network = transformers.AutoModelForSequenceClassification.from_config(made)
     _randomize(network, seed)
     network.save_pretrained(folder)
-    return folder
-
-
-def write_static_student(folder: Path, teacher: Path) -> Path:
-    """Write a StaticEmbedding in the space of a sentence encoder: the least squares of its vectors of some texts.
-
-    Args:
-        folder: Where; made if it is not there.
-        teacher: Folder of a sentence encoder.
-
-    Returns:
-        The folder.
-    """
-    network = SentenceTransformer(str(teacher), device="cpu", local_files_only=True)
-    tokenizer = tokenizers.Tokenizer.from_file(str(teacher / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    texts = parity_sentences(32, 1024)
-    encoded = [one.ids for one in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    rows = torch.zeros(len(texts), tokenizer.get_vocab_size())
-    for row, ids in zip(rows, encoded, strict=True):
-        row.index_add_(0, torch.tensor(ids, dtype=torch.long), torch.full((len(ids),), 1 / max(1, len(ids))))
-    targets = torch.tensor(network.encode(texts))
-    penalty = 0.01 * torch.eye(rows.shape[1])  # ridge: most tokens are in few texts
-    table = torch.linalg.solve(rows.T @ rows + penalty, rows.T @ targets)
-    static = StaticEmbedding(tokenizer, embedding_weights=table.contiguous().numpy())
-    SentenceTransformer(modules=[static, Normalize()], device="cpu").save(str(folder))
     return folder
 
 

@@ -10,9 +10,6 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NODE_PROJECTS = ("search-ui", "searchkit", "clients/javascript")
-APPLICATIONS = ("search-ui", "searchkit")
-OUR_WORDS = ("sbert", "semantic", "gateway", "embedding", "vector", "knn")
-_BUILT = {"node_modules", "dist"}
 
 
 @pytest.mark.parametrize("project", NODE_PROJECTS)

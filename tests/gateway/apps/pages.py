@@ -71,10 +71,6 @@ class AppPage(ABC):
         with self._answered():
             self.page.get_by_role("checkbox", name=topic).check()
 
-    @abstractmethod
-    def choose_years(self, years: str) -> None:
-        """Keep the results of some years only."""
-
     def next_page(self) -> None:
         """Turn to the next page of results."""
         with self._answered():
@@ -122,10 +118,6 @@ class SearchUiPage(AppPage):
     def expect_total(self, total: int) -> None:
         expect(self.page.locator(".sui-paging-info")).to_contain_text(f"out of {total}")
 
-    def choose_years(self, years: str) -> None:
-        with self._answered():
-            self.page.get_by_role("checkbox", name=years).check()
-
 
 class SearchkitPage(AppPage):
     """Searchkit under InstantSearch."""
@@ -162,10 +154,6 @@ class SearchkitPage(AppPage):
     def expect_total(self, total: int) -> None:
         said = "No results" if total == 0 else f"{total} result"
         expect(self.page.locator("#stats")).to_contain_text(said)
-
-    def choose_years(self, years: str) -> None:
-        with self._answered():
-            self.page.get_by_role("radio", name=years).check()
 
 
 PAGES: tuple[type[AppPage], ...] = (SearchUiPage, SearchkitPage)
