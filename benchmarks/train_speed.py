@@ -1,14 +1,10 @@
 """Sentence pairs a second while training, compared with sentence-transformers' trainer on the same machine and data.
 
     python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16 --batch 256]
-    python -m benchmarks.train_speed --data DATA --host
 
 Cosine regression on STSb-train, the trainers alternate, each in its own process, in the same precision (on
 CUDA with TF32 for what bf16 and fp16 leave in float32). The time is that of the steps alone: without opening the model,
 measuring or saving. The GPU is waited for at the first and the last of them only.
-
-With --host: the milliseconds that the host takes to make a batch, which a GPU would wait for where they are more than
-a step's.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,7 +39,6 @@ _EXAMPLES = 5749  # of STSb-train
 @click.option("--steps", type=int, default=120, show_default=True, help="Steps of a round.")
 @click.option("--rounds", type=int, default=3, show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the figures as JSON.")
-@click.option("--host", is_flag=True, help="Measure what the host takes to make a batch.")
 @click.option("--side", type=click.Choice([THEIRS, OURS]), help="Train once, here (what the others call).")
 def main(
     data: Path,
@@ -55,7 +49,6 @@ def main(
     steps: int,
     rounds: int,
     output: Path | None,
-    host: bool,
     side: str | None,
 ) -> None:
     """Print a table of pairs a second for each size of a batch."""
@@ -65,17 +58,12 @@ def main(
         click.echo(json.dumps(done))
         return
     found: dict[str, Any] = {"device": device, "precision": precision, "model": model, **machine()}
-    if host:
-        found["collating"] = list(collating(data, model, batches))
-        rows = [[row["kind"], str(row["batch"]), f"{row['milliseconds']:.2f}"] for row in found["collating"]]
-        click.echo(table(["", "batch", "ms a batch"], rows))
-    else:
-        options = ["--data", data, "--model", model, "--device", device, "--precision", precision, "--steps", steps]
-        found["training"] = [_measured(batch, rounds, [*map(str, options)]) for batch in batches]
-        for measured in found["training"]:
-            click.echo(f"batch {measured['batch']}, {precision}\n{_table(measured)}\n")
-        if device == "cuda":
-            found["gpu"] = _gpu()
+    options = ["--data", data, "--model", model, "--device", device, "--precision", precision, "--steps", steps]
+    found["training"] = [_measured(batch, rounds, [*map(str, options)]) for batch in batches]
+    for measured in found["training"]:
+        click.echo(f"batch {measured['batch']}, {precision}\n{_table(measured)}\n")
+    if device == "cuda":
+        found["gpu"] = _gpu()
     if output is not None:
         output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     click.echo(json.dumps({name: value for name, value in found.items() if name != "training"}), err=True)
@@ -255,33 +243,6 @@ def train_timed(
     with tempfile.TemporaryDirectory() as folder:
         done = train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
     return done, clock
-
-
-def collating(data: Path, model: str, batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """Milliseconds that the host takes to make a batch of an epoch, after an epoch to warm up, on one thread."""
-    import accelerate
-
-    from es_sbert.training.open_task import open_task
-    from es_sbert.training.recipe import ModelKind, load_recipe
-    from es_sbert.training.training_run import read_stages
-    from es_sbert.training.training_stage import build_batch_sampler
-
-    state = accelerate.PartialState(cpu=True)
-    for kind in ModelKind:
-        for batch in batches:
-            changes = {"model.base": model, "model.kind": str(kind), "stages.0.batch": str(batch), "export.sts": "null"}
-            recipe = load_recipe("stsb-regression", changes)
-            (its_stage,), (read,) = recipe.stages, read_stages(recipe, data)
-            task = open_task(recipe.model, its_stage, read.examples, read.objectives)
-            sampler = build_batch_sampler(recipe, its_stage, read, task.lengths, state, click.echo)
-            rows = [[item.row for item in items] for items in sampler]
-            took = []
-            for _ in range(2):
-                began = time.perf_counter()
-                for some in rows:
-                    task.collate(read.examples[0], some)
-                took.append(time.perf_counter() - began)
-            yield {"kind": str(kind), "batch": batch, "milliseconds": 1000 * took[-1] / len(rows)}
 
 
 if __name__ == "__main__":

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from benchmarks.common import seconds
+from benchmarks.ready_vectors import ReadyEncoder
 from benchmarks.search_peers.corpus import Corpus
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.temporary_index import force_merge
@@ -25,43 +22,6 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.runtime.tokenizer import TokenizedTexts
-from es_sbert.vectors import Vectors
-
-
-class StoredVectors:
-    """In place of `Encoder`: a text's only token is the number of its vector.
-
-    Args:
-        info: Of the encoder that made the vectors.
-    """
-
-    window = 4_096
-
-    def __init__(self, corpus: Corpus, info: EncoderInfo) -> None:
-        self.info = info
-        self._vectors = corpus.vectors
-        self._rows = {text: row for row, text in enumerate(corpus.texts)}
-
-    def input_limit(self, kind: str) -> int:
-        """Tokens that it reads."""
-        return self.info.max_tokens
-
-    def tokenize(self, texts: Sequence[str], kind: str) -> TokenizedTexts:
-        """The numbers of the vectors.
-
-        Raises:
-            KeyError: not a document of the corpus.
-        """
-        tokens = [np.array([self._rows[text]], np.int64) for text in texts]
-        return TokenizedTexts(tokens, np.ones(len(texts), np.int64), self.info.max_tokens)
-
-    def embed_until(
-        self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None]
-    ) -> tuple[Vectors, NDArray[np.bool_]]:
-        """The vectors that are ready."""
-        progress(1.0)
-        return self._vectors[np.concatenate(texts.ids)], np.ones(len(texts), dtype=np.bool_)
 
 
 def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info: EncoderInfo) -> float:
@@ -87,7 +47,7 @@ def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info
             settings = IngestSettings(
                 index=index, files=(str(file),), id_field="id", load_settings=BulkLoadSettings.FAST
             )
-            encoder = cast(Encoder, StoredVectors(corpus, info))
+            encoder = cast(Encoder, ReadyEncoder(corpus.texts, corpus.vectors, info))
             plan = plan_load(engine, settings, resolve_sources(settings))
             run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)
             force_merge(engine, index)

@@ -24,13 +24,13 @@ from benchmarks.encode_peers.results import ContenderResult, Run
 from benchmarks.encode_peers.texts import OWN, PARAGRAPHS, SHORT, STSB, TextSet, distinct, short_documents, text_sets
 from benchmarks.ingest_peers import __main__ as ingest_command
 from benchmarks.ingest_peers import worker as ingest_worker
-from benchmarks.ingest_peers.bulk_alone import ReadyEncoder
 from benchmarks.ingest_peers.contenders import OWN as OWN_LOAD
 from benchmarks.ingest_peers.contenders import contenders
 from benchmarks.ingest_peers.measure import check_vectors
 from benchmarks.ingest_peers.results import BULK, EMBEDDING, LOAD, WHOLE, LoadRun, harmonic_limit
 from benchmarks.kept_runs import Section
 from benchmarks.pairs_results import OURS, PairsResult, PairsRun
+from benchmarks.ready_vectors import ReadyEncoder
 from benchmarks.search_peers import __main__ as search_command
 from benchmarks.search_peers.contenders import ENGINE, GATEWAY, LIBRARY, offered_types, own_paths, peer_paths
 from benchmarks.search_peers.corpus import Corpus, percentile, recall
