@@ -185,7 +185,6 @@ def analyses(at: Indices) -> Iterator[Any]:
     labels, judgements = write_jsonl(folder / "labeled.jsonl", labeled), write_jsonl(folder / "judged.jsonl", judged)
     exact: list[tuple[str | Path, ...]] = [
         ("index", "show", name),
-        ("index", "estimate", name),
         ("pairs", "--index", name),
         ("duplicates", "--index", name, "--method", "knn"),
         ("duplicates", "--index", name, "--mark-duplicates", "copy_of"),
