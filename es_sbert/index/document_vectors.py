@@ -112,18 +112,6 @@ QueryVector = Vectors | list[float]
 FieldValue = str | Vectors | list[dict[str, Any]]
 
 
-def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
-    """Convert one vector to a JSON value for a document or a bulk action.
-
-    Args:
-        vector: *Shape:* ``(dimensions,)`` float32.
-
-    Returns:
-        Base64 if the engine accepts it, which saves it from parsing numbers; otherwise a list.
-    """
-    return _encode_base64(vector) if info.supports_base64_vectors else to_float_list(vector)
-
-
 def to_wire_order(info: EngineInfo, vectors: Vectors) -> Vectors:
     """Convert vectors to the byte order that the engine expects.
 
@@ -133,10 +121,13 @@ def to_wire_order(info: EngineInfo, vectors: Vectors) -> Vectors:
 
 
 def bulk_vector_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
-    """Like `vector_value`, for bodies that orjson writes: an array instead of a list, because orjson can write it.
+    """Convert one vector to a value of a document that orjson writes.
 
     Args:
         vector: *Shape:* ``(dimensions,)`` float32.
+
+    Returns:
+        Base64 if the engine accepts it, which saves it from parsing numbers; otherwise the array.
     """
     return _encode_base64(vector) if info.supports_base64_vectors else vector
 
@@ -209,7 +200,7 @@ def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors
 
 
 def read_vector(value: str | list[float]) -> Vectors:
-    """Read a vector from its JSON value: the inverse of `vector_value`, for both forms.
+    """Read a vector from its JSON value: the inverse of `bulk_vector_value`.
 
     Returns:
         *Shape:* ``(dimensions,)`` float32.

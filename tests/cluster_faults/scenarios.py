@@ -20,7 +20,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import wait_for_engine
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
@@ -33,6 +32,7 @@ from tests.cluster_faults.disturbances import FREEZE
 from tests.cluster_faults.run import CountedEngine, Scenario, Stage
 from tests.engine.ingest_support import Rounds, open_engine, write_jsonl
 from tests.engine.migration.support import document, make_place, text_of
+from tests.engine.vectors import vector_value
 from tests.gateway.running import serve
 from tests.random_writer import shared_documents
 

@@ -12,10 +12,10 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.vectors import Vectors
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
+from tests.engine.vectors import vector_value
 from tests.tiny import WORDS
 
 COUNT = 40

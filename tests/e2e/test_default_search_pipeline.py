@@ -23,7 +23,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.index.document_sample import DocumentSelection, read_documents
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import delete_index
@@ -32,6 +31,7 @@ from tests.e2e.test_migrate_cli import kill_at
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.migration.support import Place
 from tests.engine.test_ingest_watch import until, watching
+from tests.engine.vectors import vector_value
 from tests.faults.servers import call
 from tests.gateway.serving import gateway
 from tests.tiny import WORDS

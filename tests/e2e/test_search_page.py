@@ -14,10 +14,9 @@ from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.e2e.test_search_cli import TEXTS
-from tests.engine.vectors import load
+from tests.engine.vectors import load, vector_value
 
 PAGE = Path(__file__).parents[2] / "docs/search.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -20,7 +20,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, VectorIn
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.adopt_report import AdoptionReport
-from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash, vector_value
+from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import TextTemplate
@@ -28,6 +28,7 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.vectors import vector_value
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert
 

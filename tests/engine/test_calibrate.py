@@ -17,12 +17,11 @@ from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabeledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index
 from tests.engine.ingest_support import WORDS, contents, load, open_engine, vector_of, write_jsonl
-from tests.engine.vectors import random_vectors
+from tests.engine.vectors import random_vectors, vector_value
 
 pytestmark = pytest.mark.one_engine
 

@@ -23,8 +23,6 @@ from tests.engine.ingest_support import (
     write_jsonl,
 )
 
-pytestmark = pytest.mark.one_engine
-
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
 COUNT = 20
 

@@ -17,7 +17,6 @@ from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import VectorIndexError
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -27,6 +26,7 @@ from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.migration.remove_vectors import remove_vectors
 from tests.engine.ingest_support import load, sentences
+from tests.engine.vectors import vector_value
 
 Writer = Callable[[Engine, str, Encoder, Path], object]
 POLICY = RetryPolicy(30)

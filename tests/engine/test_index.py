@@ -17,13 +17,13 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.adopt_field import read_adoptable_field
-from es_sbert.index.document_vectors import read_vector, vector_value
+from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.index_template import template_requests
 from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_es8, also_opensearch2, on_every_version
-from tests.engine.vectors import load, random_vectors
+from tests.engine.vectors import load, random_vectors, vector_value
 
 DIMENSIONS = 64
 Open = Callable[[str], Engine]

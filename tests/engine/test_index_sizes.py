@@ -10,11 +10,10 @@ from es_sbert.diagnostics.index_size import estimate_size
 from es_sbert.diagnostics.temporary_index import force_merge
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.conftest import ENGINES
-from tests.engine.vectors import load, random_vectors
+from tests.engine.vectors import load, random_vectors, vector_value
 
 DIMENSIONS, COUNT = 128, 1000
 

@@ -31,8 +31,6 @@ from tests.engine.ingest_support import (
 )
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer
 
-pytestmark = pytest.mark.one_engine
-
 
 def write(engine: Engine, index: str, documents: list[dict[str, Any]], action: str = "index") -> None:
     """Documents written by another program, under the id in their field `id`."""

@@ -16,7 +16,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import SourceError
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
-from es_sbert.index.document_vectors import text_hash, vector_value
+from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.dry_run import dry_run
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
@@ -24,6 +24,7 @@ from es_sbert.ingest.load_plan import plan_load
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.test_adopt import vector_mapping
+from tests.engine.vectors import vector_value
 
 pytestmark = pytest.mark.one_engine
 

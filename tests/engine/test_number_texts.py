@@ -25,7 +25,6 @@ from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
-from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.whole_documents import rewrites_numbers
 from es_sbert.migration import document_copy
@@ -33,6 +32,7 @@ from es_sbert.migration.remove_vectors import remove_vectors
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, two_encoders
+from tests.engine.vectors import vector_value
 
 pytestmark = pytest.mark.one_engine
 

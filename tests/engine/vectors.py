@@ -8,9 +8,16 @@ import numpy as np
 import orjson
 
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
-from es_sbert.index.document_vectors import vector_value
+from es_sbert.index.document_vectors import bulk_vector_value, to_float_list
 from es_sbert.vectors import Vectors
+
+
+def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
+    """A vector as a JSON value of a document: base64 if the engine accepts it, else a list."""
+    value = bulk_vector_value(info, vector)
+    return value if isinstance(value, str) else to_float_list(value)
 
 
 def random_vectors(count: int, dimensions: int, seed: int = 0) -> Vectors:

@@ -16,9 +16,10 @@ from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
-from es_sbert.index.document_vectors import text_hash, vector_value
+from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
+from tests.engine.vectors import vector_value
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 

@@ -18,9 +18,9 @@ from es_sbert.index.document_vectors import (
     read_vector,
     same_vectors,
     to_float_list,
-    vector_value,
 )
 from es_sbert.vectors import Vectors
+from tests.engine.vectors import vector_value
 
 ES95 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
 ES93 = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
