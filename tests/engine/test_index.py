@@ -263,7 +263,7 @@ def test_unrefreshed_vectors_keep_their_text(engine: Engine, index_name: str) ->
         ensure(engine, index_name, text="{body}")
 
 
-@on_every_version
+@also_es8
 def test_vectors_round_trip_bit_for_bit(engine: Engine, index_name: str) -> None:
     """Byte order and digits: what the server hands out is what went in, as a list and, where taken, as base64."""
     ensure(engine, index_name, dimensions=8, index_type="flat")

@@ -29,7 +29,7 @@ def piped(request: pytest.FixtureRequest) -> Iterator[str]:
         {"fail": {"message": "not this one", "if": "ctx.id == 'd3'"}},
     ]
     with open_engine(url) as engine:
-        ask(engine, "PUT", "/_ingest/pipeline/test-meddles", {"processors": processors})
+        ask(engine, "PUT", "/_ingest/pipeline/test-meddles", body={"processors": processors})
         yield url
         engine.delete_index("test-elsewhere")
         ask(engine, "DELETE", "/_ingest/pipeline/test-meddles")
@@ -99,15 +99,16 @@ def test_vector_that_source_lacks_is_kept_when_a_document_is_loaded_again(
 def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that makes an index template for the index; one of the older kind where it is told so."""
 
+    made: list[str] = []
+
     def put(template: dict[str, Any], *, legacy: bool = False) -> None:
-        body = {"index_patterns": [index_name]}
-        ask(engine, "PUT", f"/_template/{index_name}", body | template | {"order": 1}) if legacy else ask(
-            engine, "PUT", f"/_index_template/{index_name}", body | {"template": template, "priority": 500}
-        )
+        made.append(f"/{'_template' if legacy else '_index_template'}/{index_name}")
+        own = template | {"order": 1} if legacy else {"template": template, "priority": 500}
+        ask(engine, "PUT", made[-1], body={"index_patterns": [index_name]} | own)
 
     yield put
-    for kind in ("_index_template", "_template"):
-        ask(engine, "DELETE", f"/{kind}/{index_name}", missing_ok=True)
+    for path in made:
+        ask(engine, "DELETE", path)
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])
@@ -181,7 +182,7 @@ def stream(opensearch_url: str, fresh_index: Callable[[str], str]) -> Iterator[t
 
 def made_stream(engine: Engine, index_name: str) -> Iterator[tuple[Engine, str]]:
     body = {"index_patterns": [index_name], "data_stream": {}, "priority": 500}
-    ask(engine, "PUT", f"/_index_template/{index_name}", body)
+    ask(engine, "PUT", f"/_index_template/{index_name}", body=body)
     add_to_stream(engine, index_name, "first")
     ask(engine, "POST", f"/{index_name}/_rollover")
     add_to_stream(engine, index_name, "second")
