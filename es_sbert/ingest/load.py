@@ -510,14 +510,14 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         )
     if context.plan.settings.prune and context.plan.alias is not None:
         notes.append(
-            f"`prune` looked at {context.index.concrete} alone: documents that other indices of the alias "
-            f"{context.plan.alias} hold stay there, even if the source no longer has them"
+            f"`prune` checks only {context.index.concrete}: documents in other indices of the alias "
+            f"{context.plan.alias} are kept, even if the source no longer has them"
         )
     if count := outcomes.lacking:
         seen = f"{pluralize(count, 'document')} that {be(count, past=True)} seen {'lacks' if count == 1 else 'lack'}"
         notes.append(f"{seen} a current vector, {computed_next}")
     if count := outcomes.unseen:
-        written = f"{pluralize(count, 'document')} {be(count, past=True)} written after the last look of this watch"
+        written = f"{pluralize(count, 'document')} {be(count, past=True)} written after the last check of this watch"
         notes.append(f"{written} and {have(count)} no current vector, {computed_next}")
     if outcomes.rerouted and not pruned:
         notes.append(

@@ -1,6 +1,7 @@
 """`SearchRequest`: search options become request bodies and a function that reads the responses.
 
-Pure functions, except `read_document_vectors`. `SemanticIndex` and `AsyncSemanticIndex` share them.
+Pure functions, except that `TextSearch.request` embeds the text and `read_document_vectors` reads the index.
+`SemanticIndex` and `AsyncSemanticIndex` share them.
 """
 
 from __future__ import annotations

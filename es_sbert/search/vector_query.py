@@ -9,10 +9,6 @@ the cosine:
 | exact on Elasticsearch: `cosineSimilarity(…) + 1.0` | 1 + cos |
 | exact on OpenSearch: `knn_score` with `cosinesimil` | (1 + cos) / 2 |
 
-For vectors of the element type `byte`, the cosine is computed from the stored numbers and those of the query, which are
-quantized too. OpenSearch's `knn_score` returns 1 + cos for such a field, but (1 + cos) / 2 for float fields of other
-indices in the same search; the script returns the same for both.
-
 What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 2.19.1 and 3.6.0 (`tests/engine`):
 
 - A kNN clause finds k documents per shard (on OpenSearch with `oversample`: k times that), so up to k × shards

@@ -371,7 +371,7 @@ def test_load_by_alias_writes_no_document_that_an_older_index_holds(
     del documents[-1], documents[5]
     pruned = load_source(prune=True)
     assert pruned.pruned == 1
-    assert f"`prune` looked at {rolling.new} alone" in pruned.notes[-1]
+    assert f"`prune` checks only {rolling.new}:" in pruned.notes[-1]
     assert set(places()) == {*before, "unrefreshed"}
     # Documents that only share their ids.
     assert load_source(rolling.new).indexed == 5

@@ -419,7 +419,7 @@ def test_watch_counts_documents_that_changed_after_its_last_look(
     assert (report.indexed, report.left, report.lacking, report.stopped) == (5, 0, 0, None)
     assert (report.concurrent.unseen, report.exit_code) == (4, 1)
     assert report.notes == (
-        "4 documents were written after the last look of this watch and have no current vector, which the next watch "
+        "4 documents were written after the last check of this watch and have no current vector, which the next watch "
         f"computes, or `es-sbert ingest --index {index_name} --vector embedding`",
     )
     assert not any("has its vector" in line for line in report.lines())
@@ -505,7 +505,7 @@ def test_watch_that_is_stopped_in_a_retry_counts_its_documents_and_not_those_aft
         assert (report.indexed, report.left, report.lacking, report.exit_code) == (3, 0, 0, 1)
         assert report.concurrent.unseen == 2
         assert report.notes[-1].startswith(
-            "2 documents were written after the last look of this watch and have no current vector"
+            "2 documents were written after the last check of this watch and have no current vector"
         )
 
         gone = LoadControl()

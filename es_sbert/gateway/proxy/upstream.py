@@ -339,8 +339,8 @@ class Upstream:
 
         Raises:
             EngineUnreachable: the engine did not respond.
-            OwnCredentialsRefused: the engine refuses the gateway's own credentials. Of an error 401 with the caller's,
-                the caller hears from the engine itself.
+            OwnCredentialsRefused: the engine refuses the gateway's own credentials. A 401 for the caller's
+                credentials is returned to the caller.
         """
         sent = [*headers, _ACCEPT]
         if body is not None:
@@ -348,10 +348,10 @@ class Upstream:
             body = body if isinstance(body, bytes) else orjson.dumps(body)
         reply, raw = await self.fetch(method, target.encode(), sent, body)
         if reply.status == 401 and headers is self.own_credentials and headers:
-            self.log.warning("%s: start it with others", _CREDENTIALS_REFUSED, kind="credentials")
+            self.log.warning("%s: restart it with valid credentials", _CREDENTIALS_REFUSED, kind="credentials")
             raise OwnCredentialsRefused(
                 _CREDENTIALS_REFUSED,
-                "Its operator has to start it with others. X-Es-Sbert: off passes a request through.",
+                "Its operator has to restart it with valid credentials. X-Es-Sbert: off passes a request through.",
             )
         return await offload_if_large(len(raw), _parse_reply, reply.status, raw)
 

@@ -51,7 +51,7 @@ _BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 # Values of `minimum_should_match` by which a document needs no second clause.
 ANY_CLAUSE = (0, 1, "0", "1")
 _BOOL_MEMBERS = frozenset({"must", "should", "minimum_should_match", "boost"})
-# Documents of each ranking; see `hybrid_ranking.py`.
+# Documents of each ranking.
 MAX_DEPTH = 200
 # Members of a body that search or select on their own.
 _OTHER_MEMBERS = ("knn", "retriever", "min_score")

@@ -112,7 +112,7 @@ class SectionPlaceholder:
 
 @dataclass(frozen=True, eq=False)
 class HybridPlaceholder:
-    """The place of a full-text query that becomes hybrid, until its hits are ranked (`hybrid_ranking.py`).
+    """The place of a full-text query that becomes hybrid, until its hits are ranked (`hybrid_queries.py`).
 
     Attributes:
         nearest: The semantic query for its text.

@@ -91,7 +91,7 @@ class Rewriting:
         self.texts.append(semantic.text)
         has_cutoff = isinstance(placeholder, QueryPlaceholder) and placeholder.has_cutoff
         numbers = to_float_list(self._vector(semantic))
-        if isinstance(placeholder, HybridPlaceholder):  # what the ranking looks at, see hybrid_ranking.py
+        if isinstance(placeholder, HybridPlaceholder):  # what the ranking looks at, see hybrid_queries.py
             nearest = placeholder.nearest.native_query(self.engine_type, numbers, None, counts)
             return {"dis_max": {"queries": [placeholder.words, nearest, placeholder.exact]}}
         return placeholder.native_query(self.engine_type, numbers, self.least if has_cutoff else None, counts)
