@@ -237,11 +237,6 @@ class Trace:
         return [event for event in self.events if isinstance(event, Sync) or (isinstance(event, Copy) and event.waits)]
 
     @property
-    def allocations(self) -> list[Allocation]:
-        """Memory that was allocated, not what was freed."""
-        return [event for event in self.of(Allocation) if not event.freed]
-
-    @property
     def libraries(self) -> list[str]:
         """Libraries that were loaded."""
         return [load.library for load in self.of(Load)]

@@ -39,7 +39,7 @@ of each of the `runs`.
 
 In code of a test's own, `from tests.cuda.marks import mark; mark("search")` starts the part of the log that
 `run.trace.marked("search")` returns. For the rest of `Trace` see `tests/cuda/events.py`: `kernels`, `gemms`, `copies`,
-`h2d`, `d2h`, `syncs`, `waits`, `allocations`, `cudnn`, `libraries`, `of(kind)`, `summary()`.
+`h2d`, `d2h`, `syncs`, `waits`, `cudnn`, `libraries`, `of(kind)`, `summary()`.
 """
 
 from __future__ import annotations

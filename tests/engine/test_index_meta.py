@@ -130,10 +130,6 @@ def check_progress(engine: Engine, index: str, name: str) -> None:
     assert stored.copied == PROGRESS
 
 
-def write_progress(engine: Engine, index: str) -> None:
-    MigrationStateStore(engine, state_of(engine, index), MIGRATION, without_retries).write(copied=PROGRESS)
-
-
 def start_migration(engine: Engine, index: str, name: str = "") -> None:
     put_migration_state(engine, state_of(engine, index), MIGRATION)
 
