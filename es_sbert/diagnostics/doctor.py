@@ -177,19 +177,26 @@ def check_engine(engine: Engine, settings: EngineSettings, index: str | None) ->
     for address, error in detect_cluster(addresses).failures.items() if len(addresses) > 1 else ():
         yield warning("address", f"{address.url} does not respond: {error.message}", error.remedy)
     yield ok("engine", f"{engine.info.label} at {engine.info.url}")
-    yield from _guarded("health", lambda: _check_health(engine))
-    yield from _guarded("license", lambda: _check_license(engine))
-    yield from _guarded("disk", lambda: _check_disks(engine))
+    yield from _guarded("health", lambda: _check_health(engine), optional=True)
+    yield from _guarded("license", lambda: _check_license(engine), optional=True)
+    yield from _guarded("disk", lambda: _check_disks(engine), optional=True)
     if index is not None:
-        yield from _guarded("permissions", lambda: _check_permissions(engine, index))
+        yield from _guarded("permissions", lambda: _check_permissions(engine, index), optional=True)
 
 
-def _guarded(about: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check, and its error as a finding."""
+def _guarded(about: str, check: Callable[[], Iterable[Finding]], *, optional: bool = False) -> Iterator[Finding]:
+    """Yield the findings of a check, and its error as a finding.
+
+    Args:
+        optional: Whether a user without the privilege for this check can load and search nevertheless.
+    """
     try:
         yield from check()
     except AccessDenied as error:
-        yield warning(about, f"this user may not read this information: {error.message}", error.remedy)
+        if optional:
+            yield warning(about, f"this user may not read this information: {error.message}", error.remedy)
+        else:
+            yield Finding.from_error(about, error)
     except EsSbertError as error:
         yield Finding.from_error(about, error)
 

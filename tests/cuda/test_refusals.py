@@ -19,7 +19,7 @@ from tests.cuda.stand_in import Run, StandIns
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
-EXTRA = "[cuda]' installs everything that CUDA needs"
+EXTRA = 'pip install "es-sbert[cuda]" installs everything that CUDA needs'
 OPEN = """
 import sys
 from pathlib import Path

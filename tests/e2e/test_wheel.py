@@ -126,12 +126,10 @@ def test_python_in_checkout_finds_exporters(python: Path) -> None:
     [["train", "quickstart", "-o", "out"], ["evaluate", "all-MiniLM-L6-v2", "--task", "sts", "--file", "pairs.tsv"]],
     ids=["train", "evaluate"],
 )
-def test_missing_extra_error_shows_pip_command(
-    python: Path, built: Built, tmp_path: Path, arguments: list[str]
-) -> None:
+def test_missing_extra_error_shows_pip_command(python: Path, tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run([python.parent / "es-sbert", *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"install '{built.wheel}[train]'" in done.stderr
+    assert 'pip install "es-sbert[train]"' in done.stderr
     assert "Traceback" not in done.stderr
 
 

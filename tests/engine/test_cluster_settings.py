@@ -104,7 +104,7 @@ def test_settings_of_the_cluster_change_no_load(
 
 def test_timeout_of_the_cluster_is_an_error(engine_url: str, index_name: str) -> None:
     # Engines look at the time once in some thousand documents, and read a clock that moves every 200 ms.
-    count, slow = 6000, {"script": {"script": "for (int i = 0; i < 60000; i++) {} return true"}}
+    count, slow = 6000, {"script": {"script": "for (int i = 0; i < 600000; i++) {} return true"}}
     with open_engine(engine_url) as engine:
         if engine.info.engine_type is EngineType.ELASTICSEARCH and engine.info.version[0] > 8:
             pytest.skip("this build has no scripts")

@@ -55,7 +55,9 @@ def load_fuzzed(url: str, encoder: Encoder, index: str, source: Path, tally: Tal
         Exception: whatever the load raises: nothing in a source may.
     """
     dead = source.with_name(f"{source.name}.dead")
-    given: dict[str, Any] = {"dead": dead, "max_document_bytes": LONGEST, "max_errors": NO_LIMIT, **options}
+    # Without the encoding, the first broken character refuses the whole source.
+    given: dict[str, Any] = {"dead": dead, "encoding": "utf-8", "max_document_bytes": LONGEST, "max_errors": NO_LIMIT}
+    given |= options
     try:
         summary = load(url, encoder, index, source, **given)
     except SourceError as error:
