@@ -18,7 +18,7 @@ from es_sbert.engines.detection import detect_cluster
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState, write_index
-from es_sbert.engines.rest import is_index_expression
+from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_checks import check_can_add_vectors
@@ -225,7 +225,7 @@ def _check_license(engine: Engine) -> Iterator[Finding]:
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:
     answer = engine.request_api("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"}) or {}
-    disks = [(node.get("name"), node.get("fs", {}).get("total", {})) for node in answer.get("nodes", {}).values()]
+    disks = [(str(node.get("name")), node.get("fs", {}).get("total", {})) for node in answer.get("nodes", {}).values()]
     sizes = [
         (int(total["available_in_bytes"]) / int(total["total_in_bytes"]), name, total)
         for name, total in disks
@@ -236,26 +236,40 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
         yield warning("disk", "the nodes do not report their disk usage", remedy)
         return
     free, name, total = min(sizes, key=lambda size: size[0])
-    yield disk_finding(str(name), int(total["available_in_bytes"]), free)
+    yield disk_finding(name, int(total["available_in_bytes"]), free, by_default=has_default_watermarks(engine))
 
 
-def disk_finding(node: str, available: int, free: float) -> Finding:
+def has_default_watermarks(engine: Engine) -> bool:
+    """Whether the cluster makes indices read-only on a disk that is as full as engines allow by default."""
+    answer = engine.request_api("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
+    settings: Json = {}
+    for level in ("defaults", "persistent", "transient"):
+        settings |= answer.get(level, {})
+    prefix = "cluster.routing.allocation.disk"
+    is_enabled = str(settings.get(f"{prefix}.threshold_enabled", "true")) == "true"
+    return is_enabled and settings.get(f"{prefix}.watermark.flood_stage", "95%") == f"{_READ_ONLY}%"
+
+
+def disk_finding(node: str, available: int, free: float, *, by_default: bool) -> Finding:
     """Return the finding about the fullest disk.
 
     Args:
         available: Free bytes.
         free: Free share of the disk.
+        by_default: Whether the cluster reacts to full disks as engines do by default.
     """
     used = 100 * (1 - free)
     state = f"{node} has {available / 1e9:,.1f} GB free, {used:.0f} % are used"
     if used < _NO_SHARDS:
         return ok("disk", state)
+    remedy = "Free disk space or add a node before a load."
+    if not by_default:
+        return warning("disk", f"{state}; this cluster has its own limits (cluster.routing.allocation.disk)", remedy)
     message = (
-        f"{state}: by default, engines place no shards on a disk above {_NO_SHARDS} %, and make indices read-only "
+        f"{state}: engines place no shards on a disk above {_NO_SHARDS} %, and make indices read-only above "
+        f"{_READ_ONLY} %"
     )
-    message += f"above {_READ_ONLY} %"
-    level = Severity.ERROR if used >= _READ_ONLY else Severity.WARNING
-    return Finding(level, "disk", message, "Free disk space or add a node before a load.")
+    return Finding(Severity.ERROR if used >= _READ_ONLY else Severity.WARNING, "disk", message, remedy)
 
 
 def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:

@@ -41,8 +41,10 @@ INFO = EncoderInfo(
     ("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.06, Severity.WARNING), (0.04, Severity.ERROR)]
 )
 def test_disk_finding_follows_the_default_watermarks(free: float, level: Severity) -> None:
-    finding = disk_finding("node", 50 * 10**9, free)
+    finding = disk_finding("node", 50 * 10**9, free, by_default=True)
+    own_limits = disk_finding("node", 50 * 10**9, free, by_default=False)
     assert finding.level is level
+    assert own_limits.level is (Severity.OK if level is Severity.OK else Severity.WARNING)
     assert finding.message.startswith(f"node has 50.0 GB free, {100 * (1 - free):.0f} % are used")
     assert bool(finding.remedy) is (level is not Severity.OK)
 
