@@ -11,18 +11,13 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import text_hash
-from es_sbert.index.mapping import VectorFieldMeta, index_body
+from es_sbert.index.mapping import index_body
+from tests.engine.vectors import field_of
 
 
 def create_byte_index(engine: Engine, index: str, encoder: Encoder, texts: Sequence[str]) -> None:
     """Create the index with documents 0x, 1x, …, each with a text and its vector, scaled to 127 and rounded."""
-    meta = VectorFieldMeta(
-        fingerprint=encoder.info.fingerprint,
-        model=encoder.info.model,
-        dimensions=encoder.info.dimensions,
-        index_type="hnsw",
-        text="{text}",
-    )
+    meta = field_of(encoder.info)
     body = index_body(engine.info.engine_type, "embedding", meta, shards=1, replicas=0)
     parameter = "element_type" if engine.info.engine_type is EngineType.ELASTICSEARCH else "data_type"
     body["mappings"]["properties"]["embedding"][parameter] = "byte"

@@ -17,7 +17,7 @@ from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.mapping import ChunkRules, ElementType, IndexType
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
-from tests.engine.vectors import load, random_vectors
+from tests.engine.vectors import fill, random_vectors
 
 pytestmark = pytest.mark.one_engine
 
@@ -25,10 +25,7 @@ DIMENSIONS, COUNT, QUERIES = 64, 500, 40
 
 
 def filled(engine: Engine, index: str, count: int = COUNT, dimensions: int = DIMENSIONS) -> VectorField:
-    request = FieldRequest(name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=dimensions)
-    field = ensure_vector_field(engine, index, request, shards=1, replicas=0)
-    load(engine, index, "embedding", random_vectors(count, dimensions), lambda row: {"row": row})
-    return field
+    return fill(engine, index, count, dimensions)
 
 
 def test_layouts_are_measured_on_temporary_indices(engine: Engine, index_name: str) -> None:

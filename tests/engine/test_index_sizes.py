@@ -1,4 +1,4 @@
-"""Estimated sizes beside what real engines report."""
+"""Estimated sizes compared with those that engines report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.conftest import ENGINES
-from tests.engine.vectors import load, random_vectors, vector_value
+from tests.engine.vectors import fill, load, random_vectors, vector_value
 
 DIMENSIONS, COUNT = 128, 1000
 
@@ -31,16 +31,7 @@ def test_estimate_is_within_10_percent_of_real_size(
     engine: Engine, engine_url: str, fresh_index: Callable[[str], str], index_type: IndexType
 ) -> None:
     name = fresh_index(engine_url)
-    ensure_vector_field(
-        engine,
-        name,
-        FieldRequest(
-            name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS, index_type=index_type
-        ),
-        shards=1,
-        replicas=0,
-    )
-    load(engine, name, "embedding", random_vectors(COUNT, DIMENSIONS), lambda row: {"row": row})
+    fill(engine, name, COUNT, DIMENSIONS, index_type)
     force_merge(engine, name)
     engine.refresh(name)
     real = engine.vector_size(name, "embedding")

@@ -19,7 +19,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
-from tests.engine.vectors import cosines, load, random_vectors
+from tests.engine.vectors import cosines, fill, load, random_vectors
 
 pytestmark = pytest.mark.one_engine
 
@@ -27,17 +27,7 @@ DIMENSIONS, COUNT, K = 64, 1200, 10
 
 
 def filled(engine: Engine, index: str, index_type: str, count: int = COUNT) -> VectorField:
-    field = ensure_vector_field(
-        engine,
-        index,
-        FieldRequest(
-            name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS, index_type=index_type
-        ),
-        shards=1,
-        replicas=0,
-    )
-    load(engine, index, "embedding", random_vectors(count, DIMENSIONS), lambda row: {"row": row})
-    return field
+    return fill(engine, index, count, DIMENSIONS, index_type)
 
 
 @pytest.fixture(scope="module")

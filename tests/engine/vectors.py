@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import orjson
 
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import bulk_vector_value, to_float_list
+from es_sbert.index.mapping import VectorFieldMeta
+from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from es_sbert.vectors import Vectors
 
 
@@ -49,3 +53,19 @@ def load(
         results = engine.bulk(index, b"\n".join(lines) + b"\n")
         assert all(result.ok for result in results), results[0]
     engine.refresh(index)
+
+
+def fill(engine: Engine, index: str, count: int, dimensions: int, index_type: str = "hnsw") -> VectorField:
+    """Create an index of one shard whose field `embedding` has random vectors, and return the field."""
+    request = FieldRequest(
+        name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=dimensions, index_type=index_type
+    )
+    field = ensure_vector_field(engine, index, request, shards=1, replicas=0)
+    load(engine, index, "embedding", random_vectors(count, dimensions), lambda row: {"row": row})
+    return field
+
+
+def field_of(info: EncoderInfo, text: str = "{text}", **changes: Any) -> VectorFieldMeta:
+    """Metadata of a vector field with the vectors of an encoder."""
+    known = {"fingerprint": info.fingerprint, "model": info.model, "dimensions": info.dimensions, "index_type": "hnsw"}
+    return VectorFieldMeta(**known | {"text": text} | changes)

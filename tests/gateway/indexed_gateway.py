@@ -23,8 +23,9 @@ from es_sbert.gateway.settings import (
     SearchLogSettings,
     SemanticSettings,
 )
-from es_sbert.index.mapping import VectorFieldMeta, index_body
+from es_sbert.index.mapping import index_body
 from tests.engine.ingest_support import open_engine
+from tests.engine.vectors import field_of
 from tests.gateway.async_search import async_search_before
 from tests.gateway.serving import served
 
@@ -84,13 +85,7 @@ def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
         documents = [(tag, title) for tag, titles in TITLES.items() for title in titles]
         vectors = encoder.encode([title for _, title in documents], "document")  # (documents, dimensions)
         cosines = vectors @ encoder.encode([QUERY], "query")[0]  # (documents,)
-        meta = VectorFieldMeta(
-            fingerprint=encoder.info.fingerprint,
-            model=encoder.info.model,
-            dimensions=vectors.shape[1],
-            index_type="hnsw",
-            text="{title}",
-        )
+        meta = field_of(encoder.info, "{title}")
         body = index_body(engine.info.engine_type, "embedding", meta, shards=1, replicas=0)
         body["mappings"]["properties"] |= {
             "title": {"type": "text"},

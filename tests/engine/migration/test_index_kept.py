@@ -18,12 +18,13 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import read_vector
-from es_sbert.index.mapping import VectorFieldMeta, index_body
+from es_sbert.index.mapping import index_body
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.migration.alias_swap import roll_back
 from es_sbert.migration.migration_state import read_target_pointer
 from tests.engine.ingest_support import ask, same_vectors
 from tests.engine.migration.support import Killed, Overheard, Place, text_of
+from tests.engine.vectors import field_of
 
 SHARED_SETTINGS: Json = {
     "index.number_of_shards": "4",
@@ -76,14 +77,7 @@ def has_analysis(engine: Engine) -> bool:
 
 def rich_body(engine: Engine, encoder: Encoder) -> Json:
     """Body of `PUT /index` with settings and a mapping as they are found in production."""
-    meta = VectorFieldMeta(
-        fingerprint=encoder.info.fingerprint,
-        model=encoder.info.model,
-        dimensions=encoder.info.dimensions,
-        index_type="hnsw",
-        text="{text}",
-    )
-    body = index_body(engine.info.engine_type, "embedding", meta)
+    body = index_body(engine.info.engine_type, "embedding", field_of(encoder.info))
     is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
     has_modules = has_analysis(engine)
     body["settings"] |= SHARED_SETTINGS | (OF_OPENSEARCH if is_opensearch else OF_ELASTICSEARCH)

@@ -12,9 +12,10 @@ import httpx
 import orjson
 
 from es_sbert.encoder.encoder import Encoder
+from tests.engine.vectors import field_of
 from tests.gateway.echo import HEAD, Echo, Received
 from tests.gateway.serving import gateway
-from tests.gateway.writes.support import bulk_lines, of_model
+from tests.gateway.writes.support import bulk_lines
 
 
 class Bulks:
@@ -37,7 +38,7 @@ class Bulks:
         self._answers = answers
         self._mapping: dict[str, Any] = {"docs": {"mappings": {}}}
         if encoder is not None:
-            meta = of_model(encoder).model_dump(mode="json")
+            meta = field_of(encoder.info).model_dump(mode="json")
             self._mapping = {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}}}
 
     def __call__(self, got: Received, out: BinaryIO) -> bool:

@@ -16,9 +16,10 @@ from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.engine.vectors import field_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import FIELDS, documents, make, of_model
+from tests.gateway.writes.support import FIELDS, documents, make
 
 
 @pytest.fixture(scope="session")
@@ -71,5 +72,5 @@ def empty(engine_url: str, loaded: str, index_name: str) -> str:
 def unknown(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str]) -> str:
     """An index whose model the gateway does not have."""
     name = fresh_index(engine_url)
-    make(engine_url, name, of_model(tiny_encoder, fingerprint="0" * 32, model="no-such-model"))
+    make(engine_url, name, field_of(tiny_encoder.info, fingerprint="0" * 32, model="no-such-model"))
     return name

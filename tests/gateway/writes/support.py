@@ -38,12 +38,6 @@ def make(url: str, index: str, meta: VectorFieldMeta, field: str = "embedding") 
         engine.create_index(index, index_body(engine.info.engine_type, field, meta))
 
 
-def of_model(encoder: Encoder, text: str = "{text}", **changes: Any) -> VectorFieldMeta:
-    info = encoder.info
-    known = {"fingerprint": info.fingerprint, "model": info.model, "dimensions": info.dimensions, "index_type": "hnsw"}
-    return VectorFieldMeta(**known | {"text": text} | changes)
-
-
 def passages(source: dict[str, Any]) -> list[dict[str, Any]]:
     parts = source.get("parts") or []
     return parts if isinstance(parts, list) else [parts]

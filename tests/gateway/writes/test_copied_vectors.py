@@ -14,7 +14,8 @@ from es_sbert.index.document_vectors import text_hash, to_float_list
 from es_sbert.index.mapping import index_body
 from tests.conftest import also_es8
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
-from tests.gateway.writes.support import assert_vector, of_model
+from tests.engine.vectors import field_of
+from tests.gateway.writes.support import assert_vector
 
 SYNTHETIC = {"index.mapping.source.mode": "synthetic"}
 LOGSDB = {"index.mode": "logsdb"}
@@ -42,7 +43,7 @@ def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder:
                 pytest.skip("only Elasticsearch has a synthetic source, and mappings without objects")
             if settings == COLUMNAR and engine.info.version < (9, 5):
                 pytest.skip("this version has no columnar indices")
-            body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder, text))
+            body = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info, text))
             body["settings"] |= settings
             body["mappings"] |= mappings
             body["mappings"]["properties"] |= properties or {}

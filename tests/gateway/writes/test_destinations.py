@@ -19,9 +19,10 @@ from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
 from tests.engine.ingest_support import contents, open_engine
+from tests.engine.vectors import field_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents_without_vector, of_model
+from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents_without_vector
 
 
 def test_alias_uses_its_write_index(
@@ -116,7 +117,7 @@ def test_alias_of_data_streams_uses_the_newest_index(es9_full_url: str, tiny: Pa
         httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
         open_engine(es9_full_url) as engine,
     ):
-        template = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
+        template = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info))
         rule = {"index_patterns": [stream, other], "data_stream": {}, "template": template, "priority": 500}
         client.put(f"/_index_template/{stream}", json=rule).raise_for_status()
         # The build lacks the API that deletes a data stream; the server ends with the run.
@@ -181,7 +182,7 @@ def test_index_created_by_template_has_vectors_at_once(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
     with open_engine(engine_url) as engine:
-        template = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
+        template = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info))
     client.put(
         f"/_index_template/{index_name}", json={"index_patterns": [index_name], "template": template, "priority": 500}
     ).raise_for_status()
@@ -204,7 +205,7 @@ def test_data_stream_uses_its_newest_backing_index(
 
     def template(model: str | None) -> dict[str, Any]:
         plain: dict[str, Any] = {"mappings": {"properties": {"text": {"type": "text"}}}}
-        body = plain if model is None else index_body(EngineType.OPENSEARCH, "embedding", of_model(tiny_encoder))
+        body = plain if model is None else index_body(EngineType.OPENSEARCH, "embedding", field_of(tiny_encoder.info))
         return {"index_patterns": [stream], "data_stream": {}, "template": body, "priority": 500}
 
     def write(text: str, name: str = stream) -> dict[str, Any]:
@@ -236,7 +237,7 @@ def test_recreated_index_is_noticed_at_once(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
     with open_engine(engine_url) as engine:
-        body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
+        body = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info))
     assert client.put(f"/{index_name}/_doc/1", json={"text": "a cat"}).status_code == 201
     client.delete(f"/{index_name}").raise_for_status()
     client.put(f"/{index_name}", json=body).raise_for_status()

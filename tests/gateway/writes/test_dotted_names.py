@@ -15,7 +15,8 @@ from es_sbert.index.document_vectors import read_document_meta, text_hash
 from es_sbert.index.mapping import index_body
 from es_sbert.index.text_template import MISSING, TextTemplate, find_field
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
-from tests.gateway.writes.support import JSON, bulk_lines, of_model
+from tests.engine.vectors import field_of
+from tests.gateway.writes.support import JSON, bulk_lines
 
 SYNTHETIC = {"index.mapping.source.mode": "synthetic"}
 FLAT = {"subobjects": False}
@@ -56,7 +57,7 @@ def twins(
     with open_engine(engine_url) as engine:
         if (settings or mapped) and engine.info.engine_type is not EngineType.ELASTICSEARCH:
             pytest.skip("only Elasticsearch has a synthetic source, and mappings without objects")
-        body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder, template))
+        body = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info, template))
         body["mappings"]["properties"] |= PROPERTIES
         names = fresh_index(engine_url), fresh_index(engine_url)
         engine.create_index(names[0], {"settings": body["settings"] | settings, "mappings": body["mappings"] | mapped})

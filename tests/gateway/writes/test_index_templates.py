@@ -22,10 +22,11 @@ from es_sbert.index.index_template import merge_legacy_templates
 from es_sbert.index.mapping import index_body
 from tests.conftest import delete_index
 from tests.engine.ingest_support import contents, open_engine
+from tests.engine.vectors import field_of
 from tests.faulty_proxy import Exchange, FaultyProxy, answer
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
+from tests.gateway.writes.support import JSON, assert_vector, bulk_lines
 from tests.gateway.writes.test_missing_vectors import Counters
 
 Json = dict[str, Any]
@@ -46,7 +47,7 @@ class Templates:
     def vectors(self, field: str = "embedding", text: str = "{text}") -> Json:
         """Settings and mappings with a vector field."""
         with open_engine(self._url) as engine:
-            return index_body(engine.info.engine_type, field, of_model(self._encoder, text))
+            return index_body(engine.info.engine_type, field, field_of(self._encoder.info, text))
 
     def put(
         self,

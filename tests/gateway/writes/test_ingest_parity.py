@@ -17,6 +17,7 @@ from opensearchpy import helpers as opensearch_helpers
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import text_hash
 from tests.engine.ingest_support import contents, load, same_vectors, write_jsonl
+from tests.engine.vectors import field_of
 from tests.gateway.writes.support import (
     FIELDS,
     JSON,
@@ -24,7 +25,6 @@ from tests.gateway.writes.support import (
     bulk_lines,
     documents,
     make,
-    of_model,
     passages,
     vectors,
 )
@@ -151,7 +151,7 @@ def test_other_indices_and_supplied_vectors_pass_through(
 def test_bulk_of_5000_documents(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder, tmp_path: Path
 ) -> None:
-    make(engine_url, index_name, of_model(tiny_encoder, index_type="flat"))
+    make(engine_url, index_name, field_of(tiny_encoder.info, index_type="flat"))
     made = [{"id": f"d{number}", "text": f"a man plays guitar {number}"} for number in range(5000)]
     lines = bulk_lines([("index", {"_id": document["id"]}, document) for document in made])
     assert len(lines) < 1 << 20, "with vectors it is larger than the limit: it goes in parts"

@@ -18,7 +18,8 @@ from es_sbert.errors import EsSbertError
 from es_sbert.index.mapping import index_body
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, open_engine
-from tests.gateway.writes.support import JSON, bulk_lines, of_model
+from tests.engine.vectors import field_of
+from tests.gateway.writes.support import JSON, bulk_lines
 
 TEXTS = {f"d{number}": f"The river and the river met number {number}." for number in range(8)}
 SEVEN_SHARDS: Json = {"number_of_shards": 7, "number_of_replicas": 0}
@@ -144,7 +145,7 @@ def place(
         httpx.Client(base_url=gateway_url, timeout=300, trust_env=False) as gateway,
         open_engine(engine_url) as library,
     ):
-        body = index_body(library.info.engine_type, "embedding", of_model(tiny_encoder))
+        body = index_body(library.info.engine_type, "embedding", field_of(tiny_encoder.info))
         body["settings"] = body.get("settings", {}) | SEVEN_SHARDS
         body["mappings"]["properties"] |= {"text": {"type": "text"}, "tenant": {"type": "keyword"}}
         for index, options in zip(indices, (kind.first, kind.second), strict=True):

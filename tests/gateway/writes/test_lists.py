@@ -13,7 +13,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import read_vector, text_hash
 from es_sbert.index.text_template import TextTemplate
 from tests.engine.ingest_support import contents, load, same_vectors
-from tests.gateway.writes.support import JSON, bulk_lines, make, of_model, passages
+from tests.engine.vectors import field_of
+from tests.gateway.writes.support import JSON, bulk_lines, make, passages
 
 TEMPLATE = "{tags}: {chapters.text}"
 BOOK: dict[str, Any] = {
@@ -26,7 +27,7 @@ BOOK: dict[str, Any] = {
 def books(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str]) -> str:
     """An index whose text is made of a list of strings and of texts of objects in a list."""
     name = fresh_index(engine_url)
-    make(engine_url, name, of_model(tiny_encoder, text=TEMPLATE))
+    make(engine_url, name, field_of(tiny_encoder.info, text=TEMPLATE))
     return name
 
 

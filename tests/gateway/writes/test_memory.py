@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
+from tests.engine.vectors import field_of
 from tests.gateway.process import GatewayProcess, gateway_process
-from tests.gateway.writes.support import JSON, make, of_model
+from tests.gateway.writes.support import JSON, make
 
 MB = 1024 * 1024
 # A request is more than one window. As one, or as objects, its actions take far more than is allowed here.
@@ -50,7 +51,7 @@ def test_large_bulk_stays_below_100_mb(
 ) -> None:
     index, other = fresh_index(es9_url), fresh_index(es9_url)
     httpx.put(f"{es9_url}/{index}", json={"mappings": {"enabled": False}}, timeout=300, trust_env=False)
-    make(es9_url, other, of_model(tiny_encoder, index_type="flat"))
+    make(es9_url, other, field_of(tiny_encoder.info, index_type="flat"))
     body, count = small_documents(index, other if vectors else index)
     with httpx.Client(base_url=process.url, timeout=900, trust_env=False) as client:
         # The model and all else that is loaded once does not count.

@@ -23,10 +23,11 @@ from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.ingest_support import contents, open_engine
+from tests.engine.vectors import field_of
 from tests.faulty_proxy import Exchange, FaultyProxy, answer
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
+from tests.gateway.writes.support import JSON, bulk_lines, make
 
 pytestmark = pytest.mark.one_engine
 
@@ -108,7 +109,7 @@ def test_document_with_a_part_of_its_vectors_is_counted(
     client: httpx.Client, engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str], counters: Counters
 ) -> None:
     name = fresh_index(engine_url)
-    make(engine_url, name, of_model(tiny_encoder))
+    make(engine_url, name, field_of(tiny_encoder.info))
     with open_engine(engine_url) as engine:
         info = tiny_encoder.info
         request = FieldRequest("title_vector", info.fingerprint, info.model, info.dimensions, text="{title}")
@@ -221,7 +222,7 @@ def test_failures_are_counted_by_reason(
     engine_url: str, unknown: str, tiny: Path, tiny_encoder: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
     textless = fresh_index(engine_url)
-    make(engine_url, textless, of_model(tiny_encoder, text=None))
+    make(engine_url, textless, field_of(tiny_encoder.info, text=None))
     with passing(engine_url, tiny) as client:
         counters = Counters(client)
         client.put(f"/{unknown}/_doc/1", json={"text": "a cat"}).raise_for_status()

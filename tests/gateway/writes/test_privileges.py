@@ -19,8 +19,9 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import text_hash
-from es_sbert.index.mapping import VectorFieldMeta, index_body
+from es_sbert.index.mapping import index_body
 from tests.engine.secured import Secured
+from tests.engine.vectors import field_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 
@@ -37,13 +38,7 @@ def info(tiny: Path) -> Any:
 @pytest.fixture
 def index(secured_es8: Secured, info: Any) -> Iterator[str]:
     """An index of which a document's text is made of two fields."""
-    meta = VectorFieldMeta(
-        fingerprint=info.fingerprint,
-        model=info.model,
-        dimensions=info.dimensions,
-        index_type="hnsw",
-        text="{title}. {text}",
-    )
+    meta = field_of(info, "{title}. {text}")
     secured_es8.ask("PUT", f"/{INDEX}", index_body(EngineType.ELASTICSEARCH, "embedding", meta))
     yield INDEX
     secured_es8.ask("DELETE", f"/{INDEX}")
@@ -122,10 +117,7 @@ def test_first_document_of_index_from_template_needs_manage_index_templates(
     manager, writes = ["manage_index_templates"], {f"{name}-*": ["index", "create_index"]}
     own = SecretStr(secured_es8.api_key(cluster=manager, index=names)) if has_own else None
     key = secured_es8.api_key(index=writes) if has_own else secured_es8.api_key(cluster=manager, index=names)
-    meta = VectorFieldMeta(
-        fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions, index_type="hnsw", text="{text}"
-    )
-    template = index_body(EngineType.ELASTICSEARCH, "embedding", meta)
+    template = index_body(EngineType.ELASTICSEARCH, "embedding", field_of(info))
     template = template if kind == "_template" else {"template": template}
     secured_es8.ask("PUT", f"/{kind}/{name}", {"index_patterns": [f"{name}-*"]} | template)
     try:

@@ -14,9 +14,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from tests.engine.ingest_support import contents, open_engine
+from tests.engine.vectors import field_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
+from tests.gateway.writes.support import JSON, bulk_lines, make
 
 pytestmark = pytest.mark.one_engine
 
@@ -126,7 +127,7 @@ def test_malformed_documents_are_rejected_by_engine(client: httpx.Client, empty:
 def textless(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str]) -> str:
     """An index as `es-sbert index create` makes it: its mapping does not say yet which text is embedded."""
     name = fresh_index(engine_url)
-    make(engine_url, name, of_model(tiny_encoder, text=None))
+    make(engine_url, name, field_of(tiny_encoder.info, text=None))
     return name
 
 
@@ -195,13 +196,13 @@ def test_model_names_from_mapping_are_only_logged(
 ) -> None:
     index, damaged = fresh_index(engine_url), fresh_index(engine_url)
     secret = "/srv/models/secret\nWARNING forged"
-    make(engine_url, index, of_model(tiny_encoder, fingerprint="0" * 32, model=secret))
+    make(engine_url, index, field_of(tiny_encoder.info, fingerprint="0" * 32, model=secret))
     answer = client.put(f"/{index}/_doc/1", json={"text": "a cat"})
     assert (answer.status_code, answer.json()["error"]["reason"]) == (503, MODEL_UNAVAILABLE)
     [told] = [record.message for record in caplog.records if "secret" in record.message]
     assert "0" * 12 in told
     assert "\n" not in told
-    make(engine_url, damaged, of_model(tiny_encoder))
+    make(engine_url, damaged, field_of(tiny_encoder.info))
     wrong = {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}
     client.put(f"/{damaged}/_mapping", json=wrong).raise_for_status()
     answer = client.put(f"/{damaged}/_doc/1", json={"text": "a cat"})

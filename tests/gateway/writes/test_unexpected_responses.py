@@ -11,10 +11,10 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
+from tests.engine.vectors import field_of
 from tests.gateway.echo import OK, Echo, Received
 from tests.gateway.serving import gateway
 from tests.gateway.writes.bulks import whole
-from tests.gateway.writes.support import of_model
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from tests.gateway.writes.support import of_model
 def test_unexpected_engine_response_becomes_502(
     tiny: Path, tiny_encoder: Encoder, index: str, asked: bytes, answer: object
 ) -> None:
-    meta = of_model(tiny_encoder, text="{title}. {text}").model_dump(mode="json")
+    meta = field_of(tiny_encoder.info, text="{title}. {text}").model_dump(mode="json")
     mapping: Json = {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}}}
     stream = {"backing": mapping["docs"] | {"data_stream": "logs"}}
 
