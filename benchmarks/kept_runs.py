@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ class Goal:
 
 
 @dataclass(kw_only=True)
-class ComparisonRun:
+class ComparisonRun(ABC):
     """One run of a comparison.
 
     Attributes:
@@ -72,17 +73,17 @@ class ComparisonRun:
         return rounded_numbers(asdict(self))
 
     @property
+    @abstractmethod
     def title(self) -> str:
         """What was measured, for the heading; a new run replaces that of the same title without minor versions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self) -> str:
         """The part of the page: what was run where, and the tables."""
-        raise NotImplementedError
 
+    @abstractmethod
     def goals(self) -> Iterator[Goal]:
         """The goals for es-sbert."""
-        raise NotImplementedError
 
     def conditions(self, others: Sequence[float] = ()) -> str:
         """Where and when it was run, and how busy other programs kept the machine.

@@ -1,4 +1,4 @@
-"""An encoder whose vectors are ready: what is left of a load is reading, bulk requests and the engine's own work."""
+"""An encoder that returns vectors computed before, so that a load is reading, bulk requests and the engine's work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
-_TOKENS = 16  # of a text, as it says of itself
+_TOKENS = 16  # reported for each text
 
 
 class ReadyEncoder:

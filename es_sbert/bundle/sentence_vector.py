@@ -66,7 +66,7 @@ _REFUSED_MODULES = {
     "Router": _TWO_NETWORKS,
     "Asym": _TWO_NETWORKS,  # its name in older releases
     "CLIPModel": (
-        "embeds images too, with the pooling of its own network",
+        "embeds images too, and its network does the pooling",
         "Serve it with sentence-transformers, or choose a model for texts.",
     ),
 }

@@ -236,7 +236,9 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
         yield warning("disk", "the nodes do not report their disk usage", remedy)
         return
     free, name, total = min(sizes, key=lambda size: size[0])
-    yield disk_finding(name, int(total["available_in_bytes"]), free, by_default=has_default_watermarks(engine))
+    # The settings of a cluster are long, and matter only to a full disk.
+    by_default = 100 * (1 - free) < _NO_SHARDS or has_default_watermarks(engine)
+    yield disk_finding(name, int(total["available_in_bytes"]), free, by_default=by_default)
 
 
 def has_default_watermarks(engine: Engine) -> bool:

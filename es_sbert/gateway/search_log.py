@@ -116,6 +116,7 @@ def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -
 # Lines that are written at once.
 _BATCH = 500
 _WARNING_INTERVAL_SECONDS = 60.0
+_ENDED = "the gateway ended before they were written"
 
 
 class SearchLog:
@@ -147,9 +148,10 @@ class SearchLog:
         """Log a search, unless it is internal. Never blocks."""
         if is_internal_search(search.index):
             return
+        if self._closing.is_set():
+            self._drop(1, _ENDED)
+            return
         try:
-            if self._closing.is_set():
-                raise queue.Full
             self._records.put_nowait(search)
         except queue.Full:
             self._drop(1, f"{self._settings.buffer:,} records wait to be written, which is the limit")
@@ -164,7 +166,7 @@ class SearchLog:
             await asyncio.sleep(0.01)
         if waiting := sum(record is not None for record in self._records.queue):
             self._last_warning = float("-inf")
-            self._drop(waiting, "the gateway ended before they were written")
+            self._drop(waiting, _ENDED)
 
     def _run(self) -> None:
         while not (self._closing.is_set() and self._records.empty()):

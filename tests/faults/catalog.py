@@ -10,7 +10,7 @@ FAULTS = (
     Fault("kill -9 at ten random moments", process.killed_ten_times),
     Fault("SIGTERM", process.terminated),
     Fault("two loads of one source at once", process.two_at_once),
-    Fault("two loads at once, each with a state of its own", process.two_with_own_states),
+    Fault("two loads at once with separate state files", process.two_with_own_states),
     Fault("source changed between kill and resume", process.source_changed),
     Fault("documents deleted between kill and resume", writers.deleted_before_resume, EVERY_ENGINE),
     Fault("vectors dropped by an application between two loads", writers.vectors_dropped, EVERY_ENGINE),
