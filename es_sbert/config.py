@@ -114,6 +114,8 @@ DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
 MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
+# Settings of earlier versions → what to do instead. They are refused, because without them a command would do less.
+REMOVED_SETTINGS = {"sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas."}
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
 # A comma separates two addresses only before an address, another comma or the end: a password may contain commas.
 _BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
@@ -175,7 +177,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         ca_certs: PEM file of the certificate authority that signed the server's certificate.
         fingerprint: SHA-256 of the server's certificate in hex digits; if set, nothing else is checked.
         timeout: Seconds for one request.
-        sniff: Also use the cluster's other nodes, at the addresses that they publish.
     """
 
     model_config = SettingsConfigDict(
@@ -194,7 +195,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     ca_certs: Path | None = None
     fingerprint: str | None = None
     timeout: float = Field(default=60.0, gt=0, le=MAX_TIMEOUT)
-    sniff: bool = False
 
     @field_validator("url", mode="before")
     @classmethod
@@ -206,6 +206,9 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     def _read_secrets(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Read the secrets from files and from the keyring into their settings."""
         data = dict(data)
+        for name, remedy in REMOVED_SETTINGS.items():
+            if data.get(name) or os.environ.get(f"ES_SBERT_{name.upper()}"):
+                raise UsageError(f"there is no setting {name} (ES_SBERT_{name.upper()}) any more", remedy)
         for name, what in _SECRETS.items():
             file = data.get(f"{name}_file")
             if file is None:

@@ -22,7 +22,7 @@ import click
 from click.core import ParameterSource
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from es_sbert.config import MAX_TIMEOUT, expand_home, home_folder, split_addresses
+from es_sbert.config import MAX_TIMEOUT, REMOVED_SETTINGS, expand_home, home_folder, split_addresses
 from es_sbert.errors import UsageError
 
 _FILE_SETTINGS = ("password_file", "api_key_file", "token_file", "ca_certs")
@@ -41,7 +41,6 @@ class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
     ca_certs: str | None = None
     fingerprint: str | None = None
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT)
-    sniff: bool | None = None
     model: str | None = None
 
     @field_validator("url", mode="before")
@@ -135,6 +134,8 @@ def _validate(file: Path, settings: Mapping[str, Any]) -> Profile:
 def _remedy(key: str, kind: Literal["extra_forbidden"] | str) -> str:
     if kind != "extra_forbidden":
         return "Correct this setting."
+    if key in REMOVED_SETTINGS:
+        return REMOVED_SETTINGS[key]
     if key in ("password", "api_key", "token"):
         return f'Keep secrets in separate files: {key}_file = "FILE".'
     if near := get_close_matches(key, Profile.model_fields, 1):

@@ -206,7 +206,7 @@ ingest_options = shared.combine_options(
     _vector_options,
     _load_options,
     _output_options,
-    option_group("Connection", shared.sniff_option, shared.credential_options, help=shared.connection_help),
+    option_group("Connection", shared.credential_options, help=shared.connection_help),
     _ray_options,
 )
 

@@ -342,8 +342,5 @@ connection_help = (
     "Each option can also be set as an environment variable, such as ES_SBERT_USERNAME; secrets as ES_SBERT_PASSWORD, "
     "ES_SBERT_API_KEY or ES_SBERT_TOKEN."
 )
-sniff_option = _profile_option(
-    "--sniff", "Also use the cluster's other nodes, at the addresses that they publish.", is_flag=True, default=False
-)
-connection_options = option_group("Connection", url_option, sniff_option, credential_options, help=connection_help)
+connection_options = option_group("Connection", url_option, credential_options, help=connection_help)
 encoder_options = option_group("Model", model_option, device_options)

@@ -6,7 +6,7 @@ import base64
 import re
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -128,24 +128,6 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
     ]
     # Duplicates are removed: a node that is named twice would get twice the requests, and the clients refuse it.
     return tuple({address.url: address for address in addresses}.values())
-
-
-def published_addresses(base: Address, published: Sequence[str]) -> list[Address]:
-    """Return the distinct addresses that a cluster's nodes publish.
-
-    Args:
-        base: An address with the scheme, path, credentials and TLS settings of all nodes.
-        published: `host:port`, `[IPv6]:port` or `name/IP:port`, as the nodes API shows them; others are left out.
-    """
-    found: dict[str, Address] = {}
-    for text in published:
-        host, _, port = text.rpartition(":")
-        # A published name comes before the IP address; a certificate is more likely to contain the name.
-        host = host.partition("/")[0].strip("[]")
-        if host and port.isdigit():
-            address = replace(base, host=host, port=int(port))
-            found[address.url] = address
-    return list(found.values())
 
 
 def _split_url(url: str, name: str) -> SplitResult:

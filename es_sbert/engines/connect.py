@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import Address, join_urls, parse_addresses
-from es_sbert.engines.detection import detect_cluster, identify_engine, sniff
+from es_sbert.engines.address import join_urls, parse_addresses
+from es_sbert.engines.detection import detect_cluster, identify_engine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import EXACT_NUMBERS
@@ -32,13 +32,11 @@ def connect(settings: EngineSettings) -> Engine:
         UsageError: an address is not a URL, credentials conflict, or the addresses are of different clusters.
         EngineUnreachable, AccessDenied, UnsupportedEngine, RequestFailed: see `identify_engine`.
     """
-    addresses: Sequence[Address] = parse_addresses(settings)
+    addresses = parse_addresses(settings)
     cluster = detect_cluster(addresses)
     for failed, failure in cluster.failures.items():
         message = f"{failed.url} does not answer; the other addresses are used until it does: {failure.message}"
         log_event("address_failed", message, logging.WARNING, url=failed.url, reason=failure.message)
-    if settings.sniff:
-        addresses = sniff(cluster)
     info = EngineInfo(cluster.info.engine_type, cluster.info.version, join_urls(addresses))
     # Each client package takes at least a tenth of a second to import, so only the one in use is imported.
     if info.engine_type is EngineType.ELASTICSEARCH:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ import orjson
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
 
-from es_sbert.engines.address import Address, published_addresses
+from es_sbert.engines.address import Address
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import (
     CREDENTIALS_REMEDY,
     access_denied,
     connection_error,
-    response_error,
     root_cause,
 )
 from es_sbert.engines.rest import EngineResponse, Json
@@ -36,13 +34,9 @@ from es_sbert.errors import (
     UnsupportedEngine,
     UsageError,
 )
-from es_sbert.messages import log_event
 
 MIN_VERSIONS = {EngineType.ELASTICSEARCH: (8, 19, 0), EngineType.OPENSEARCH: (2, 19, 0)}
 _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
-_SNIFF_PATH = "/_nodes/http?filter_path=nodes.*.roles,nodes.*.http.publish_address"
-# Nodes that only manage the cluster; the official clients leave them out too.
-_MANAGER_ROLES = (["master"], ["cluster_manager"])
 # Seconds to wait for the other addresses once one has answered.
 _OTHERS_SECONDS = 5.0
 
@@ -184,38 +178,6 @@ def _identify(address: Address) -> tuple[EngineInfo, str | None]:
         raise connection_error(address.url, error, address.timeout) from error
     finally:
         node.close()
-
-
-def sniff(cluster: Cluster) -> tuple[Address, ...]:
-    """Find the published addresses of a cluster's nodes that respond; given addresses that are down now are kept.
-
-    If no published address responds, for example in containers or behind a load balancer, return the given addresses.
-
-    Raises:
-        AccessDenied, RequestFailed: the engine does not list its nodes.
-    """
-    asked = cluster.answering[0]
-    node = Urllib3HttpNode(asked.node_config())
-    try:
-        response = _get(node, _SNIFF_PATH)
-    except (TransportConnectionError, ConnectionTimeout) as error:
-        raise connection_error(asked.url, error, asked.timeout) from error
-    finally:
-        node.close()
-    if response.status != 200 or not isinstance(response.body, dict):
-        raise response_error(response.status, response.body, label=asked.url, action="GET /_nodes/http")
-    nodes = [each for each in response.body.get("nodes", {}).values() if each.get("roles") not in _MANAGER_ROLES]
-    published = [each["http"]["publish_address"] for each in nodes if "http" in each]
-    listed = published_addresses(asked, published)
-    _, failures = _identify_all([each for each in listed if each not in cluster.answering])
-    for address, failure in failures.items():
-        message = f"the address {address.url} that a node publishes is not used: {failure.message}"
-        log_event("address_failed", message, logging.WARNING, url=address.url, reason=failure.message)
-    usable = [each for each in listed if each not in failures]
-    if not usable:
-        return (*cluster.answering, *cluster.failures)
-    # Given addresses that answer are left out: a node under two names would get twice the requests.
-    return (*usable, *(each for each in cluster.failures if each not in usable))
 
 
 def cluster_uuid(root: Any) -> str | None:

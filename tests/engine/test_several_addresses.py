@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
@@ -205,28 +204,6 @@ def test_a_load_goes_on_when_its_entry_node_ends(
     }
 
 
-@pytest.mark.parametrize("engine_url", ["es9", "opensearch"], indirect=True)
-def test_sniffing_uses_the_addresses_that_nodes_publish(engine_url: str, nodes: tuple[Relay, Relay]) -> None:
-    settings = EngineSettings(url=nodes[0].url, sniff=True, timeout=TIMEOUT)
-    with closing(connect(settings)) as engine:
-        port = engine_url.rpartition(":")[2]
-        assert engine.info.url.endswith(f":{port}")
-        # The address that was given is only a way to the nodes.
-        nodes[0].stop()
-        assert engine.get_index("no-such-index") is None
-
-
-def test_sniffed_nodes_that_cannot_be_reached_are_not_used(es9_url: str) -> None:
-    def elsewhere(exchange: Exchange) -> tuple[int, bytes]:
-        published = {"http": {"publish_address": f"127.0.0.1:{free_port()}"}, "roles": ["data"]}
-        return 200, orjson.dumps({"nodes": {"a": published}})
-
-    with FaultyProxy(es9_url, paths="/_nodes/http", always=elsewhere) as proxy:
-        settings = EngineSettings(url=proxy.url, sniff=True)
-        with closing(connect(settings)) as engine:
-            assert engine.info.url == proxy.url
-
-
 def test_a_cluster_is_loaded_and_searched_while_its_nodes_freeze_and_die(
     es9_cluster: Cluster, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
 ) -> None:
@@ -249,10 +226,3 @@ def test_a_cluster_is_loaded_and_searched_while_its_nodes_freeze_and_die(
             cluster.wait_until("yellow", nodes=2)
             for _ in range(6):
                 assert engine.count(name) == 200
-
-
-def test_sniffing_finds_the_other_nodes_of_a_cluster(es9_cluster: Cluster) -> None:
-    settings = EngineSettings(url=es9_cluster.urls[0], sniff=True)
-    with closing(connect(settings)) as engine:
-        ports = {url.rpartition(":")[2] for url in engine.info.url.split(",")}
-        assert ports == {url.rpartition(":")[2] for url in es9_cluster.urls}

@@ -87,9 +87,9 @@ def test_profile_credentials_are_not_used_with_another_url(
 
 
 def test_profile_lists_the_addresses_of_a_cluster(file: Path) -> None:
-    file.write_text('url = ["http://a:9200", "http://b:9200"]\nusername = "anna"\nsniff = true')
+    file.write_text('url = ["http://a:9200", "http://b:9200"]\nusername = "anna"')
     given = options_of()
-    assert (given["url"], given["username"], given["sniff"]) == ("http://a:9200,http://b:9200", "anna", True)
+    assert (given["url"], given["username"]) == ("http://a:9200,http://b:9200", "anna")
     # Each of them is the profile's address, in any order; another one is not.
     assert options_of("--url", "http://b:9200")["username"] == "anna"
     assert options_of("--url", "http://b:9200,http://a:9200")["username"] == "anna"
@@ -107,6 +107,7 @@ def test_password_in_any_typed_address_is_refused(file: Path) -> None:
     [
         ("modl = 'x'", "Did you mean model?"),
         ("api_key = 'k3y'", 'api_key_file = "FILE"'),
+        ("sniff = true", "set `url` to the addresses of several nodes"),
         ("timeout = -1", "timeout"),
         ("url = 1", "url"),
         ("url = []", "url"),

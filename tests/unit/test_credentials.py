@@ -148,6 +148,15 @@ def test_locked_or_missing_keyring_is_rejected(ring: Keyring, monkeypatch: pytes
     assert install_extra_command("keyring") in caught.value.remedy
 
 
+@pytest.mark.parametrize("name", ["sniff"])
+def test_a_setting_of_an_earlier_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=f"no setting {name}"):
+        EngineSettings(**{name: "x"})
+    monkeypatch.setenv(f"ES_SBERT_{name.upper()}", "x")
+    with pytest.raises(UsageError, match=f"ES_SBERT_{name.upper()}"):
+        EngineSettings()
+
+
 def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
     for given in ({"api_key": SECRET}, {"token": SECRET}, {"username": "anna", "password": SECRET}):
         assert SECRET not in repr(EngineSettings(**given))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import join_urls, parse_address, parse_addresses, published_addresses
+from es_sbert.engines.address import join_urls, parse_address, parse_addresses
 from es_sbert.errors import UsageError
 
 
@@ -166,13 +166,3 @@ def test_credentials_in_one_of_several_addresses_and_options_exclude_each_other(
 def test_one_address_is_required_where_several_make_no_sense() -> None:
     with pytest.raises(UsageError, match="exactly one address is required, not 2"):
         parse_address(settings(url="http://a:9200,http://b:9200"))
-
-
-def test_published_addresses_have_the_settings_of_the_one_that_was_asked() -> None:
-    base = parse_address(settings(url="https://u:p@lb:9200/engine"))
-    found = published_addresses(
-        base, ["10.0.0.1:9200", "node-2/10.0.0.2:9201", "[::1]:9200", "10.0.0.1:9200", "", "nonsense"]
-    )
-    assert join_urls(found) == ("https://10.0.0.1:9200/engine,https://node-2:9201/engine,https://[::1]:9200/engine")
-    assert {address.authorization for address in found} == {base.authorization}
-    assert all(address.ssl_context is base.ssl_context for address in found)
