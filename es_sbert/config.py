@@ -1,4 +1,4 @@
-"""Connection settings, read from options, `ES_SBERT_…` environment variables, secret files and the system keyring.
+"""Connection settings, read from options, `ES_SBERT_…` environment variables and secret files.
 
 Settings are frozen and validated once. An empty environment variable counts as unset. The module also locates the
 user's home folder and the cache.
@@ -6,7 +6,6 @@ user's home folder and the cache.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -52,7 +51,6 @@ def cache_folder() -> Path:
 
 # Maximum size of a secret file. A secret is one line; a longer file is something else.
 _MAX_SECRET_BYTES = 64 << 10
-KEYRING_API_KEY_ENTRY = "api-key"
 
 
 def read_secret_file(path: Path, what: str) -> str:
@@ -82,40 +80,15 @@ def read_secret_file(path: Path, what: str) -> str:
     return secret
 
 
-def read_keyring(service: str, entry: str) -> str:
-    """Read a secret from the system's keyring with the `keyring` package.
-
-    Args:
-        service: Name under which it was stored (`keyring set SERVICE ENTRY`).
-        entry: The user name, or `api-key`.
-
-    Raises:
-        UsageError: the package is missing, there is no keyring, or it has no such entry.
-    """
-    if importlib.util.find_spec("keyring") is None:
-        from es_sbert.installation import install_extra_command
-
-        raise UsageError("the keyring needs the package keyring", f"Install it: {install_extra_command('keyring')}")
-    import keyring
-    from keyring.errors import KeyringError
-
-    try:
-        secret = keyring.get_password(service, entry)
-    except KeyringError as error:
-        raise UsageError(
-            f"the keyring cannot be read: {error}", "Unlock it, or keep the secret in a file or the environment."
-        ) from error
-    if not secret:
-        raise UsageError(f"the keyring has no entry {entry} for {service}", f"Add it: keyring set {service} {entry}")
-    return secret
-
-
 DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
 MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
 # Settings of earlier versions → what to do instead. They are refused, because without them a command would do less.
-REMOVED_SETTINGS = {"sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas."}
+REMOVED_SETTINGS = {
+    "sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas.",
+    "keyring": "Remove it, and name a file with the secret: `password_file`, `api_key_file` or `token_file`.",
+}
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
 # A comma separates two addresses only before an address, another comma or the end: a password may contain commas.
 _BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
@@ -173,7 +146,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         username, password: Basic authentication.
         token: Bearer token: a service account's, OAuth's or a JSON Web Token.
         api_key_file, password_file, token_file: Files with these secrets; they are read once, on validation.
-        keyring: Service in the system's keyring with the user's password, or with the API key as `api-key`.
         ca_certs: PEM file of the certificate authority that signed the server's certificate.
         fingerprint: SHA-256 of the server's certificate in hex digits; if set, nothing else is checked.
         timeout: Seconds for one request.
@@ -191,7 +163,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     api_key_file: Path | None = None
     password_file: Path | None = None
     token_file: Path | None = None
-    keyring: str | None = None
     ca_certs: Path | None = None
     fingerprint: str | None = None
     timeout: float = Field(default=60.0, gt=0, le=MAX_TIMEOUT)
@@ -204,7 +175,7 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _read_secrets(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Read the secrets from files and from the keyring into their settings."""
+        """Read the secrets from files into their settings."""
         data = dict(data)
         for name, remedy in REMOVED_SETTINGS.items():
             if data.get(name) or os.environ.get(f"ES_SBERT_{name.upper()}"):
@@ -216,11 +187,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
             if data.get(name) is not None:
                 raise UsageError(f"the {what} is set twice, once by a file", "Leave one of the two out.")
             data[name] = read_secret_file(Path(file), what)
-        if data.get("keyring") is not None and all(data.get(name) is None for name in _SECRETS):
-            user = data.get("username")
-            data["api_key" if user is None else "password"] = read_keyring(
-                str(data["keyring"]), user or KEYRING_API_KEY_ENTRY
-            )
         return data
 
     @model_validator(mode="after")

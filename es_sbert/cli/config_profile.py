@@ -37,7 +37,6 @@ class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
     password_file: str | None = None
     api_key_file: str | None = None
     token_file: str | None = None
-    keyring: str | None = None
     ca_certs: str | None = None
     fingerprint: str | None = None
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT)

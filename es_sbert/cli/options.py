@@ -91,9 +91,6 @@ credential_options = combine_options(
     _profile_option("--password-file", "File that holds the password.", type=FILE_TYPE),
     _profile_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
     _profile_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
-    _profile_option(
-        "--keyring", "Name of the service in the system keyring that holds the password or API key.", metavar="SERVICE"
-    ),
     _profile_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
     _profile_option("--fingerprint", "SHA-256 of the server's certificate, instead of a CA."),
     _profile_option(
@@ -148,7 +145,7 @@ def import_engine_transport() -> None:
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
-    """Convert the connection options of a command to settings. Secrets come from the environment, files or the keyring.
+    """Convert the connection options of a command to settings. Secrets come from the environment or files.
 
     Args:
         options: All options of the command.

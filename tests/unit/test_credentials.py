@@ -1,20 +1,14 @@
-"""Secrets from the environment, files and the keyring; none of them ever in a message."""
+"""Secrets from the environment and files; none of them ever in a message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keyring
-import keyring.backend
 import pytest
-from keyring.errors import KeyringLocked
 
-from es_sbert import config
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
-from es_sbert.installation import install_extra_command
 
 SECRET = "hunter2-öß"
 
@@ -23,35 +17,6 @@ SECRET = "hunter2-öß"
 def no_connection_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in EngineSettings.model_fields:
         monkeypatch.delenv(f"ES_SBERT_{name.upper()}", raising=False)
-
-
-class Keyring(keyring.backend.KeyringBackend):
-    """A keyring in memory, by the interface that real ones have."""
-
-    priority = 1
-
-    def __init__(self, *, locked: bool = False) -> None:
-        self.entries: dict[tuple[str, str], str] = {}
-        self.locked = locked
-
-    def get_password(self, service: str, username: str) -> str | None:
-        if self.locked:
-            raise KeyringLocked("the keyring is locked")
-        return self.entries.get((service, username))
-
-    def set_password(self, service: str, username: str, password: str) -> None:
-        self.entries[service, username] = password
-
-    def delete_password(self, service: str, username: str) -> None:
-        del self.entries[service, username]
-
-
-@pytest.fixture
-def ring() -> Iterator[Keyring]:
-    before, ring = keyring.get_keyring(), Keyring()
-    keyring.set_keyring(ring)
-    yield ring
-    keyring.set_keyring(before)
 
 
 def value(secret: Any) -> str | None:
@@ -125,30 +90,7 @@ def test_empty_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch
     assert (settings.api_key, settings.token, settings.timeout) == (None, None, 60.0)
 
 
-def test_keyring_provides_passwords_and_api_key(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    ring.set_password("search", "anna", SECRET)
-    ring.set_password("search", "api-key", "key")
-    settings = EngineSettings(keyring="search", username="anna")
-    assert (value(settings.password), settings.api_key) == (SECRET, None)
-    monkeypatch.setenv("ES_SBERT_KEYRING", "search")
-    assert value(EngineSettings().api_key) == "key"
-    assert value(EngineSettings(api_key="given").api_key) == "given"
-    with pytest.raises(UsageError, match="no entry otto for search") as caught:
-        EngineSettings(username="otto")
-    assert "keyring set search otto" in caught.value.remedy
-
-
-def test_locked_or_missing_keyring_is_rejected(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    ring.locked = True
-    with pytest.raises(UsageError, match="cannot be read: the keyring is locked"):
-        EngineSettings(keyring="search")
-    monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="needs the package keyring") as caught:
-        EngineSettings(keyring="search")
-    assert install_extra_command("keyring") in caught.value.remedy
-
-
-@pytest.mark.parametrize("name", ["sniff"])
+@pytest.mark.parametrize("name", ["sniff", "keyring"])
 def test_a_setting_of_an_earlier_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=f"no setting {name}"):
         EngineSettings(**{name: "x"})
