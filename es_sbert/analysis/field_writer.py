@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, islice
-from shlex import quote
 from typing import Any
 
 from es_sbert.analysis.text_collection import (
@@ -30,7 +29,7 @@ from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, vector_fields, with_meta_entry
+from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, with_meta_entry
 from es_sbert.index.text_template import TextTemplate, takes_nested_update, without_fields
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
@@ -204,8 +203,7 @@ class FieldWriter:
             raise IndexMismatch(
                 f"{pluralize(count, 'document')} of {self._state.name} {have(count)} values in {self.name} "
                 "that would be overwritten, although no analysis wrote them according to the mapping",
-                "Use a new field. If an analysis wrote the values, or if they may be overwritten, "
-                f"declare the field: `es-sbert index repair {self._state.name} --written-field {quote(self.name)}`.",
+                "Use a new field, or remove the values from the documents first (docs/commands/duplicates.md).",
             )
 
     def add_to_mapping(self) -> None:
@@ -334,61 +332,6 @@ def written_fields(state: IndexState) -> list[str]:
     """The fields that analyses write according to the mapping."""
     written = read_meta_entry(state.mappings, _WRITTEN)
     return written if isinstance(written, list) else []
-
-
-@dataclass(frozen=True)
-class ForeignValues:
-    """Values of a field that no analysis has written, according to the mapping.
-
-    Attributes:
-        index: The concrete index.
-        documents: Number of documents with a value.
-        examples: Some of the values.
-    """
-
-    index: str
-    documents: int
-    examples: tuple[str, ...]
-
-
-def declare_written_field(
-    engine: Engine, index: str, name: str, confirm: Callable[[ForeignValues], bool]
-) -> ForeignValues | None:
-    """Record in the mapping that analyses write a field, so that they may overwrite and remove its values.
-
-    Args:
-        engine: The engine.
-        index: Index or alias.
-        name: The field.
-        confirm: Called with the values; returns whether to record it.
-
-    Returns:
-        The values; None if the mapping has the record already, or it was not confirmed.
-
-    Raises:
-        UsageError: the field belongs to es-sbert or to the text, or its name is not valid.
-        IndexMissing: the index does not exist.
-        IndexMismatch: the field does not exist, or its type is not keyword.
-        EngineError: the engine failed.
-    """
-    state = require_index(engine, index)
-    vectors = [VectorField(state.name, *field) for field in vector_fields(state.mappings, state.name).items()]
-    if is_field_missing(state, name, vectors):
-        raise IndexMismatch(
-            f"the mapping of {state.name} has no field {name}, so there is nothing to declare",
-            f"Check the name, or write it: `es-sbert duplicates --index {state.name} --write-field {quote(name)}`.",
-        )
-    if name in written_fields(state):
-        return None
-    engine.refresh_if_allowed(state.name)
-    query: Json = {"exists": {"field": name}}
-    hits = engine.search(state.name, {"query": query, "size": 3, "_source": [name]})["hits"]["hits"]
-    examples = [str(pick_fields(hit.get("_source") or {}, [name]).get(name)) for hit in hits]
-    values = ForeignValues(state.name, engine.count(state.name, query), tuple(dict.fromkeys(examples)))
-    if not confirm(values):
-        return None
-    update_mapping(engine, state, lambda found: plan_written_field(found, name, vectors))
-    return values
 
 
 def plan_written_field(state: IndexState, name: str, vectors: Iterable[VectorField]) -> Json | None:

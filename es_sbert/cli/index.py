@@ -15,9 +15,8 @@ from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
 from es_sbert.cli.index_tuning import advise, calibrate, recall
-from es_sbert.cli.output import print_message, print_report, require_terminal
+from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.errors import UsageError
 from es_sbert.messages import pluralize, size_text
 
 if TYPE_CHECKING:
@@ -226,40 +225,16 @@ def template(name: str, **options: Any) -> None:
 
 @cloup.command()
 @click.argument("name")
-@option_group(
-    "Options",
-    click.option(
-        "--written-field",
-        metavar="FIELD",
-        help="Declare instead that `duplicates` and `cluster` write this keyword field: they then overwrite and "
-        "remove its values.",
-    ),
-    click.option("--yes", is_flag=True, help="With --written-field: do not ask for confirmation."),
-)
 @shared.connection_options
-def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> None:
-    """Restore the settings of the index NAME after a killed load, or declare a field that analyses write.
+def repair(name: str, **options: Any) -> None:
+    """Restore the settings of the index NAME after a killed load.
 
-    Do not restore settings while a load is running: the load would continue, but more slowly.
-
-    `duplicates` and `cluster` refuse to write a field with values that another program wrote. The mapping records the
-    fields that they write. If that record is lost, for example because another program has replaced the mapping's
-    `_meta`, declare the field with --written-field FIELD. The command shows the number of documents with values, and
-    asks before it changes anything.
+    Do not run it during a load: the load would continue, but more slowly.
 
     \b
-    Examples:
+    Example:
       es-sbert index repair docs
-      es-sbert index repair docs --written-field duplicate_of
     """
-    if written_field is not None:
-        _declare_written_field(name, written_field, options, yes=yes)
-        return
-    if yes:
-        raise UsageError(
-            "--yes requires --written-field, the only option that asks",
-            "Leave --yes out, or add --written-field FIELD.",
-        )
     from es_sbert.index.load_settings import restore_load_settings
     from es_sbert.index.vector_field import index_not_found
 
@@ -271,31 +246,6 @@ def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> N
         print_message(f"{setting}: {'the default' if value is None else value} again")
     if not changed:
         print_message(f"{name}: there are no settings of a load to restore")
-
-
-def _declare_written_field(name: str, field: str, options: dict[str, Any], *, yes: bool) -> None:
-    from es_sbert.analysis.field_writer import ForeignValues, declare_written_field
-    from es_sbert.messages import escape_unprintable
-
-    if not yes:
-        require_terminal(f"values of {field} may be overwritten later")
-
-    foreign_values: list[ForeignValues] = []
-
-    def confirm(values: ForeignValues) -> bool:
-        foreign_values.append(values)
-        examples = f", such as {escape_unprintable(', '.join(values.examples))}" if values.examples else ""
-        print_message(f"{pluralize(values.documents, 'document')} of {values.index} with a value in {field}{examples}")
-        return yes or click.confirm("Let `duplicates` and `cluster` overwrite and remove these values?", err=True)
-
-    with shared.open_engine(options) as engine:
-        declared = declare_written_field(engine, name, field, confirm)
-    if declared is not None:
-        print_message(f"`duplicates` and `cluster` may now write {field} of {declared.index}")
-    elif foreign_values:
-        print_message("nothing was changed")
-    else:
-        print_message(f"`duplicates` and `cluster` may already write {field}")
 
 
 @cloup.group()

@@ -10,9 +10,6 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.analysis.field_writer import FieldWriter
-from es_sbert.engines.retry import RetryPolicy
-from es_sbert.errors import IndexMismatch
 from es_sbert.index.load_settings import apply_load_settings
 from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
@@ -290,41 +287,6 @@ def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_ind
         assert engine.mget_sources(index, ["1"], source_includes=["*"]) == {"1": {"text": "x"}}
     again = run("index", "remove", index, "--yes", url=es9_url)
     assert_refused(again, f"es-sbert has added nothing to {index}", "Check the name")
-
-
-def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
-    index = fresh_index(es9_url)
-    assert run("index", "create", index, "--text-field", "body", url=es9_url).code == 0
-    with open_engine(es9_url) as engine:
-        engine.put_mapping(index, {"properties": {"duplicate_of": {"type": "keyword"}, "body": {"type": "keyword"}}})
-        lines = b"".join(b'{"index": {}}\n{"duplicate_of": "d%d"}\n' % number for number in range(5))
-        assert all(result.ok for result in engine.bulk(index, lines))
-        engine.refresh(index)
-        writer = FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0))
-        with pytest.raises(IndexMismatch, match="5 documents of .* have values in duplicate_of") as refused:
-            writer.check_owner()
-        command = ("index", "repair", index, "--written-field", "duplicate_of")
-        assert f"`es-sbert {' '.join(command)}`" in refused.value.remedy
-
-        assert_refused(run(*command, url=es9_url), "there is no terminal to ask for confirmation", "Add --yes")
-        with pytest.raises(IndexMismatch, match="although no analysis wrote them"):
-            FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
-        done = run(*command, "--yes", url=es9_url)
-        assert done.code == 0
-        shown, declared = done.err.splitlines()
-        assert shown.startswith(f"5 documents of {index} with a value in duplicate_of, such as d")
-        assert declared == (f"`duplicates` and `cluster` may now write duplicate_of of {index}")
-        FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
-        assert run(*command, "--yes", url=es9_url).err == "`duplicates` and `cluster` may already write duplicate_of\n"
-    for field, message, remedy in (
-        ("missing", "has no field missing", "Check the name"),
-        ("body", "holds the vector or the text", "Use another field"),
-        ("embedding_meta.fingerprint", "holds the vector or the text", "Use another field"),
-        ("_id", "is not a valid field name", "Use a name such as"),
-    ):
-        assert_refused(run("index", "repair", index, "--written-field", field, "--yes", url=es9_url), message, remedy)
-    refused = run("index", "repair", index, "--yes", url=es9_url)
-    assert_refused(refused, "--yes requires --written-field", "Leave --yes out")
 
 
 def test_recall_command(run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:

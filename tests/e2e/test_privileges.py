@@ -164,14 +164,6 @@ def interrupted(desk: Desk) -> str:
     return name
 
 
-def with_keyword(desk: Desk) -> str:
-    """An index with a field that an analysis might have written."""
-    name = desk.loaded()
-    with desk.admin() as engine:
-        engine.put_mapping(name, {"properties": {"duplicate_of": {"type": "keyword"}}})
-    return name
-
-
 def created(desk: Desk) -> str:
     """An index with a vector field whose text nobody has said."""
     name = desk.fresh()
@@ -241,8 +233,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index remove --reindex`": (behind_an_alias, lambda desk, name: desk.index(
         "remove", f"{name}-alias", "--reindex", "--name", f"{name}-new", "--yes")),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
-    "`index repair --written-field`": (
-        with_keyword, lambda desk, name: desk.index("repair", name, "--written-field", "duplicate_of", "--yes")),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip

@@ -270,6 +270,11 @@ def test_foreign_values_are_not_overwritten(engine: Engine, index: str) -> None:
     writer = FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5))
     with pytest.raises(IndexMismatch, match="1 document of .* has values in category that would be overwritten"):
         writer.check_owner()
+    page = Path("docs/commands/duplicates.md").read_text("utf-8")
+    request = page.partition("POST docs/_update_by_query?refresh\n")[2].partition("\n```")[0]
+    body = orjson.loads(request.replace("duplicate_of", "category"))
+    if engine.request_api(f"/{index}/_update_by_query", {"refresh": "true"}, body=body, method="POST") is not None:
+        FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5)).check_owner()
     assert write(engine, index, {"d1": "d0"}).written == 1
     FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5)).check_owner()
     assert _meta(engine, index)["owner"] == "app"
