@@ -1,4 +1,4 @@
-"""`es-sbert index`: the command group, and the commands create, show, template and repair."""
+"""`es-sbert index`: the command group, and the commands create, show and repair."""
 
 from __future__ import annotations
 
@@ -198,34 +198,6 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
 @cloup.command()
 @click.argument("name")
 @shared.connection_options
-def template(name: str, **options: Any) -> None:
-    """Print the requests that add the vector fields of the index NAME to its index template.
-
-    After a rollover, the new index has the fields of its index template. If the template lacks the vector fields,
-    documents are written without vectors. Send the requests from the console of Kibana or Dashboards; the command
-    itself sends nothing.
-
-    NAME may be an alias or a data stream. The template is the one that applies to an index of that name. If there is
-    none, the command prints a new one: check its index_patterns first.
-
-    \b
-    Example:
-      es-sbert index template logs
-    """
-    from es_sbert.index.index_template import template_requests
-    from es_sbert.search.search_output import console_request
-
-    with shared.open_engine(options) as engine:
-        requests = template_requests(engine, name)
-    click.echo("\n\n".join(console_request(f"PUT {request.path}", request.body) for request in requests))
-    print_message(
-        "Once you have sent these requests, new indices have the vector fields. For existing ones: `es-sbert doctor`."
-    )
-
-
-@cloup.command()
-@click.argument("name")
-@shared.connection_options
 def repair(name: str, **options: Any) -> None:
     """Restore the settings of the index NAME after a killed load.
 
@@ -255,7 +227,7 @@ def index() -> None:
 
 _COMMANDS = (
     *(adopt, advise, calibrate, create, migrate),
-    *(recall, remove, repair, show, template),
+    *(recall, remove, repair, show),
 )
 for _command in _COMMANDS:
     index.add_command(_command)

@@ -393,7 +393,7 @@ def _multi_index_findings(
                 f"missing in {', '.join(state.name for state in lacking[:5])}: searches of {name} miss the documents "
                 "there",
                 f"Add the field and embed the documents: {commands}. To add it to new indices too, put it into their "
-                f"index template: `es-sbert index template {same[-1].index}`.",
+                "index template (docs/commands/index.md, After a rollover).",
             )
 
 

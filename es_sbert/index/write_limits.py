@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json, quote_index_name
 from es_sbert.errors import AccessDenied, VectorIndexError
+from es_sbert.index.index_template import index_template_of
 
 # `index.mode` of indices whose documents cannot be written again, and why.
 _APPEND_ONLY_MODES = {
@@ -96,25 +96,6 @@ def check_mapping_limits(state: IndexState, addition: Json) -> None:
                 f"but it is {limit}",
                 f'Raise the limit: `PUT {state.name}/_settings` with {{"{setting}": {needed}}}.',
             )
-
-
-def matches_patterns(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a template with these index patterns applies to an index; only `*` is a wildcard."""
-    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) for pattern in patterns)
-
-
-def index_template_of(engine: Engine, name: str) -> tuple[str, Json] | None:
-    """Find the name and body of the template that applies to a new index of this name; None if there is none."""
-    answer = engine.request_api("/_index_template") or {}
-    found = [
-        (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])
-        for entry in answer.get("index_templates", [])
-        if matches_patterns(name, entry["index_template"]["index_patterns"])
-    ]
-    if not found:
-        return None
-    _, template, body = max(found, key=lambda entry: entry[:2])
-    return template, body
 
 
 def check_can_create(engine: Engine, name: str) -> None:

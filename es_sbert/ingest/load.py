@@ -400,8 +400,8 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
     """Notes on the vector fields that the write index of an alias lacked, as after a rollover."""
     return [
         f"{field.index} had no vector field {field.name}, which {planned.similar.index} of the alias {plan.alias} has, "
-        "so this load added it. Put it into the index template too, or the next rollover creates an index without it: "
-        f"`es-sbert index template {planned.similar.index}`"
+        "so this load added it. Put it into the index template too, or the next rollover creates an index without it "
+        "(docs/commands/index.md, After a rollover)"
         for planned, field in zip(plan.fields, fields, strict=True)
         if planned.similar is not None and field.outcome is FieldOutcome.ADDED
     ]

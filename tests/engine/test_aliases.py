@@ -233,7 +233,7 @@ def test_load_goes_to_the_write_index_and_adds_its_field(rolling: Rolling, encod
     assert (summary.index, summary.indexed, summary.dead) == (rolling.new, 1, 1)
     [note] = summary.notes
     assert f"{rolling.new} had no vector field embedding, which {rolling.old} of the alias {rolling.alias} has" in note
-    assert f"`es-sbert index template {rolling.old}`" in note
+    assert "Put it into the index template too" in note
     assert set(contents(rolling.url, rolling.new)) == {"n1"}
     assert set(contents(rolling.url, rolling.old)) == {f"d{number}" for number in range(6)}
     field, like = (read_vector_field(rolling.engine, index, "embedding").meta for index in (rolling.new, rolling.old))
@@ -248,6 +248,33 @@ def test_load_goes_to_the_write_index_and_adds_its_field(rolling: Rolling, encod
     roll_over(rolling.url, rolling.alias)
     retried = load(rolling.url, encoder, rolling.alias, dead=tmp_path / "dead", retry=tmp_path / "dead")
     assert (retried.index, retried.dead) == (f"{rolling.alias}-000003", 1)
+
+
+def test_template_of_the_docs_gives_the_next_index_the_field(rolling: Rolling, encoder: Encoder) -> None:
+    page = Path("docs/commands/index.md").read_text("utf-8")
+    get = page.partition("GET logs-000001/_mapping?filter_path=")[2].partition("\n")[0]
+    name, template = f"{rolling.alias}-vectors", {"index_patterns": [f"{rolling.alias}-*"]}
+    with httpx.Client(base_url=rolling.url, timeout=60, trust_env=False) as client:
+        mappings = client.get(f"/{rolling.old}/_mapping", params={"filter_path": get}).json()[rolling.old]["mappings"]
+        part: Json = {"mappings": mappings}
+        if rolling.engine.info.engine_type is EngineType.OPENSEARCH:
+            part["settings"] = {"index.knn": True}
+        try:
+            client.put(f"/_component_template/{name}", json={"template": part}).raise_for_status()
+            composed = {**template, "composed_of": [name]}
+            client.put(f"/_index_template/{name}", json=composed).raise_for_status()
+            roll_over(rolling.url, rolling.alias)
+        finally:
+            client.delete(f"/_index_template/{name}")
+            client.delete(f"/_component_template/{name}")
+    old, new = (
+        read_vector_field(rolling.engine, index, "embedding") for index in (rolling.old, f"{rolling.alias}-000003")
+    )
+    assert new.meta == old.meta
+    state = rolling.engine.get_index(new.index)
+    assert state is not None
+    assert {"embedding", "embedding_meta"} == state.mappings["properties"].keys()
+    assert set(state.mappings["_meta"]["es_sbert"]) == {"fields"}
 
 
 def test_load_by_another_model_leaves_the_write_index_alone(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.index_template import template_requests
 from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_es8, also_opensearch2, on_every_version
@@ -343,16 +342,3 @@ def test_opensearch_mapping_of_another_kind_is_named_and_refused(
     with pytest.raises(IndexMismatch, match=f"has the index type {kind}.* which es-sbert cannot search") as caught:
         read_adoptable_field(engine, name, "embedding", None)
     assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy
-
-
-def test_template_has_all_fields_of_a_mapping_without_objects(engine: Engine, index_name: str) -> None:
-    if engine.info.engine_type is not EngineType.ELASTICSEARCH:
-        pytest.skip("only Elasticsearch has mappings without objects")
-    engine.create_index(index_name, {"mappings": {"subobjects": False, "properties": {"n": {"type": "long"}}}})
-    ensure_vector_field(engine, index_name, FieldRequest("embedding", "0" * 32, "model", DIMENSIONS, text="{text}"))
-    state = engine.get_index(index_name)
-    assert state is not None
-    [request] = template_requests(engine, index_name)
-    ours = {name: field for name, field in state.mappings["properties"].items() if name.startswith("embedding")}
-    assert "embedding_meta.fingerprint" in ours
-    assert request.body["template"]["mappings"]["properties"] == ours

@@ -46,7 +46,7 @@ _EXPLANATIONS = {
     NoVectorReason.TEXT_UNKNOWN: "the mapping does not say which text is embedded. Set it with `es-sbert index create "
     "{index} --text-field FIELD`",
     NoVectorReason.NO_FIELD: "the write index lacks a vector field that other indices of this name have, as after a "
-    "rollover. `es-sbert doctor --index {index}` prints the commands that add it, to the index template too",
+    "rollover. `es-sbert doctor --index {index}` prints the commands that add it",
     NoVectorReason.PREVIOUS_UNKNOWN: "an update changes a part of the text, and the same request changes the rest in a "
     "way that the gateway cannot see. `es-sbert ingest --index {index}` embeds such documents",
     NoVectorReason.NOT_IN_SOURCE: "an update loses a vector that `_source` does not keep, and the text to embed again "

@@ -14,7 +14,6 @@ from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_summary import describe_indices
-from es_sbert.index.index_template import template_requests
 from es_sbert.index.mapping import parse_element_type
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
@@ -45,7 +44,6 @@ READERS: dict[str, Callable[[Place, Encoder], object]] = {
     "python": lambda place, encoder: SemanticIndex(place.alias, place.engine, encoder=encoder),
     "measure": lambda place, encoder: read_vector_field(place.engine, place.alias, "embedding"),
     "show": lambda place, encoder: describe_indices(place.engine, place.alias),
-    "template": lambda place, encoder: template_requests(place.engine, place.alias),
     "embed in place": lambda place, encoder: place.embed(encoder),
     "another field": lambda place, encoder: ensure_vector_field(
         place.engine, place.alias, FieldRequest("other", encoder.info.fingerprint, "m", encoder.info.dimensions)
