@@ -129,7 +129,7 @@ class Gateway:
         unsupported = [*BY_QUERY_APIS, EngineApi.LANGUAGE, EngineApi.FILTERED, EngineApi.RANK_EVALUATION]
         if settings.semantic.writes:
             unsupported.append(EngineApi.BULK_STREAM)
-        self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter, self._upstream).outgoing)
+        self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         page_api = PageApi(settings, self._indices, self._models, rewriter)
         self._own_routes = _GatewayRoutes(

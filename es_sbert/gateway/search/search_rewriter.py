@@ -317,47 +317,39 @@ class SearchRewriter:
                         kind=searched.index,
                     )
 
-    async def is_semantic(self, body: Json, context: RewriteContext) -> bool:
-        """Whether a body contains a semantic query, even an invalid one, by the current mappings.
+    @property
+    def sample_search(self) -> Json:
+        """A search with a semantic query."""
+        return {"query": {"match": {self._settings.virtual_field: "text"}}}
+
+    async def is_semantic(self, searches: Sequence[Json], context: RewriteContext, *, indices_unknown: bool) -> bool:
+        """Whether any of the searches has a semantic query, even an invalid one, by the current mappings.
+
+        Args:
+            indices_unknown: Whether the request may search other indices than those of the context.
 
         Raises:
-            EsSbertError: the indices have no vectors, or the engine is not available.
-        """
-        try:
-            indices = await self._indices.get(context, fresh=True)
-        except AccessDenied as denied:
-            return self._pass_unreadable(body, context, denied).is_changed
-        try:
-            return await self._would_change(body, indices, context)
-        except BadRequest:
-            return True
-
-    async def any_semantic(self, queries: Sequence[Json], context: RewriteContext) -> bool:
-        """Whether any of the queries is semantic, whichever of the indices is searched.
-
-        Raises:
+            AccessDenied: a query names the virtual field, and the mappings may not be read.
             EsSbertError: the engine is not available.
         """
+        denied: AccessDenied | None = None
         try:
-            indices = await self._indices.get(context)
-            if not indices.remote and (not indices or indices.ordinary):
-                return False
-        except AccessDenied:
+            indices = await self._indices.get(context, fresh=not indices_unknown)
+        except (AccessDenied, IndexMismatch) as error:
+            denied, indices = error if isinstance(error, AccessDenied) else None, _UNREADABLE_INDICES
+        if indices_unknown and (denied is not None or (not indices.remote and (not indices or indices.ordinary))):
             return False
-        except IndexMismatch:
-            indices = _UNREADABLE_INDICES  # one of the mappings is invalid; other indices may have vectors
         try:
-            for query in queries:
-                if await self._would_change({"query": query}, indices, context):
+            for search in searches:
+                check = partial(self.budget().check, size=context.size)
+                found = await offload_if_large(context.size, self._find, search, indices, context, check)
+                if found.body is not search:
                     return True
-        except (BadRequest, IndexMismatch):
-            return True  # an invalid semantic query
+        except (BadRequest, IndexMismatch):  # an invalid semantic query
+            if denied is not None:
+                raise denied from None
+            return True
         return False
-
-    async def _would_change(self, body: Json, indices: ResolvedIndices, context: RewriteContext) -> bool:
-        check = partial(self.budget().check, size=context.size)
-        found = await offload_if_large(context.size, self._find, body, indices, context, check)
-        return found.body is not body
 
     def _pass_unreadable(self, body: Json, context: RewriteContext, denied: AccessDenied) -> RewriteResult:
         """Pass through a search on indices whose mappings the caller is not allowed to read.

@@ -1,11 +1,11 @@
-"""What of ES|QL, SQL and PPL is in a query language of its own."""
+"""The queries inside requests that are not searches."""
 
 from __future__ import annotations
 
 import pytest
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.search.unsupported_apis import nested_queries, query_dsl_parts
+from es_sbert.gateway.search.unsupported_apis import queries_in
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,14 @@ from es_sbert.gateway.search.unsupported_apis import nested_queries, query_dsl_p
 def test_finds_query_dsl_in_other_query_languages(text: str, inside: list[str]) -> None:
     said = {"term": {"topic": "a"}}
     queries = [{"query_string": {"query": one}} for one in inside]
-    assert query_dsl_parts({"query": text}) == queries
-    assert query_dsl_parts({"query": text, "filter": said}) == [said, *queries]
-    assert query_dsl_parts({"query": 1, "filter": None}) == []
+    assert list(queries_in({"query": text, "filter": said})) == [said, *queries]
+    assert list(queries_in({"query": 1, "filter": None})) == []
 
 
-def test_nested_queries_are_found_at_any_depth() -> None:
+def test_queries_are_found_at_any_depth() -> None:
     """Deeper than Python could recurse."""
     query = {"match": {"semantic": "a cat"}}
     body: Json = {"query": query, "source": [{"filter": [query, "text"]}]}
     for _ in range(900):
         body = {"inner": body}
-    assert list(nested_queries(body)) == [query, query]
+    assert list(queries_in(body)) == [query, query]
