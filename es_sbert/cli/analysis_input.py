@@ -45,8 +45,7 @@ source_options = shared.combine_options(
 
 
 _WITHOUT_INDEX = (
-    "Leave out --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format, --model and "
-    "--dimensions."
+    "Leave out --text-field, --text-template, --id-field, --delimiter, --encoding, --format, --model and --dimensions."
 )
 
 
@@ -126,7 +125,7 @@ def check_source_options(options: Mapping[str, Any]) -> None:
     # ES_SBERT_MODEL in the environment does not conflict with --index.
     source = click.get_current_context().get_parameter_source
     has_model = ParameterSource.COMMANDLINE in (source("model"), source("dimensions"))
-    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "sheet")
+    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding")
     for_files = (*(options[name] for name in named), options["format"] != "auto")
     if has_model or any(for_files):
         reason = (
@@ -186,7 +185,6 @@ def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
             None if options["format"] == "auto" else FileFormat(options["format"]),
             options["delimiter"],
             options["encoding"],
-            options["sheet"],
         ),
     }
 

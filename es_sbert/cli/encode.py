@@ -48,14 +48,13 @@ def encode(
     format: str,
     delimiter: str | None,
     encoding: str | None,
-    sheet: str | None,
     text_field: str,
     kind: Any,
     **options: Any,
 ) -> None:
     """Turn texts into sentence vectors.
 
-    FILE is read as by es-sbert ingest: plain lines, JSON Lines, CSV, TSV, Parquet, Arrow or an Excel workbook, by its
+    FILE is read as by es-sbert ingest: plain lines, JSON Lines, CSV, TSV, Parquet or Arrow, by its
     name. Without it, or with -, stdin is read, as plain lines by default. The output keeps the order of the input, one
     vector per record. JSONL output is one object per line: the record, or {"text": …} for a plain line, with the vector
     under "embedding".
@@ -79,7 +78,7 @@ def encode(
         )
     default = FileFormat.LINES if file == STDIN else None
     form = default if format == "auto" else FileFormat(format)
-    reading = FileOptions(form, delimiter, encoding, sheet)
+    reading = FileOptions(form, delimiter, encoding)
     with Encoder(**options, report=report) as encoder:
         records = read_texts(file, reading, text_field, left_out=VECTOR_FIELD)
         summary = encode_file(encoder, records, output or sys.stdout.buffer, kind=kind)

@@ -271,7 +271,7 @@ device_options = combine_options(
 )
 format_option = click.option(
     "--format",
-    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow", "xlsx"]),
+    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
     default="auto",
     help="Format of the files after decompression; auto: by each file's name.",
 )
@@ -288,7 +288,6 @@ file_options = combine_options(
         help="Delimiter of CSV files, or tab.  [default: comma, semicolon, tab or |, by each file's first rows]",
     ),
     encoding_option,
-    click.option("--sheet", metavar="NAME", help="Sheet of Excel workbooks.  [default: the only visible one]"),
 )
 vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
 

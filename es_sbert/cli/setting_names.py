@@ -23,7 +23,7 @@ _SAME_NAME = frozenset({
     "name", "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages",
     "password_file", "pooling", "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex",
     "replace_index", "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field",
-    "runtime", "sample", "shards", "share", "sheet", "space", "sql", "state", "strip_html",
+    "runtime", "sample", "shards", "share", "space", "sql", "state", "strip_html",
     "tenant", "text_field", "text_template", "texts", "threads", "time_field", "timeout", "title_field", "types",
     "url", "username", "vector_field",
 })  # fmt: skip

@@ -38,7 +38,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
-        sheet: Sheet of Excel workbooks; None for the only one.
         types: Types of columns of CSV and TSV files, such as `price=float,in_stock=boolean`; columns without one have
             the type of their field in the index.
         decimal: Decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
@@ -83,7 +82,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     format: FileFormat | None = None
     delimiter: str | None = None
     encoding: str | None = None
-    sheet: str | None = None
     types: tuple[str, ...] = ()
     decimal: DecimalMark | None = None
     text_fields: tuple[str, ...] = ()
@@ -123,7 +121,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         Raises:
             UsageError: the encoding, the delimiter or a type does not exist.
         """
-        return FileOptions(self.format, self.delimiter, self.encoding, self.sheet, self.types, self.decimal)
+        return FileOptions(self.format, self.delimiter, self.encoding, self.types, self.decimal)
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -154,11 +152,9 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     given_options = [option for option, value in options.items() if value]
     if len(given_options) > 1:
         raise UsageError(f"{' and '.join(given_options)} cannot be combined", "Use one of them.")
-    of_files = settings.delimiter or settings.encoding or settings.sheet or settings.types or settings.decimal
+    of_files = settings.delimiter or settings.encoding or settings.types or settings.decimal
     if (settings.retry or settings.sql) and of_files:
-        raise UsageError(
-            "`delimiter`, `encoding`, `sheet`, `types` and `decimal` apply only to FILE", "Leave them out."
-        )
+        raise UsageError("`delimiter`, `encoding`, `types` and `decimal` apply only to FILE", "Leave them out.")
     if settings.retry is not None:
         return [find_dead_letters(settings.retry)]
     if settings.sql is None:

@@ -32,10 +32,9 @@ class FileFormat(StrEnum):
     LINES = "lines"
     PARQUET = "parquet"
     ARROW = "arrow"
-    XLSX = "xlsx"
 
 
-FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines, parquet, arrow or xlsx.'
+FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines, parquet or arrow.'
 
 _SUFFIXES = {
     FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),
@@ -44,7 +43,6 @@ _SUFFIXES = {
     FileFormat.LINES: (".txt",),
     FileFormat.PARQUET: (".parquet", ".pq"),
     FileFormat.ARROW: (".arrow", ".arrows", ".feather", ".ipc"),
-    FileFormat.XLSX: (".xlsx", ".xlsm"),
 }
 _FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for suffix in suffixes}
 

@@ -13,8 +13,8 @@ SIGNATURE_BYTES = 1 << 13
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
-_SAVE_AS = "Save it as .xlsx or as CSV UTF-8 in a spreadsheet program"
-_SAVE_AS_CSV = f"{_SAVE_AS}, or run: `soffice --headless --convert-to csv FILE`"
+_SAVE_AS_CSV = "Save it as CSV UTF-8 in a spreadsheet program, or run: `soffice --headless --convert-to csv FILE`"
+_READ_WORKBOOK = "print(pandas.read_excel('FILE').to_json(orient='records', lines=True, date_format='iso'))"
 _UNPACK = "Unpack it, or pipe the text to stdin: `{command} FILE | es-sbert ingest … - --format …`."
 
 
@@ -24,15 +24,17 @@ class Signature(NamedTuple):
     Attributes:
         kind: Format with an article: `a PDF document`.
         remedy: Advice on loading its contents.
-        is_workbook: Whether it is an Excel workbook that can be read.
     """
 
     kind: str
     remedy: str
-    is_workbook: bool = False
 
 
-_WORKBOOK = Signature("an Excel workbook (xlsx)", 'Add `format="xlsx"`, or name the file .xlsx.', is_workbook=True)
+_WORKBOOK = Signature(
+    "an Excel workbook (xlsx)",
+    "Save the sheet as CSV UTF-8, or with pandas and openpyxl: "
+    f'`python -c "import pandas; {_READ_WORKBOOK}" | es-sbert ingest … --format jsonl -`.',
+)
 _PREFIXES = (
     (b"%PDF-", Signature("a PDF document", "Extract its text first, for example with pdftotext.")),
     (b"SQLite format 3\0", Signature("an SQLite database", 'Add `database="sqlite:///FILE"` and `sql="SELECT …"`.')),
@@ -56,7 +58,7 @@ def recognize_file(head: bytes) -> Signature | None:
     if head.startswith(_OLE):
         if _ENCRYPTED_PACKAGE in head:
             return Signature("an encrypted Excel workbook", "Save it without a password, or as CSV UTF-8.")
-        return Signature("an old (.xls) or an encrypted Excel workbook", f"{_SAVE_AS}, without a password.")
+        return Signature("an old (.xls) or an encrypted Excel workbook", "Save it as CSV UTF-8, without a password.")
     # The signatures of both formats are letters, which could also begin a text: more bytes are checked.
     if head.startswith(b"PAR1") and head[4:5] < b" " and not head[4:5].isspace():
         return Signature("a Parquet file", 'Add `format="parquet"`, or name the file .parquet.')

@@ -319,7 +319,7 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
 
 # Names that `DataFrame.reset_index` of pandas gives an unnamed index; the second if a column already has the first.
 _INDEX_NAMES = ("index", "level_0")
-# As many as a sheet of Excel has. Engines allow 1,000 fields by default.
+# As many as a spreadsheet has. Engines allow 1,000 fields by default.
 MAX_COLUMNS = 16_384
 
 

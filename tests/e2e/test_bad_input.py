@@ -126,13 +126,10 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
         pytest.param("a.jsonl", "{}    ".encode("utf-16-le"), ["a.jsonl"], "--encoding utf-16-le", id="UTF-16"),
         pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "such as --encoding windows-1252", id="Windows-1252"),
         pytest.param("e.csv", b"PK\x03\x04", ["e.csv"], "e.csv: it is a zip archive, not CSV", id="zip"),
-        pytest.param("f.xlsx", b"id,text", ["f.xlsx"], "is not an Excel workbook (xlsx)", id="not xlsx"),
+        pytest.param("f.xlsx", b"PK\x03\x04xl/", ["f.xlsx"], "it is an Excel workbook (xlsx)", id="xlsx"),
         pytest.param("g.xls", b"<html>", ["g.xls"], "it is an HTML page", id="HTML"),
         pytest.param("h.csv", b"text", ["h.csv", "--encoding", "klingon"], "unknown text encoding", id="encoding"),
         pytest.param("h.csv", b"id,text", ["h.csv", "--delimiter", "ab"], "must be a single character", id="delimiter"),
-        pytest.param(
-            "h.csv", b"id,text", ["h.csv", "--sheet", "a"], "--sheet applies only to Excel workbooks", id="sheet"
-        ),
         pytest.param("a.jsonl.gz", b"{}", ["a.jsonl.gz"], "does not hold gzip data", id="not gzip"),
         pytest.param("a.parquet", b"PAR1", ["a.parquet"], "the Parquet data is damaged", id="not Parquet"),
         pytest.param("a.feather", b"x", ["a.feather"], "the Arrow data is damaged", id="not Arrow"),

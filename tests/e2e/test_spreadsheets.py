@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import openpyxl
 import orjson
 import pytest
 
@@ -75,25 +74,6 @@ def test_tables_of_spreadsheets_are_loaded(
     assert texts(es9_url, index) == dict(FEW)
 
 
-def test_workbook_is_loaded_with_the_rows_that_cannot_be_named(
-    ingest: Callable[..., Done], es9_url: str, index: str
-) -> None:
-    book = openpyxl.Workbook()
-    for row in [["id", "text"], *FEW, [3, '="a"&"b"'], [4, "the cat"]]:
-        book.active.append(row)
-    book.create_sheet("Notes").append(["something else"])
-    book.save("a.xlsx")
-    done = ingest("a.xlsx")
-    assert done.code == 2
-    assert "a.xlsx has 2 sheets: 'Sheet', 'Notes'\n  Set --sheet to one of them." in done.err
-    done = ingest("a.xlsx", "--sheet", "Sheet", "--dead-letters", "dead")
-    assert (done.code, done.summary["indexed"], done.summary["dead"]) == (1, 3, 1)
-    assert texts(es9_url, index) == dict(FEW) | {"4": "the cat"}
-    letter = orjson.loads(Path("dead").read_bytes())
-    assert letter["line"] == 4
-    assert "its formula was never calculated" in letter["reason"]
-
-
 def pipe(name: str, data: bytes) -> str:
     os.mkfifo(name)
     threading.Thread(target=Path(name).write_bytes, args=[data], daemon=True).start()
@@ -125,9 +105,7 @@ def test_other_way_of_reading_starts_the_load_anew(ingest: Callable[..., Done], 
     assert done.code == 1
     assert Path("state").exists()
     done = ingest("a.csv", "--encoding", "latin-1", "--state", "state", "--dead-letters", "dead")
-    assert (
-        "files that were read differently (--format, --delimiter, --encoding, --sheet, --types, --decimal)" in done.err
-    )
+    assert "files that were read differently (--format, --delimiter, --encoding, --types, --decimal)" in done.err
     assert done.code == 0
     assert texts(es9_url, index) == dict(FEW) | {"0": "the cat"}
 
@@ -202,11 +180,11 @@ def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
     Path("b.csv").write_bytes(b"%PDF-1.7")
     done = cli("pairs", "b.csv", *options)
     assert (done.code, "b.csv: it is a PDF document, not CSV" in done.err) == (2, True)
-    done = cli("pairs", "--index", "docs", "--sheet", "a")
+    done = cli("pairs", "--index", "docs", "--delimiter", ";")
     assert (done.code, "Leave out --text-field" in done.err) == (2, True)
 
 
 def test_options_of_files_are_refused_for_other_sources(ingest: Callable[..., Done]) -> None:
     done = ingest("--sql", "SELECT 1", "--database", "sqlite:///x.db", "--encoding", "latin-1")
-    assert (done.code, "--encoding, --sheet, --types and --decimal apply only to FILE" in done.err) == (2, True)
+    assert (done.code, "--encoding, --types and --decimal apply only to FILE" in done.err) == (2, True)
     assert ingest("--encoding", "latin-1").code == 2

@@ -25,7 +25,6 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource, TextSource
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
-from es_sbert.ingest.sources.workbook_source import WorkbookSource
 from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, FileFormat, detect_compression, guess_format
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file, recognize_markup
 from es_sbert.io.text_formats import CorruptStream, check_delimiter, check_encoding
@@ -170,7 +169,6 @@ class FileOptions:
         format: The format of all files; None recognizes it by each file's name.
         delimiter: Delimiter of CSV files; None recognizes it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
-        sheet: The sheet of workbooks; None for the only one.
         types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
         decimal: The decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
 
@@ -181,7 +179,6 @@ class FileOptions:
     format: FileFormat | None = None
     delimiter: str | None = None
     encoding: str | None = None
-    sheet: str | None = None
     types: tuple[str, ...] = ()
     decimal: DecimalMark | None = None
 
@@ -212,14 +209,12 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     file_options = options if isinstance(options, FileOptions) else FileOptions(options)
     sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
     texts = {source.format for source in sources if isinstance(source, TextSource)}
-    workbooks = any(isinstance(source, WorkbookSource) for source in sources)
     has_tables = not texts.isdisjoint((FileFormat.CSV, FileFormat.TSV))
     for setting, value, applies, file_kinds in (
         ("delimiter", file_options.delimiter, FileFormat.CSV in texts, "CSV files"),
         ("types", file_options.types or None, has_tables, "CSV and TSV files"),
         ("decimal", file_options.decimal, has_tables, "CSV and TSV files"),
         ("encoding", file_options.encoding, bool(texts), "text files"),
-        ("sheet", file_options.sheet, workbooks, "Excel workbooks"),
     ):
         if value is not None and not applies:
             hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
@@ -249,8 +244,6 @@ def _file_source(file: ByteInput, name: str, options: FileOptions) -> DocumentSo
         return ParquetSource(file, compression)
     if form is FileFormat.ARROW:
         return ArrowSource(file, compression)
-    if form is FileFormat.XLSX:
-        return WorkbookSource(file, compression, options.sheet)
     delimiter = options.delimiter if form is FileFormat.CSV else None
     return TextSource(file, form, compression, delimiter, options.encoding)
 
@@ -261,15 +254,15 @@ def _raise_unknown_format(file: ByteInput) -> NoReturn:
     Raises:
         SourceError: in any case.
     """
-    problem, head = f"the name of {file.name} does not indicate its format", b""
+    head = b""
     if file.is_rereadable:
         with suppress(OSError, CorruptStream, SourceUnavailable):  # the refusal does without the first bytes
             head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
     signature = recognize_file(head) or recognize_markup(head)
     # A compressed file only needs a proper name; it need not be unpacked.
     if signature is not None and detect_compression(head) is Compression.NONE:
-        raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
-    raise SourceError(problem, FORMAT_HINT)
+        raise SourceError(f"{file.name} cannot be loaded: it is {signature.kind}", signature.remedy)
+    raise SourceError(f"the name of {file.name} does not indicate its format", FORMAT_HINT)
 
 
 def _expand_pattern(argument: str) -> list[str]:

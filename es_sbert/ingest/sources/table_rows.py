@@ -7,7 +7,7 @@ invalid UTF-8. Here only that value is an `UnserializableValue`; the other value
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -57,8 +57,6 @@ ARROW_ROWS = RowTerms(
     decode="cast the column to a string when you write the file, such as decode({column}, 'ISO-8859-1') in Spark",
     encode="cast the column to a string when you write the file, such as hex({column}) in Spark",
 )
-# Cells hold no bytes.
-WORKBOOK_ROWS = replace(ARROW_ROWS, convert="write it as text into the cell")
 SQL_ROWS = RowTerms(
     row="row",
     column="column",

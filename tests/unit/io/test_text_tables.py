@@ -97,7 +97,7 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None
             b"<!DOCTYPE html>\n",
             "it is an HTML page, not JSONL\n  Save it as UTF-8, in a file",
         ),
-        ("t.xlsx", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "its format: it is an Excel workbook (xlsx)"),
+        ("t.xlsx", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "its format: it is an Excel workbook"),
         ("t.tsv", b"", "has no rows"),
         ("t.tsv", b"a\tb\n", "has no rows"),
         ("t.jsonl", b"\n \n", "has no rows"),
