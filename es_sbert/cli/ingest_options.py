@@ -72,12 +72,6 @@ _document_options = option_group(
         "date:%d.%m.%Y.  [default: number, boolean or date where the index has such a field; else string]",
     ),
     click.option(
-        "--decimal",
-        type=click.Choice(["point", "comma"]),
-        help="Decimal mark of numbers in CSV and TSV files that may group thousands: comma reads 1.234,56, and point "
-        "reads 1,234.56.  [default: point, without groups]",
-    ),
-    click.option(
         "--routing-field",
         help="Routing field, such as my_join.parent; documents without a value there are routed by their id.",
     ),

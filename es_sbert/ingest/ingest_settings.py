@@ -12,7 +12,6 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.ingest.dead_letters import find_dead_letters
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
-from es_sbert.ingest.sources.column_types import DecimalMark
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.ingest.sources.sql_source import SqlSource
@@ -40,7 +39,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         types: Types of columns of CSV and TSV files, such as `price=float,in_stock=boolean`; columns without one have
             the type of their field in the index.
-        decimal: Decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
@@ -83,7 +81,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     delimiter: str | None = None
     encoding: str | None = None
     types: tuple[str, ...] = ()
-    decimal: DecimalMark | None = None
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
     strip_html: bool = False
@@ -121,7 +118,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         Raises:
             UsageError: the encoding, the delimiter or a type does not exist.
         """
-        return FileOptions(self.format, self.delimiter, self.encoding, self.types, self.decimal)
+        return FileOptions(self.format, self.delimiter, self.encoding, self.types)
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -152,9 +149,9 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     given_options = [option for option, value in options.items() if value]
     if len(given_options) > 1:
         raise UsageError(f"{' and '.join(given_options)} cannot be combined", "Use one of them.")
-    of_files = settings.delimiter or settings.encoding or settings.types or settings.decimal
+    of_files = settings.delimiter or settings.encoding or settings.types
     if (settings.retry or settings.sql) and of_files:
-        raise UsageError("`delimiter`, `encoding`, `types` and `decimal` apply only to FILE", "Leave them out.")
+        raise UsageError("`delimiter`, `encoding` and `types` apply only to FILE", "Leave them out.")
     if settings.retry is not None:
         return [find_dead_letters(settings.retry)]
     if settings.sql is None:

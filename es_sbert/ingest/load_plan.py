@@ -37,7 +37,7 @@ from es_sbert.ingest.dead_letters import (
 )
 from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings
 from es_sbert.ingest.read_documents import DocumentRules
-from es_sbert.ingest.sources.column_types import CellType, ColumnTypes, mapped_types, parse_types
+from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
 from es_sbert.messages import setting_text
 
@@ -244,7 +244,7 @@ class LoadPlan:
         mapped = (
             {} if state is None else mapped_types(state.mappings, state.settings, (*text_fields, *settings.key_fields))
         )
-        return ColumnTypes(option_types, mapped, settings.decimal)
+        return ColumnTypes(option_types, mapped)
 
     def check_chunk_rules(self, make_chunker: Callable[[int, int, PromptKind], object]) -> None:
         """Check that chunk rules fit the model, before an index is created with them.
@@ -419,9 +419,9 @@ def _check_types_of_texts(reading: ReadSettings) -> None:
         UsageError: such a column has a different type.
     """
     for name, kind in reading.column_types.given.items():
-        if name in reading.text_fields and kind.type is not CellType.STRING:
+        if name in reading.text_fields and kind.name != "string":
             raise UsageError(
-                f"`types` cannot make {name} a {kind.type}: its text is embedded", f"Leave {name} out of `types`."
+                f"`types` cannot make {name} a {kind.name}: its text is embedded", f"Leave {name} out of `types`."
             )
 
 

@@ -106,7 +106,7 @@ _PARTS_OF_COMMANDS = {
     "es_sbert/index/vector_field.py": {"--text-field"},  # how text options begin
     "es_sbert/ingest/load_context.py": {"--vector {}"},
 }
-_COMMAND = re.compile(r"(?:\{|es-sbert |pip |uv |docker |ray |soffice |useradd )")
+_COMMAND = re.compile(r"(?:\{|es-sbert |pip |python |uv |docker |ray |soffice |useradd )")
 
 
 def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:

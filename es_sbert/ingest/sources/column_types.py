@@ -23,8 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
-from enum import StrEnum
+from decimal import Decimal
 from typing import Any
 
 from es_sbert.engines.index_state import SettingValue
@@ -34,35 +33,19 @@ from es_sbert.index.text_template import closest_name
 from es_sbert.io.text_formats import ParsedRow
 from es_sbert.messages import setting_text
 
-
-class CellType(StrEnum):
-    """The type of the cells of a column."""
-
-    STRING = "string"
-    INTEGER = "integer"
-    FLOAT = "float"
-    BOOLEAN = "boolean"
-    DATE = "date"
-
-
-class DecimalMark(StrEnum):
-    """The decimal mark of numbers."""
-
-    POINT = "point"
-    COMMA = "comma"
-
-
-class _CellError(Exception):
-    """A cell that its type cannot read; the message gives the reason."""
-
-
-_BOOLEANS = {
-    **dict.fromkeys(("true", "yes", "t", "y", "1"), True),
-    **dict.fromkeys(("false", "no", "f", "n", "0"), False),
+# Types of fields in a mapping → types of their columns. Columns of other fields hold texts.
+_TYPES_OF_FIELDS = {
+    **dict.fromkeys(("byte", "short", "integer", "long", "unsigned_long"), "integer"),
+    **dict.fromkeys(("half_float", "float", "double", "scaled_float", "rank_feature"), "float"),
+    "boolean": "boolean",
+    **dict.fromkeys(("date", "date_nanos"), "date"),
 }
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# A number with groups of thousands; its separator must not be the decimal mark.
-_GROUPED = re.compile(r"([+-]?)([0-9]{1,3}(?:([ .,'’\u00a0\u202f])[0-9]{3})(?:\3[0-9]{3})*)(?![0-9])(.*)", re.DOTALL)
+_TYPES = _TYPES_OF_FIELDS | dict.fromkeys(("string", "text", "keyword"), "string")
+_BOOLEANS = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(("false", "no", "f", "n", "0"), False)
+# Bounded, because long numbers and exponents take long to convert.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?")
+# The smallest `long` and the largest `unsigned_long`: engines accept no other integers.
+_LEAST, _GREATEST = -(2**63), 2**64 - 1
 _ISO_DATE = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?:[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2}([.,][0-9]{1,9})?)?) ?(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
@@ -70,6 +53,12 @@ _ISO_DATE = re.compile(
 # Directives of `strptime` that give a time of day, and those that give a year.
 _TIME_DIRECTIVES, _YEAR_DIRECTIVES = frozenset("HIMSfpcXTRr"), frozenset("YycxDF")
 _MOST_SHOWN = 60
+_EXPECTED = {
+    "integer": "an integer of at most 64 bits",
+    "float": "a number with a decimal point",
+    "boolean": "a boolean (true or false, yes or no, t or f, y or n, 1 or 0)",
+    "date": "an ISO 8601 date, such as 2026-01-31 (or set its format, such as date:%d.%m.%Y)",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class ColumnType:
     """The type of a column.
 
     Attributes:
-        type: Type of its cells.
+        name: `string`, `integer`, `float`, `boolean` or `date`.
         date_format: The `strptime` format of dates; None for ISO 8601.
         is_mapped: Whether the type is that of the field in the mapping. Dates are then left to the engine, which knows
             their format.
@@ -85,43 +74,39 @@ class ColumnType:
             text.
     """
 
-    type: CellType
+    name: str
     date_format: str | None = None
     is_mapped: bool = False
     keeps_malformed: bool = False
 
-    def __str__(self) -> str:
-        return self.type if self.date_format is None else f"{self.type}:{self.date_format}"
+    @property
+    def expected(self) -> str:
+        """The cells of this type, with an article."""
+        return _EXPECTED[self.name] if self.date_format is None else f"a date in the format {self.date_format}"
 
-    def read(self, cell: str, decimal: DecimalMark | None) -> Any:
+    def read(self, cell: str) -> Any:
         """Convert a cell to its JSON value; None for an empty cell.
 
         Raises:
-            _CellError: the cell is not of this type.
+            ValueError: the cell is not of this type.
         """
         text = cell.strip()
-        if self.type is CellType.STRING:
+        if self.name == "string":
             return cell
         if not text:
             return None
+        if self.name == "date":
+            if self.date_format is not None:
+                return _formatted_date(text, self.date_format)
+            return text if self.is_mapped else _iso_date(text)
         try:
-            return self._read(text, decimal)
-        except _CellError:
+            if self.name == "boolean":
+                return _boolean(text)
+            return _integer(text) if self.name == "integer" else _float(text)
+        except ValueError:
             if self.keeps_malformed:
                 return cell
             raise
-
-    def _read(self, text: str, decimal: DecimalMark | None) -> Any:
-        match self.type:
-            case CellType.INTEGER:
-                return _integer(text, decimal)
-            case CellType.FLOAT:
-                return _float(text, decimal)
-            case CellType.BOOLEAN:
-                return _boolean(text)
-        if self.is_mapped:
-            return text
-        return _iso_date(text) if self.date_format is None else _formatted_date(text, self.date_format)
 
 
 def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
@@ -135,8 +120,8 @@ def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
     types: dict[str, ColumnType] = {}
     for option in type_options:
         for part in [option] if option.count("=") == 1 else option.split(","):
-            name, equals, kind = part.rpartition("=")
-            if not equals or not name:
+            name, _, kind = part.rpartition("=")
+            if not name:
                 raise UsageError(
                     f"{setting_text('types', [option])} does not name columns and their types",
                     'Use `types=["price=float", "in_stock=boolean"]`.',
@@ -149,33 +134,27 @@ def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
 
 def _parse_type(text: str) -> ColumnType:
     name, colon, date_format = text.partition(":")
-    types = {str(kind): kind for kind in CellType} | _TYPES_OF_FIELDS
-    kind = types.get(name)
-    if kind is None or (colon and kind is not CellType.DATE):
+    kind = _TYPES.get(name)
+    if kind is None or (colon and kind != "date"):
         raise UsageError(
             f"`types` does not know the type {text!r}",
             "Use string, integer, float, boolean, date, or date:FORMAT such as date:%d.%m.%Y.",
         )
     if not colon:
         return ColumnType(kind)
-    directives = set(re.findall(r"%(.)", date_format.replace("%%", "")))
     try:
         datetime.strptime(datetime(2026, 1, 31).strftime(date_format), date_format)
+        problem = "" if _directives(date_format) & _YEAR_DIRECTIVES else "it has no year"
     except ValueError as error:
+        problem = str(error)
+    if problem:
         remedy = "Use the format codes of Python's strptime, such as date:%d.%m.%Y or date:%Y-%m-%d %H:%M."
-        raise UsageError(f"`types` has the invalid date format {date_format!r}: {error}", remedy) from error
-    if not directives & _YEAR_DIRECTIVES:
-        raise UsageError(f"`types` has the date format {date_format!r} without a year", "Add %Y, or %y for two digits.")
+        raise UsageError(f"`types` has the invalid date format {date_format!r}: {problem}", remedy)
     return ColumnType(kind, date_format)
 
 
-# Types of fields in a mapping → types of their columns. Columns of other fields hold texts.
-_TYPES_OF_FIELDS = {
-    **dict.fromkeys(("byte", "short", "integer", "long", "unsigned_long"), CellType.INTEGER),
-    **dict.fromkeys(("half_float", "float", "double", "scaled_float", "rank_feature"), CellType.FLOAT),
-    "boolean": CellType.BOOLEAN,
-    **dict.fromkeys(("date", "date_nanos"), CellType.DATE),
-}
+def _directives(date_format: str) -> set[str]:
+    return set(re.findall(r"%(.)", date_format.replace("%%", "")))
 
 
 def mapped_types(
@@ -205,13 +184,10 @@ class ColumnTypes:
     Attributes:
         given: Column → type, as set by `types`.
         mapped: Column → type, from the mapping; for columns that are not in `given`.
-        decimal: The decimal mark. The other mark may group thousands, as may spaces and apostrophes. None for a point,
-            without groups.
     """
 
     given: Mapping[str, ColumnType]
     mapped: Mapping[str, ColumnType]
-    decimal: DecimalMark | None = None
 
     def check_columns(self, source: str, columns: Sequence[str]) -> None:
         """Check that a file has the columns that were given types.
@@ -222,11 +198,9 @@ class ColumnTypes:
         for name in self.given:
             if name not in columns:
                 near = closest_name(name, columns)
-                raise SourceError(
-                    f"{source} has no column {name}, which `types` names",
-                    f"{f'Did you mean {near}? ' if near else ''}Its columns are: {', '.join(columns)}. Load files with "
-                    "other columns by a separate command.",
-                )
+                meant = f"Did you mean {near}? " if near else ""
+                remedy = f"{meant}Its columns are: {', '.join(columns)}. Load other files by a separate command."
+                raise SourceError(f"{source} has no column {name}, which `types` names", remedy)
 
     def convert(self, rows: Iterable[ParsedRow], source: str) -> Iterator[ParsedRow]:
         """Convert the cells of rows to their types; a cell that its type cannot read makes its row invalid.
@@ -244,111 +218,62 @@ class ColumnTypes:
                 # All rows of a file have the columns of its header.
                 self.check_columns(source, list(row.fields))
                 columns = [(name, types[name]) for name in row.fields if name in types]
-            problem = self._convert_row(row.fields, columns)
+            problem = _convert_cells(row.fields, columns)
             yield row if problem is None else row._replace(fields=problem)
-
-    def _convert_row(self, fields: dict[str, Any], columns: Sequence[tuple[str, ColumnType]]) -> str | None:
-        """Convert the cells in place; return the reason why a cell cannot be converted, or None."""
-        for name, kind in columns:
-            try:
-                fields[name] = kind.read(fields[name], self.decimal)
-            except _CellError as error:
-                cell = fields[name]
-                shown = cell if len(cell) <= _MOST_SHOWN else f"{cell[:_MOST_SHOWN]}…"
-                origin = f": the index maps it as {kind.type}" if kind.is_mapped else ""
-                return f"the column {name} has {shown!r}, which {error}{origin}"
-        return None
 
 
 NO_TYPES = ColumnTypes({}, {})
 
 
-def _plain_number(text: str, decimal: DecimalMark | None, kind: str) -> str:
-    """Rewrite a number with a decimal point and without groups.
-
-    Raises:
-        _CellError: the text is not a number.
-    """
-    plain = text if decimal is None else _without_groups(text, decimal)
-    if _NUMBER.fullmatch(plain):
-        return plain
-    hint = ""
-    if decimal is None:
-        marks = [mark for mark in DecimalMark if _NUMBER.fullmatch(_without_groups(text, mark))]
-        hint = f" ({' or '.join(setting_text('decimal', mark) for mark in marks)} reads it)" if marks else ""
-    raise _CellError(f"is not {kind}{hint}")
+def _convert_cells(fields: dict[str, Any], columns: Sequence[tuple[str, ColumnType]]) -> str | None:
+    """Convert the cells in place; return the reason why a cell cannot be converted, or None."""
+    for name, kind in columns:
+        cell = fields[name]
+        try:
+            fields[name] = kind.read(cell)
+        except ValueError:  # the reason rejects the row
+            shown = cell if len(cell) <= _MOST_SHOWN else f"{cell[:_MOST_SHOWN]}…"
+            origin = f": the index maps it as {kind.name}" if kind.is_mapped else ""
+            return f"the column {name} has {shown!r}, which is not {kind.expected}{origin}"
+    return None
 
 
-def _without_groups(text: str, decimal: DecimalMark) -> str:
-    """Rewrite a number with a decimal point and without groups; any other text becomes one that is not a number."""
-    mark, other = (".", ",") if decimal is DecimalMark.POINT else (",", ".")
-    grouped = _GROUPED.fullmatch(text)
-    if grouped is not None and grouped[3] != mark:
-        text = grouped[1] + grouped[2].replace(grouped[3], "") + grouped[4]
-    return "" if other in text else text.replace(mark, ".")
+def _integer(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    number = Decimal(text)
+    if number != number.to_integral_value() or not _LEAST <= number <= _GREATEST:
+        raise ValueError(text)
+    return int(number)
 
 
-# The smallest `long` and the largest `unsigned_long`: engines accept no other integers.
-_LEAST, _GREATEST = -(2**63), 2**64 - 1
-
-
-def _integer(text: str, decimal: DecimalMark | None) -> int:
-    plain = _plain_number(text, decimal, "an integer")
-    try:
-        number = Decimal(plain)
-    except InvalidOperation:
-        raise _CellError("has an exponent that is too large") from None
-    # Check before the conversion: converting 1e999999999 to an integer would exhaust the memory.
-    if number and number.adjusted() > 20:
-        raise _CellError("is beyond 64 bits")
-    if number != number.to_integral_value():
-        raise _CellError("has a fraction, so it is not an integer")
-    value = int(number)
-    if not _LEAST <= value <= _GREATEST:
-        raise _CellError("is beyond 64 bits")
-    return value
-
-
-def _float(text: str, decimal: DecimalMark | None) -> float:
-    value = float(_plain_number(text, decimal, "a number"))
+def _float(text: str) -> float:
+    value = float(text) if _NUMBER.fullmatch(text) else math.inf
     if math.isinf(value):
-        raise _CellError("is beyond the range of a double")
+        raise ValueError(text)
     return value
 
 
 def _boolean(text: str) -> bool:
-    value = _BOOLEANS.get(text.lower())
-    if value is None:
-        raise _CellError("is not a boolean (true or false, yes or no, t or f, y or n, 1 or 0)")
-    return value
+    if text.lower() not in _BOOLEANS:
+        raise ValueError(text)
+    return _BOOLEANS[text.lower()]
 
 
 def _iso_date(text: str) -> str:
     """Convert a date to the form that engines read by default."""
     parts = _ISO_DATE.fullmatch(text)
-    try:
-        if parts is None:
-            raise ValueError
-        date, time, fraction, zone = parts.groups()
-        datetime.fromisoformat(f"{date}T{(time or '00:00').removesuffix(fraction or '')}{_zone(zone)}")
-    except ValueError:
-        hint = "or set its format, such as date:%d.%m.%Y"
-        raise _CellError(f"is not an ISO 8601 date, such as 2026-01-31 ({hint})") from None
+    if parts is None:
+        raise ValueError(text)
+    date, time, fraction, zone = parts.groups(default="")
+    # Databases leave the minutes of an offset out, or its colon.
+    if zone[1:]:
+        zone = f"{zone[:3]}:{zone[3:].removeprefix(':') or '00'}"
+    datetime.fromisoformat(f"{date}T{time.removesuffix(fraction) or '00:00'}{zone}")
     # The digits of the fraction are kept: a datetime has no nanoseconds.
-    return date if time is None else f"{date}T{time.replace(',', '.')}{_zone(zone)}"
-
-
-def _zone(zone: str | None) -> str:
-    """Add minutes to an offset, which databases leave out."""
-    if zone is None or zone == "Z":
-        return zone or ""
-    return f"{zone[:3]}:{zone[3:].removeprefix(':') or '00'}"
+    return f"{date}T{time.replace(',', '.')}{zone}" if time else date
 
 
 def _formatted_date(text: str, date_format: str) -> str:
-    try:
-        moment = datetime.strptime(text, date_format)
-    except ValueError:
-        raise _CellError(f"does not match the date format {date_format}") from None
-    has_time = bool(set(re.findall(r"%(.)", date_format.replace("%%", ""))) & _TIME_DIRECTIVES)
-    return moment.isoformat() if has_time else moment.date().isoformat()
+    moment = datetime.strptime(text, date_format)
+    return moment.isoformat() if _directives(date_format) & _TIME_DIRECTIVES else moment.date().isoformat()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.sources.column_types import DecimalMark, parse_types
+from es_sbert.ingest.sources.column_types import parse_types
 from es_sbert.ingest.sources.document_source import (
     ByteInput,
     DocumentSource,
@@ -169,8 +169,7 @@ class FileOptions:
         format: The format of all files; None recognizes it by each file's name.
         delimiter: Delimiter of CSV files; None recognizes it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
-        types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
-        decimal: The decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
+        types: Columns of CSV and TSV files and their types, as `parse_types` reads them.
 
     Raises:
         UsageError: the encoding, the delimiter or a type does not exist.
@@ -180,12 +179,9 @@ class FileOptions:
     delimiter: str | None = None
     encoding: str | None = None
     types: tuple[str, ...] = ()
-    decimal: DecimalMark | None = None
 
     def __post_init__(self) -> None:
-        # Types get one notation, because a load resumes another one only if both have the same options.
-        types = sorted(f"{name}={kind}" for name, kind in parse_types(self.types).items())
-        object.__setattr__(self, "types", tuple(types))
+        parse_types(self.types)
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
         if self.encoding is not None:
@@ -213,7 +209,6 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     for setting, value, applies, file_kinds in (
         ("delimiter", file_options.delimiter, FileFormat.CSV in texts, "CSV files"),
         ("types", file_options.types or None, has_tables, "CSV and TSV files"),
-        ("decimal", file_options.decimal, has_tables, "CSV and TSV files"),
         ("encoding", file_options.encoding, bool(texts), "text files"),
     ):
         if value is not None and not applies:
