@@ -14,7 +14,6 @@ from es_sbert.errors import UsageError
 from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import HEALTH_PATHS, create_app
 from es_sbert.gateway.http_protocol import check_uvicorn, limited_protocol
-from es_sbert.gateway.server_certificate import ServerCertificate
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.gateway.shutdown import DrainingServer, ShutdownState
 
@@ -38,7 +37,6 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     """
     check_uvicorn()
     listen, connections, shutdown = settings.listen, ConnectionLimiter(settings.limits), ShutdownState()
-    certificate = None if listen.certificate is None else ServerCertificate(listen.certificate, listen.key)
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
         create_app(settings, connections, on_loaded, shutdown),
@@ -58,10 +56,14 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         ssl_keyfile=listen.key,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
-    config.load()
-    if certificate is not None and config.ssl is not None:
-        certificate.attach(config.ssl)
-    return DrainingServer(config, shutdown, listen.drain_seconds, certificate)
+    try:
+        config.load()
+    except OSError as error:
+        raise UsageError(
+            f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
+            "Set `certificate` and `key` to PEM files that belong together and that this user may read.",
+        ) from error
+    return DrainingServer(config, shutdown, listen.drain_seconds)
 
 
 def _is_not_cut_off(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""The server: its graceful shutdown, and what it does between requests.
+"""The graceful shutdown of the server.
 
 At a shutdown, first readiness fails, requests are still answered for a while, and then the server stops.
 """
@@ -20,7 +20,6 @@ from typing import Any
 
 import uvicorn
 
-from es_sbert.gateway.server_certificate import ServerCertificate
 from es_sbert.messages import log_event
 from es_sbert.stop_signals import unix_stop_signals
 
@@ -76,18 +75,10 @@ class DrainingServer(uvicorn.Server):
         config: Configuration of the server.
         state: Updated when draining begins.
         drain_seconds: Time from SIGTERM until the server stops listening; 0 to stop at once.
-        certificate: The TLS certificate, whose files are watched; None for a server without TLS.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        state: ShutdownState,
-        drain_seconds: float,
-        certificate: ServerCertificate | None = None,
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, state: ShutdownState, drain_seconds: float) -> None:
         super().__init__(config)
-        self._certificate = certificate
         self._state = state
         self._drain_seconds = drain_seconds
         self._drain_until: float | None = None
@@ -116,13 +107,11 @@ class DrainingServer(uvicorn.Server):
                     signal.signal(number, handler)
 
     async def on_tick(self, counter: int) -> bool:
-        """Begin and end draining, and watch the certificate; called by uvicorn ten times a second.
+        """Begin and end draining; called by uvicorn ten times a second.
 
         Returns:
             Whether the server shuts down.
         """
-        if self._certificate is not None:
-            self._certificate.check()
         if self._drain_until is not None:
             if not self._state.draining:
                 self._start_draining()
