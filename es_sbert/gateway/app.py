@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Mount, Route, Router
@@ -84,15 +83,7 @@ def create_app(
         UsageError: an invalid address or CA file, or a search log that cannot be opened.
     """
     connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
-    gateway: ASGIApp = Gateway(settings, connections, shutdown, on_loaded)
-    if settings.listen.cors_origins:
-        return CORSMiddleware(
-            gateway,
-            allow_origins=settings.listen.cors_origins,
-            allow_methods=["GET", "POST", "OPTIONS"],
-            allow_headers=["authorization", "content-type", "x-es-sbert", "x-opaque-id"],
-        )
-    return gateway
+    return Gateway(settings, connections, shutdown, on_loaded)
 
 
 class Gateway:

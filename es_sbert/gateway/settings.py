@@ -249,7 +249,6 @@ def public_name(model: str) -> str:
 
 DEFAULT_PORT = 9280
 MIB = 1024 * 1024
-_ORIGIN = re.compile(r"https?://[^/?#\s@]+")
 
 
 class Limits(FrozenSettings):
@@ -452,9 +451,6 @@ class ListenSettings(FrozenSettings):
         "of such a name.",
         "PATH",
     )
-    cors_origins: tuple[str, ...] = _option(
-        (), "--cors-origin", "Allow browser requests from pages of this origin. May be given several times.", "ORIGIN"
-    )
     allowed_hosts: tuple[str, ...] = _option(
         (),
         "--allowed-host",
@@ -479,12 +475,6 @@ class ListenSettings(FrozenSettings):
                 f"{self.path_prefix!r} is not a valid path prefix",
                 "Start it with a slash, and do not end it with one: /-/sbert.",
             )
-        for origin in self.cors_origins:
-            if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise UsageError(
-                    f"{origin!r} is not a valid origin",
-                    "Use scheme and host without a path: https://app.example:8443.",
-                )
         for host in self.allowed_hosts:
             if not host or not host.isprintable() or any(character in host for character in "/[]@ "):
                 raise UsageError(

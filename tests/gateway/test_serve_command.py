@@ -89,7 +89,6 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
         (["--max-buffered", "150"], "less than twice"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
-        (["--cors-origin", "https://app.example/"], "is not a valid origin"),
         (["--log-queries"], "--search-log"),
         (["--search-log-key-file", "missing"], "--search-log"),
         (["--search-log", "-", "--search-log-key-file", "missing"], "cannot be read"),

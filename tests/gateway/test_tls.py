@@ -35,7 +35,7 @@ class _Engine(BaseHTTPRequestHandler):
 
 @contextmanager
 def tls_engine(leaf: trustme.LeafCert) -> Iterator[tuple[str, ssl.SSLContext]]:
-    """An engine with TLS that closes each connection; its address, and the context to which a renewed certificate is given."""
+    """An engine that closes each connection; its address, and the context to which a renewed certificate is given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     leaf.configure_cert(context)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Engine)

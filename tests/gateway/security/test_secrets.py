@@ -18,16 +18,23 @@ from tests.gateway.serving import gateway
 from tests.gateway.wire import send, talk
 
 
-def test_no_cors_headers_by_default(url: str) -> None:
-    asked = (("origin", "http://elsewhere.example"), ("access-control-request-method", "POST"))
+@pytest.mark.parametrize("granted", [b"", b"access-control-allow-origin: http://shop.example\r\n"])
+@pytest.mark.parametrize("target", ["/a/_search", "/v1/embeddings"])
+def test_only_the_engine_grants_access_to_pages_of_other_origins(
+    url: str, echo: Echo, target: str, granted: bytes
+) -> None:
+    echo.reply = raw(OK.replace(b"content-type", granted + b"content-type"))
+    asked = (("origin", "http://shop.example"), ("access-control-request-method", "POST"))
     for method in ("GET", "OPTIONS"):
-        answer = send(url, Request(method, "/a/_search", asked))
-        assert not [name for name, _ in answer.headers if name.lower().startswith("access-control")]
+        answer = send(url, Request(method, target, asked))
+        headers = [value for name, value in answer.headers if name.lower().startswith("access-control")]
+        assert headers == (["http://shop.example"] if granted else [])
+        arrived = echo.received.pop()
+        assert (arrived.method.decode(), arrived.values(b"origin")) == (method, [b"http://shop.example"])
 
 
 def test_listens_on_localhost_by_default() -> None:
     assert ListenSettings().host == "127.0.0.1"
-    assert ListenSettings().cors_origins == ()
 
 
 def secret() -> str:
