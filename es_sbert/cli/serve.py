@@ -101,20 +101,6 @@ _model_options = option_group(
         help="Another name of a served model at /v1/embeddings, such as text-embedding-3-small. May be given "
         "several times.",
     ),
-    click.option(
-        "--models-in-memory",
-        "in_memory",
-        type=click.IntRange(1),
-        default=2,
-        help="Maximum models kept in memory; the least recently used one is unloaded.",
-    ),
-    click.option(
-        "--download-models",
-        "download",
-        is_flag=True,
-        help="Download models from the hub even if only an index names them. Anyone who may write an index then "
-        "chooses what is downloaded.",
-    ),
 )
 _key_and_log_options = option_group(
     "Keys and logs",

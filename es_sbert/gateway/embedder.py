@@ -8,11 +8,9 @@ import os
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,78 +22,48 @@ from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
+from es_sbert.index.mapping import ChunkRules
 from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
+from es_sbert.vectors import Vectors
 
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """The uncached texts of one request, longest first.
-
-    A batch is padded to its longest text, so texts of similar length belong together.
+    """The uncached texts of one request.
 
     Attributes:
-        order: Positions of the texts, by descending length.
-        begun: Number of texts taken for batches.
+        left: Positions of the texts that are not yet in a batch. The longest is the last one and is taken first: a
+            batch is padded to its longest text, so texts of similar length belong together.
         parts: Positions of embedded texts, and their vectors.
     """
 
     tokenized: TokenizedTexts
     future: asyncio.Future[EncodeResult]
-    order: list[int] = field(init=False)
-    begun: int = 0
-    parts: list[tuple[list[int], EncodeResult]] = field(default_factory=list)
+    left: list[int] = field(init=False)
+    parts: list[tuple[list[int], Vectors]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ids = self.tokenized.ids
-        self.order = sorted(range(len(ids)), key=lambda number: len(ids[number]), reverse=True)
+        self.left = sorted(range(len(ids) - 1, -1, -1), key=lambda number: len(ids[number]))
 
-    @property
-    def left(self) -> int:
-        return len(self.order) - self.begun
-
-    @property
-    def next_token_count(self) -> int:
-        """Tokens of the next text."""
-        return len(self.tokenized.ids[self.order[self.begun]])
-
-    def take(self) -> int:
-        """Take the next text; returns its position."""
-        self.begun += 1
-        return self.order[self.begun - 1]
-
-    def deliver(self, numbers: list[int], part: EncodeResult) -> None:
+    def deliver(self, numbers: list[int], vectors: Vectors) -> None:
         """Add vectors; the last ones complete the request."""
-        self.parts.append((numbers, part))
-        if sum(len(done) for done, _ in self.parts) == len(self.order) and not self.future.done():
+        self.parts.append((numbers, vectors))
+        if sum(len(done) for done, _ in self.parts) == len(self.tokenized) and not self.future.done():
             places = np.argsort(np.concatenate([done for done, _ in self.parts]))  # (texts,)
-            self.future.set_result(select_rows(join_results(part for _, part in self.parts), places))
+            # A copy, which does not keep the vectors of other requests in memory.
+            joined = np.concatenate([part for _, part in self.parts])[places]  # (texts, dimensions)
+            self.future.set_result(EncodeResult(joined, self.tokenized.tokens, self.tokenized.truncated))
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchSlice:
-    """The texts of one request in a batch.
-
-    Attributes:
-        numbers: Positions of the texts in the request.
-    """
-
-    request: QueuedRequest
-    numbers: list[int]
-
-    @property
-    def tokenized(self) -> TokenizedTexts:
-        whole = self.request.tokenized
-        return TokenizedTexts(
-            [whole.ids[number] for number in self.numbers],
-            whole.tokens[self.numbers],
-            whole.max_tokens,
-        )
+# The positions of the texts of one request in a batch.
+BatchSlice: TypeAlias = tuple[QueuedRequest, list[int]]
 
 
 def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> list[BatchSlice]:
@@ -116,41 +84,31 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     Returns:
         The texts of each request in the batch; empty if no request waits.
     """
-    order = sorted(waiting, key=lambda request: request.left)
+    order = sorted(waiting, key=lambda request: len(request.left))
     if order and oldest_first:
         order.remove(waiting[0])
         order.insert(0, waiting[0])
-    shares = []
+    slices = []
     count, shortest, longest = 0, sys.maxsize, 0
     for request in order:
         if (count + 1) * longest > tokens:
             break
         numbers = []
         while request.left:
-            length = request.next_token_count
+            length = len(request.tokenized.ids[request.left[-1]])
             low, high = min(shortest, length), max(longest, length)
             if count and (high > 2 * low or (count + 1) * high > tokens):
                 break
             count, shortest, longest = count + 1, low, high
-            numbers.append(request.take())
+            numbers.append(request.left.pop())
         if numbers:
-            shares.append(BatchSlice(request, numbers))
+            slices.append((request, numbers))
     waiting[:] = [request for request in waiting if request.left]
-    return shares
+    return slices
 
 
-def join_results(parts: Iterable[EncodeResult]) -> EncodeResult:
-    """Concatenate the vectors of all parts. The result is a copy, so it does not keep other vectors in memory."""
-    parts = list(parts)
-    return EncodeResult(
-        np.concatenate([part.vectors for part in parts]),  # (texts, dimensions)
-        np.concatenate([part.tokens for part in parts]),  # (texts,)
-        np.concatenate([part.truncated for part in parts]),  # (texts,)
-    )
-
-
-def select_rows(result: EncodeResult, rows: slice | NDArray[np.intp] | list[int]) -> EncodeResult:
-    """Return the vectors of some of the texts."""
+def _select_rows(result: EncodeResult, rows: list[int]) -> EncodeResult:
+    """Return a copy of the vectors of some of the texts."""
     return EncodeResult(result.vectors[rows], result.tokens[rows], result.truncated[rows])
 
 
@@ -177,7 +135,7 @@ _TOKENIZE_PART_CHARACTERS = 1 << 17
 class BatchingEmbedder:
     """Batches texts of concurrent requests of one event loop.
 
-    Each batch runs in one thread of the encoder. The encoder is closed when the embedder is garbage-collected.
+    Each batch runs in one thread of the encoder.
 
     Args:
         encoder: Owned by the embedder.
@@ -188,13 +146,13 @@ class BatchingEmbedder:
     Attributes:
         info: Description of the encoder.
         batches_in_flight: Maximum batches that run or wait in the encoder.
-        close: Closes the encoder and its threads.
     """
 
     def __init__(
         self, encoder: Encoder, settings: EmbeddingSettings, cache: VectorCache, metrics: GatewayMetrics
     ) -> None:
         self.info: EncoderInfo = encoder.info
+        self.input_limit = encoder.input_limit
         self._encoder = encoder
         self._settings = settings
         self._batch_tokens = settings.batch_tokens or encoder.batch_tokens
@@ -207,13 +165,13 @@ class BatchingEmbedder:
         self._threads = ThreadPoolExecutor(
             self.batches_in_flight + 1, thread_name_prefix="embedder", initializer=_lower_priority
         )
+        self._chunkers: dict[ChunkRules, Chunker] = {}
         self._pending: list[QueuedRequest] = []
         self._oldest_first = True
         self._occupied = 0  # texts in the queue or in batches
         self._free = asyncio.Event()  # set while there are no such texts
         self._free.set()
         self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
-        self.close = weakref.finalize(self, _close, encoder, self._threads)
 
     async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> EncodeResult:
         """Embed texts; the vectors are in their order.
@@ -227,10 +185,11 @@ class BatchingEmbedder:
             caller: Key of the caller (`CallerCacheKeys.key`), which separates the cache by caller.
 
         Raises:
-            UsageError: `texts` is not a sequence of strings, contains invalid Unicode, or holds more texts than the
-                queue may.
+            UsageError: a text contains invalid Unicode, or there are more texts than the queue may hold.
             Overloaded: the queue is full.
         """
+        if not texts:
+            return EncodeResult(np.empty((0, self.info.dimensions), np.float32), np.empty(0, int), np.empty(0, bool))
         keys = _cache_keys(self.info.fingerprint, texts, kind, caller)
         cached = [self._cache.get(key) for key in keys]
         missing = [number for number, entry in enumerate(cached) if entry is None]
@@ -239,19 +198,24 @@ class BatchingEmbedder:
             fresh = await self._enqueue([texts[number] for number in missing], kind)
             for row, number in enumerate(missing):
                 # A copy: a view would keep the whole batch in memory.
-                entry = select_rows(fresh, [row])
+                cached[number] = entry = _select_rows(fresh, [row])
                 if kind != "document" and self._cache.maxsize:
                     self._cache[keys[number]] = entry
-                cached[number] = entry
             if len(missing) == len(texts):
                 return fresh
-        if not texts:
-            return EncodeResult(np.empty((0, self.info.dimensions), np.float32), np.empty(0, int), np.empty(0, bool))
-        return join_results(entry for entry in cached if entry is not None)
+        entries = [entry for entry in cached if entry is not None]
+        return EncodeResult(
+            np.concatenate([entry.vectors for entry in entries]),  # (texts, dimensions)
+            np.concatenate([entry.tokens for entry in entries]),  # (texts,)
+            np.concatenate([entry.truncated for entry in entries]),  # (texts,)
+        )
 
-    async def make_chunker(self, tokens: int, overlap: int, kind: PromptKind) -> Chunker:
-        """See `Encoder.make_chunker`."""
-        return await self.run_in_thread(self._encoder.make_chunker, tokens, overlap, kind)
+    async def chunker(self, rules: ChunkRules) -> Chunker:
+        """Return the chunker of documents with these rules."""
+        if rules not in self._chunkers:
+            make = self._encoder.make_chunker
+            self._chunkers[rules] = await self.run_in_thread(make, rules.tokens, rules.overlap, "document")
+        return self._chunkers[rules]
 
     async def run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in one of the threads for batches."""
@@ -263,12 +227,17 @@ class BatchingEmbedder:
         if self._running:  # batches of cancelled requests
             await asyncio.wait(self._running)
 
+    def close(self) -> None:
+        """Close the encoder and its threads."""
+        self._threads.shutdown(wait=False)
+        self._encoder.close()
+
     async def _enqueue(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
         limit = self._settings.waiting_texts
         if len(texts) > limit:
             raise UsageError(
                 f"{len(texts):,} texts are too many for one request: the limit is {limit:,}",
-                "Send them in several requests, or raise the gateway's limit of waiting texts.",
+                "Send them in several requests.",
             )
         if self._occupied + len(texts) > limit:
             self._metrics.texts_refused.inc(len(texts))
@@ -287,10 +256,6 @@ class BatchingEmbedder:
         finally:
             self._occupy(-len(texts))
 
-    def input_limit(self, kind: PromptKind | None) -> int:
-        """Longest input of this kind in tokens; see `Encoder.input_limit`."""
-        return self._encoder.input_limit(kind)
-
     async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
         if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
             return self._encoder.tokenize(texts, kind)
@@ -298,7 +263,7 @@ class BatchingEmbedder:
             await self.run_in_thread(self._encoder.tokenize, part, kind)
             for part in slice_by_size(texts, len, _TOKENIZE_PART_CHARACTERS)
         ]
-        return TokenizedTexts.joined(parts, self._encoder.input_limit(kind))
+        return TokenizedTexts.joined(parts, self.input_limit(kind))
 
     def _occupy(self, change: int) -> None:
         self._occupied += change
@@ -331,22 +296,24 @@ class BatchingEmbedder:
     async def _embed_batch(self, batch: Sequence[BatchSlice]) -> None:
         start = time.perf_counter()
         try:
-            parts = await self.run_in_thread(_encode_batch, batch, self._encoder)
+            vectors = await self.run_in_thread(_encode_batch, batch, self._encoder)
         except Exception as error:
             if len(batch) == 1:
-                batch[0].request.fail(error)
+                batch[0][0].fail(error)
                 return
             # Retry each request alone, so that only the request that caused the error fails.
             for share in batch:
                 await self._embed_batch([share])
             return
         except BaseException:
-            for share in batch:
-                share.request.future.cancel()
+            for request, _ in batch:
+                request.future.cancel()
             raise
-        self._metrics.observe_batch(sum(len(share.numbers) for share in batch), time.perf_counter() - start)
-        for share, part in zip(batch, parts, strict=True):
-            share.request.deliver(share.numbers, part)
+        self._metrics.observe_batch(len(vectors), time.perf_counter() - start)
+        first = 0
+        for request, numbers in batch:
+            request.deliver(numbers, vectors[first : first + len(numbers)])
+            first += len(numbers)
 
 
 def _lower_priority() -> None:
@@ -355,16 +322,8 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE_INCREMENT)
 
 
-def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
-    # Do not wait: this may run in one of these threads.
-    threads.shutdown(wait=False)
-    encoder.close()
-
-
 def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[VectorCacheKey]:
     """Keys of texts. Callers do not share vectors, so that response times do not reveal what others searched for."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise UsageError("the texts to embed must be a sequence of strings", "Pass a list of strings.")
     try:
         hashes = [hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest() for text in texts]
     except UnicodeEncodeError as error:
@@ -373,12 +332,8 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
     return [(fingerprint, kind, digest) for digest in hashes]
 
 
-def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
-    """Embed the texts of several requests; runs in a thread."""
-    parts = [share.tokenized for share in batch]
-    texts = TokenizedTexts.joined(parts, max(part.max_tokens for part in parts))
-    # Take each part's own flags: queries and documents may have different limits.
-    truncated = np.concatenate([part.truncated for part in parts])  # (texts,)
-    result = EncodeResult(encoder.embed(texts), texts.tokens, truncated)
-    ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)
-    return [select_rows(result, slice(first, end)) for first, end in pairwise([0, *ends.tolist()])]
+def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> Vectors:
+    """Embed the texts of several requests; runs in a thread. *Shape:* ``(texts, dimensions)``."""
+    ids: list[NDArray[np.int64]] = [request.tokenized.ids[number] for request, numbers in batch for number in numbers]
+    tokens = np.concatenate([request.tokenized.tokens[numbers] for request, numbers in batch])  # (texts,)
+    return encoder.embed(TokenizedTexts(ids, tokens, max(request.tokenized.max_tokens for request, _ in batch)))

@@ -132,10 +132,10 @@ class GatewayMetrics:
         """Count write requests that passed through without being read."""
         self._unread_writes.labels(reason).inc(count)
 
-    def model_loaded(self, model: str, fingerprint: str, change: int = 1) -> None:
-        """Count a loaded model, or a dropped one if `change` is -1."""
+    def model_loaded(self, model: str, fingerprint: str) -> None:
+        """Count a loaded model."""
         labels = (model, fingerprint) if model in self._named else ("other", "")
-        self._models.labels(*labels).inc(change)
+        self._models.labels(*labels).inc()
 
     def track_nodes(self, nodes: Sequence[UpstreamNode]) -> None:
         """At each scrape, report which nodes of the engine get requests: by number, since addresses are not public."""

@@ -1,8 +1,8 @@
-"""Load a gateway's models on first use, drop the least recently used, and find models by fingerprint.
+"""Load a gateway's models on first use, and find them by fingerprint.
 
 Anyone who may write an index can write its mapping, so the mapping's model name is a claim. The fingerprint is
-verified by hashing the model. The name is only compared with other names and never opened as a path; it is passed to
-the hub only if `download` is set. Models in the registry of the gateway's own user are trusted.
+verified by hashing the model. The name is only compared with other names and never opened as a path, nor passed to the
+hub. Models in the registry of the gateway's own user are trusted.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 
 from cachetools import LRUCache
 
 from es_sbert.bundle.fingerprint import is_fingerprint
-from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, is_hub_id, resolve_model
+from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import split_shortened_name
 from es_sbert.encoder.encoder import Encoder
@@ -30,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 # Registered folders that did not match are hashed again after this time, not for every search.
 _RECHECK_SECONDS = 30.0
-_MAX_UNUSABLE = 1000
-_MAX_FOUND = 1000
+# Anyone who may write a mapping can name many models.
+_MAX_NAMES = 1000
 # Remedy for a missing model.
 REGISTER_HINT = (
     "As the user who runs the gateway, register the folder of that model: es-sbert model add FOLDER. Or start the "
@@ -42,18 +41,18 @@ REGISTER_HINT = (
 class TrustedModels:
     """Finds models by fingerprint. Thread-safe. It reads files, so call it in a thread."""
 
-    def __init__(self, settings: ModelSettings) -> None:
-        self._settings = settings
+    def __init__(self, served: tuple[str, ...]) -> None:
+        self._served = served
         self._fingerprints: dict[str, str] = {}
         # Name and fingerprint → time when registered folders were searched for it, and problems with them.
-        self._unusable: LRUCache[tuple[str | None, str], tuple[float, str]] = LRUCache(_MAX_UNUSABLE)
+        self._unusable: LRUCache[tuple[str | None, str], tuple[float, str]] = LRUCache(_MAX_NAMES)
 
     def find(self, name: str | None, fingerprint: str) -> str:
         """Find a model with that fingerprint; return its name or folder, for `Encoder`.
 
         These are searched, in this order: the served models, under any name; the registered models; the installed
-        package that provides the name; the hub, if downloads are allowed. Not the cache of exported bundles: it holds
-        every model that this user has ever loaded.
+        package that provides the name. Not the cache of exported bundles: it holds every model that this user has ever
+        loaded.
 
         Args:
             name: The model name in the mapping.
@@ -69,30 +68,19 @@ class TrustedModels:
                 "Load the documents into a new index.",
             )
         # Check the served model of that name first, to avoid hashing the others.
-        for model in sorted(self._settings.models, key=lambda model: model != name):
+        for model in sorted(self._served, key=lambda model: model != name):
             if self._fingerprint(model) == fingerprint:
                 return model
-        registered = self._registered(name, fingerprint)
-        if registered is not None:
-            return registered
-        if name is not None:
-            if installed_model_folder(name) and self._fingerprint(name) == fingerprint:
-                return name
-            if self._settings.download and is_hub_id(name):
-                return name
-        raise self._unknown(name, fingerprint)
-
-    def _registered(self, name: str | None, fingerprint: str) -> str | None:
-        """The folder of a registered model of that fingerprint."""
-        checked = self._unusable.get((name, fingerprint))
-        if checked is not None and time.monotonic() - checked[0] < _RECHECK_SECONDS:
-            return None
-        self._unusable.pop((name, fingerprint), None)
-        problems: list[str] = []
-        folder = find_registered_folder(name, fingerprint, problems)
-        if folder is None and problems:
-            self._unusable[name, fingerprint] = time.monotonic(), "; ".join(problems)
-        return None if folder is None else str(folder)
+        checked, problem = self._unusable.get((name, fingerprint), (0.0, ""))
+        if not problem or time.monotonic() - checked >= _RECHECK_SECONDS:
+            problems: list[str] = []
+            if (folder := find_registered_folder(name, fingerprint, problems)) is not None:
+                return str(folder)
+            problem = "; ".join(problems)
+            self._unusable[name, fingerprint] = time.monotonic(), problem
+        if name is not None and installed_model_folder(name) and self._fingerprint(name) == fingerprint:
+            return name
+        raise self._unknown(name, fingerprint, problem)
 
     def _fingerprint(self, model: str) -> str | None:
         """The fingerprint of a model; None if the model cannot be read."""
@@ -104,7 +92,7 @@ class TrustedModels:
                 return None
         return self._fingerprints[model]
 
-    def _unknown(self, name: str | None, fingerprint: str) -> ModelError | IndexMismatch:
+    def _unknown(self, name: str | None, fingerprint: str, problem: str) -> ModelError | IndexMismatch:
         here = self._fingerprints.get(name or "")
         if here is not None:
             return IndexMismatch(
@@ -112,14 +100,12 @@ class TrustedModels:
                 f"name ({here[:12]})",
                 f"{REGISTER_HINT}, or embed the documents again.",
             )
-        problem = self._unusable.get((name, fingerprint), (0.0, ""))[1]
         # Shortened models are not created on demand: anyone who may write a mapping could fill the disk with them.
         remedy = f"Start it with --model {name}." if split_shortened_name(name or "") else f"{REGISTER_HINT}."
-        remedy += " Or embed the documents with another model: es-sbert index migrate."
         return ModelNotFound(
             f"an index needs the model {name!r} ({fingerprint[:12]}), which this gateway does not have"
             + (f": {problem}" if problem else ""),
-            remedy,
+            f"{remedy} Or embed the documents with another model: es-sbert index migrate.",
         )
 
 
@@ -140,18 +126,15 @@ class ModelRegistry:
         self._embedding = embedding
         self._metrics = metrics
         self._cache = VectorCache(embedding.cached_vectors)
-        self._trusted = TrustedModels(settings)
-        self._loaded: OrderedDict[str, BatchingEmbedder] = OrderedDict()
-        # Name and fingerprint in a mapping → the model that was found for it.
-        self._found: LRUCache[tuple[str | None, str], str] = LRUCache(_MAX_FOUND)
-        self._loading: dict[str, asyncio.Task[BatchingEmbedder]] = {}
+        self._trusted = TrustedModels(settings.models)
+        self._loads: dict[str, asyncio.Task[BatchingEmbedder]] = {}  # in progress or done
+        # Name and fingerprint in a mapping → the embedder of the model that was found for it.
+        self._found: LRUCache[tuple[str | None, str], BatchingEmbedder] = LRUCache(_MAX_NAMES)
         self._log = ThrottledLog(logger)
         self.not_ready_reason: str | None = f"the model {settings.public_names[0]} is not loaded yet"
 
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> BatchingEmbedder:
         """Return the embedder of a model, which is loaded on first use.
-
-        Do not keep a reference: a dropped model is closed when its last reference is gone.
 
         Args:
             name: A model's name for clients, or the model name in a mapping; None is the default model.
@@ -165,18 +148,16 @@ class ModelRegistry:
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
-        model = self._found.get((name, fingerprint))
-        if model is None or model not in self._loaded:
-            model = await asyncio.to_thread(self._trusted.find, name, fingerprint)
-        embedder = await self._open(model)
-        if embedder.info.fingerprint != fingerprint:
-            # The fingerprint of a model from the hub is only known after loading.
-            raise IndexMismatch(
-                f"an index needs the model {name!r} ({fingerprint[:12]}), but the hub has another model of that name "
-                f"({embedder.info.fingerprint[:12]})",
-                f"{REGISTER_HINT}.",
-            )
-        self._found[name, fingerprint] = model
+        embedder = self._found.get((name, fingerprint))
+        if embedder is None:
+            embedder = await self._open(await asyncio.to_thread(self._trusted.find, name, fingerprint))
+            if embedder.info.fingerprint != fingerprint:
+                raise IndexMismatch(
+                    f"an index needs the model {name!r} ({fingerprint[:12]}), whose folder was changed before it was "
+                    f"loaded: it holds another model ({embedder.info.fingerprint[:12]})",
+                    f"{REGISTER_HINT}, and restart the gateway.",
+                )
+            self._found[name, fingerprint] = embedder
         return embedder
 
     async def for_field(self, meta: VectorFieldMeta, index: str) -> BatchingEmbedder:
@@ -201,26 +182,21 @@ class ModelRegistry:
 
     async def close(self) -> None:
         """Finish the waiting requests and close all models."""
-        await asyncio.gather(*self._loading.values(), return_exceptions=True)
-        for embedder in list(self._loaded.values()):
-            await embedder.drain()
-            embedder.close()
-        self._loaded.clear()
+        for embedder in await asyncio.gather(*self._loads.values(), return_exceptions=True):
+            if isinstance(embedder, BatchingEmbedder):
+                await embedder.drain()
+                embedder.close()
 
     async def _open(self, model: str) -> BatchingEmbedder:
         """Return the embedder of a model, loading it if needed. Concurrent calls share one load."""
-        if model in self._loaded:
-            self._loaded.move_to_end(model)
-            return self._loaded[model]
-        if model not in self._loading:
-            self._loading[model] = asyncio.create_task(self._load(model))
-            self._loading[model].add_done_callback(lambda _: self._loading.pop(model))
+        if model not in self._loads:
+            self._loads[model] = asyncio.create_task(self._load(model))
         # Shielded: other requests may wait for the same model when one is cancelled.
-        return await asyncio.shield(self._loading[model])
+        return await asyncio.shield(self._loads[model])
 
     async def _load(self, model: str) -> BatchingEmbedder:
         settings = self.settings
-        default = model == settings.models[0]
+        is_default = model == settings.models[0]
         try:
             encoder = await asyncio.to_thread(
                 Encoder,
@@ -231,19 +207,14 @@ class ModelRegistry:
                 threads=settings.threads,
                 report=logger.info,
             )
-        except EsSbertError:
-            if default and self.not_ready_reason is not None:
+        except BaseException as error:
+            del self._loads[model]  # the next request tries again
+            if is_default and isinstance(error, EsSbertError):
                 self.not_ready_reason = f"the model {public_name(model)} cannot be loaded; the log says why"
             raise
         for warning in encoder.info.warnings:
             logger.warning("%s: %s", public_name(model), warning)
-        if default:
+        if is_default:
             self.not_ready_reason = None
-        embedder = BatchingEmbedder(encoder, self._embedding, self._cache, self._metrics)
-        self._metrics.model_loaded(public_name(model), embedder.info.fingerprint)
-        self._loaded[model] = embedder
-        while len(self._loaded) > settings.in_memory:
-            # Not closed: requests may still use it. It is closed when the last reference is gone.
-            name, dropped = self._loaded.popitem(last=False)
-            self._metrics.model_loaded(public_name(name), dropped.info.fingerprint, -1)
-        return embedder
+        self._metrics.model_loaded(public_name(model), encoder.info.fingerprint)
+        return BatchingEmbedder(encoder, self._embedding, self._cache, self._metrics)

@@ -192,8 +192,6 @@ class ModelSettings(FrozenSettings):
             the default.
         aliases: Additional name for clients (`text-embedding-3-small`) → one of `models`.
         device, precision, runtime, threads: Options of `Encoder`, for all models.
-        in_memory: Maximum loaded models; the least recently used is dropped.
-        download: Whether a model that only a mapping names may be downloaded from the hub.
     """
 
     models: tuple[str, ...] = Field(default=(DEFAULT_MODEL,), min_length=1)
@@ -202,8 +200,6 @@ class ModelSettings(FrozenSettings):
     precision: str = "auto"
     runtime: str = "auto"
     threads: int | None = Field(default=None, ge=1)
-    in_memory: int = Field(default=2, ge=1)
-    download: bool = False
 
     @model_validator(mode="after")
     def _names_are_clear(self) -> ModelSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,8 +22,6 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     build_field_value,
 )
-from es_sbert.index.mapping import ChunkRules
-from es_sbert.runtime.chunker import Chunker, Span
 from es_sbert.vectors import Vectors
 
 K = TypeVar("K", bound=Hashable)
@@ -68,9 +65,6 @@ class DocumentEmbedder:
     def __init__(self, models: ModelRegistry, waiting_texts: int) -> None:
         self._models = models
         self._batch = max(1, int(waiting_texts * _QUEUE_SHARE))
-        self._chunkers: weakref.WeakKeyDictionary[BatchingEmbedder, dict[ChunkRules, Chunker]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     async def __call__(self, texts: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
         """Embed texts, each for a vector field. The result of a text that cannot be embedded is its error."""
@@ -117,22 +111,14 @@ class DocumentEmbedder:
     ) -> list[ChunkedText]:
         chunked = [ChunkedText(target, text) for target, text in field_texts]
         for rules, rows in _group_rows(target.meta.passages for target, _ in field_texts).items():
-            if rules is not None:
-                chunk_spans = await self._chunk_spans(embedder, rules, [field_texts[row][1] for row in rows])
-                for row, spans in zip(rows, chunk_spans, strict=True):
+            if rules is None:
+                continue
+            chunker = await embedder.chunker(rules)
+            for part in batched(rows, _SPLIT_BATCH):
+                split = await embedder.run_in_thread(chunker, [field_texts[row][1] for row in part])
+                for row, spans in zip(part, split, strict=True):
                     chunked[row] = ChunkedText.cut(*field_texts[row], spans)
         return chunked
-
-    async def _chunk_spans(
-        self, embedder: BatchingEmbedder, rules: ChunkRules, texts: Sequence[str]
-    ) -> list[list[Span]]:
-        chunkers = self._chunkers.setdefault(embedder, {})
-        if rules not in chunkers:
-            chunkers[rules] = await embedder.make_chunker(rules.tokens, rules.overlap, _PROMPT_KIND)
-        chunk_spans: list[list[Span]] = []
-        for part in batched(texts, _SPLIT_BATCH):
-            chunk_spans += await embedder.run_in_thread(chunkers[rules], part)
-        return chunk_spans
 
 
 def _group_rows(keys: Iterable[K]) -> dict[K, list[int]]:

@@ -247,26 +247,12 @@ def test_query_vectors_are_cached_but_document_vectors_are_not() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("texts", ["one string", ["lone \ud800 surrogate"], [1], [None]])
-def test_empty_text_list_raises_usage_error(texts: Any) -> None:
+def test_invalid_unicode_is_refused_before_the_tokenizer() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         with pytest.raises(UsageError):
-            await embedder(encoder).embed(texts)
+            await embedder(encoder).embed(["lone \ud800 surrogate"])
         assert encoder.batches == []
-
-    run(scenario())
-
-
-def test_encoder_closes_when_embedder_is_released() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        one = embedder(encoder)
-        await one.embed(["a"])
-        await one.drain()
-        assert not encoder.closed.is_set()
-        del one
-        await until(encoder.closed.is_set)
 
     run(scenario())
 

@@ -1,13 +1,11 @@
-"""Models are loaded once, kept within a limit, and found by fingerprint only where the operator trusts them."""
+"""Models are loaded once, and found by fingerprint only where the operator trusts them."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import shutil
 import threading
-import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.local_registry import register_model, registry_path
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
+from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
@@ -106,24 +104,6 @@ def test_concurrent_first_requests_load_the_model_once(folders: list[Path], load
             np.testing.assert_allclose(
                 encoded.vectors, reference.encode(["a man plays guitar", "cat"], "query"), atol=1e-6
             )
-        await served.close()
-
-    run(scenario())
-
-
-def test_least_recently_used_model_closes_when_unreferenced(folders: list[Path], loads: list[str]) -> None:
-    async def scenario() -> None:
-        served = models(*folders, in_memory=2)
-        held = await served.get("model0")
-        gone = weakref.ref(await served.get("model1"))
-        await served.get("model0")
-        await served.get("model2")  # drops model1, which nobody holds
-        gc.collect()
-        assert gone() is None
-        await served.get("model1")  # drops model0, which is held
-        assert (await held.embed(["a cat"])).vectors.shape == (1, 16)
-        await served.get("model0")
-        assert loads == [str(folders[number]) for number in (0, 1, 2, 1, 0)]
         await served.close()
 
     run(scenario())
@@ -251,7 +231,7 @@ def test_model_name_in_mapping_opens_no_path(
         unknown = fingerprint_of(stranger)
 
     async def scenario() -> None:
-        served = models(folders[0], download=True)
+        served = models(folders[0])
         for name in (str(stranger), "stranger", "./stranger", "../x", "~/stranger", "a/../../b", "", "x\0y"):
             with pytest.raises(ModelNotFound, match="does not have"):
                 await served.get(name, unknown)
@@ -267,23 +247,30 @@ def test_model_name_in_mapping_opens_no_path(
     run(scenario())
 
 
-@pytest.mark.parametrize(("download", "error"), [(False, ModelNotFound), (True, IndexMismatch)])
-def test_mapped_model_is_downloaded_only_when_allowed(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch, download: bool, error: type[EsSbertError]
-) -> None:
-    asked = []
-
-    def hub(model: str, **options: Any) -> Encoder:
-        asked.append(model)
-        return Encoder(str(folders[1]), **options)  # another model than the mapping claims
-
-    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", hub)
+def test_model_that_changed_before_it_was_loaded_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    served_folder = tmp_path / "served"
+    shutil.copytree(folders[1], served_folder)
+    wanted = fingerprint_of(folders[1])
 
     async def scenario() -> None:
-        served = models(folders[0], download=download)
-        with pytest.raises(error):
+        served = models(folders[0], served_folder)
+        with pytest.raises(ModelNotFound):
+            await served.get("another", "0" * 32)  # hashes the served models
+        shutil.rmtree(served_folder)
+        shutil.copytree(folders[2], served_folder)
+        with pytest.raises(IndexMismatch, match="whose folder was changed"):
+            await served.get("quickstart", wanted)
+        await served.close()
+
+    run(scenario())
+
+
+def test_hub_model_of_a_mapping_is_not_downloaded(folders: list[Path], loads: list[str]) -> None:
+    async def scenario() -> None:
+        served = models(folders[0])
+        with pytest.raises(ModelNotFound):
             await served.get("org/name", "0" * 32)
-        assert asked == (["org/name"] if download else [])
+        assert loads == []
         await served.close()
 
     run(scenario())

@@ -20,8 +20,7 @@ def request_of(lengths: Sequence[int]) -> QueuedRequest:
 
 
 def batch(requests: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> list[tuple[QueuedRequest, int]]:
-    shares = next_batch(requests, tokens, oldest_first=oldest_first)
-    return [(share.request, len(share.numbers)) for share in shares]
+    return [(request, len(numbers)) for request, numbers in next_batch(requests, tokens, oldest_first=oldest_first)]
 
 
 def test_batch_mixes_small_and_large_requests() -> None:
@@ -65,15 +64,15 @@ def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens
     oldest_first = True
     went: dict[int, list[int]] = {number: [] for number in range(len(requests))}
     while waiting:
-        first = waiting[0] if oldest_first else min(waiting, key=lambda request: request.left)
+        first = waiting[0] if oldest_first else min(waiting, key=lambda request: len(request.left))
         shares = next_batch(waiting, tokens, oldest_first=oldest_first)
         oldest_first = not oldest_first
-        assert shares[0].request is first
-        lengths = [len(row) for share in shares for row in share.tokenized.ids]
+        assert shares[0][0] is first
+        lengths = [len(request.tokenized.ids[number]) for request, numbers in shares for number in numbers]
         assert max(lengths) <= 2 * min(lengths)
         assert len(lengths) == 1 or len(lengths) * max(lengths) <= tokens
-        for share in shares:
-            went[requests.index(share.request)] += share.numbers
+        for request, numbers in shares:
+            went[requests.index(request)] += numbers
     for lengths, numbers in zip(texts, went.values(), strict=True):
         assert sorted(numbers) == list(range(len(lengths)))
         assert [lengths[number] for number in numbers] == sorted(lengths, reverse=True)
