@@ -30,7 +30,6 @@ from es_sbert.gateway.settings import (
     QueryTextPolicy,
     SearchLogSettings,
     SemanticSettings,
-    ServeOption,
 )
 from es_sbert.messages import log_event
 
@@ -50,25 +49,27 @@ def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], sha
     """Return the options that set fields of these settings, with their types, bounds and defaults."""
     options = []
     for name, field in settings.model_fields.items():
-        extra: Any = field.json_schema_extra
-        if extra is not None:
-            options.append(_setting_option(name, field, extra["option"]))
+        option: Any = field.json_schema_extra
+        if option is not None:
+            options.append(_setting_option(name, field, **option))
     return options
 
 
-def _setting_option(name: str, field: FieldInfo, option: ServeOption) -> Callable[[shared.F], shared.F]:
+def _setting_option(
+    name: str, field: FieldInfo, flag: str, help: str, metavar: str | None, unit: int
+) -> Callable[[shared.F], shared.F]:
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not NoneType)
     bounds = {
         bound: getattr(each, bound) for each in field.metadata for bound in ("ge", "gt", "le") if hasattr(each, bound)
     }
     least, most, default = bounds.get("ge", bounds.get("gt")), bounds.get("le"), field.default
-    settings: dict[str, Any] = {"default": default, "metavar": option.metavar, "help": option.help}
+    settings: dict[str, Any] = {"default": default, "metavar": metavar, "help": help}
     if isinstance(default, tuple):
         settings |= {"multiple": True}
     elif kind is bool:
         settings |= {"is_flag": True}
-    elif option.unit > 1:
-        settings |= {"type": _UnitRange(option.unit), "default": default and default // option.unit}
+    elif unit > 1:
+        settings |= {"type": _UnitRange(unit), "default": default and default // unit}
     elif kind is int:
         settings |= {"type": click.IntRange(least, most)}
     elif kind is float:
@@ -79,7 +80,7 @@ def _setting_option(name: str, field: FieldInfo, option: ServeOption) -> Callabl
         settings |= {"type": click.Choice(list(map(str, kind))), "default": str(default)}
     elif default == "":
         settings |= {"show_default": False}
-    return click.option(option.flag, name, **settings)
+    return click.option(flag, name, **settings)
 
 
 _model_options = option_group(

@@ -120,26 +120,16 @@ class SearchLogSettings:
             )
 
 
-@dataclass(frozen=True)
-class ServeOption:
-    """An option of `es-sbert serve` that sets a field. Its default and bounds are those of the field.
-
-    Attributes:
-        flag: The option.
-        help: Its help.
-        metavar: Placeholder of its value in the help; None for the type's.
-        unit: Its unit, as a multiple of the field's.
-    """
-
-    flag: str
-    help: str
-    metavar: str | None = None
-    unit: int = 1
-
-
 def _option(default: Any, flag: str, help: str, metavar: str | None = None, *, unit: int = 1, **bounds: float) -> Any:
-    """Declare a field with its option; `bounds` are those of pydantic's `Field`."""
-    return Field(default=default, json_schema_extra={"option": ServeOption(flag, help, metavar, unit)}, **bounds)  # type: ignore[call-overload]
+    """Declare a field that an option of `es-sbert serve` sets. Its default and bounds are those of the field.
+
+    Args:
+        metavar: Placeholder of the value in the help; None for the type's.
+        unit: Unit of the option, as a multiple of the field's.
+        bounds: Those of pydantic's `Field`.
+    """
+    option: Any = {"flag": flag, "help": help, "metavar": metavar, "unit": unit}
+    return Field(default=default, json_schema_extra=option, **bounds)  # type: ignore[call-overload]
 
 
 class FrozenSettings(UsageErrorModel):
@@ -248,55 +238,25 @@ MIB = 1024 * 1024
 
 
 class Limits(FrozenSettings):
-    """Limits on requests and connections. Their options describe them; those without one are:
+    """Limits on requests and connections. Those that an operator may have to change are options, which describe them.
 
     Attributes:
-        query_characters: Maximum characters of a semantic query's text.
+        search_bytes: Maximum bytes of a search that is read for semantic queries. Above any search that people write.
+        bulk_actions: Maximum actions of one bulk request. A million take minutes, and clients send thousands.
+        semantic_queries: Maximum semantic queries of one request. Each becomes a kNN query of the engine.
+        semantic_texts, semantic_text_bytes: Maximum distinct texts to embed for one search request, and their bytes.
+            Others wait for them.
+        query_characters: Maximum characters of a semantic query's text. Models read a few thousand.
+        connections: Maximum open connections; None for what the limit of open files allows, at most 10,000.
         connect_seconds: Timeout of a connection to the engine.
         unanswered_seconds: Time without a response after which a health request is sent to the node.
-        idle_seconds: Timeout between two chunks of a request body, and of an idle connection.
-        body_grace_seconds: Time before the minimum rate of a body applies.
+        idle_seconds: Timeout between two chunks of a request body, and of an idle connection, as in nginx.
+        body_seconds: Maximum time to wait for the body of a request.
+        body_rate, body_grace_seconds: Minimum bytes per second of a body, far below that of any network, and the time
+            before that applies.
     """
 
     body_bytes: int = _option(100 * MIB, "--max-body", "Maximum size of a request body.", "MIB", unit=MIB, ge=1)
-    search_bytes: int = _option(
-        10 * MIB,
-        "--max-search",
-        "Maximum size of a search request that is read for semantic queries.",
-        "MIB",
-        unit=MIB,
-        ge=1,
-    )
-    bulk_actions: int = _option(
-        250_000, "--max-bulk-actions", "Maximum actions of one bulk request; more are refused (413).", ge=1
-    )
-    semantic_queries: int = _option(256, "--max-semantic-queries", "Maximum semantic queries of one request.", ge=1)
-    semantic_texts: int = _option(
-        256, "--max-semantic-texts", "Maximum distinct texts to embed for one search request.", ge=1
-    )
-    semantic_text_bytes: int = _option(
-        256 * 1024, "--max-semantic-bytes", "Maximum bytes of these texts of one search request.", ge=1
-    )
-    concurrency: int = _option(
-        512,
-        "--max-requests",
-        "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
-        ge=1,
-    )
-    connections: int | None = _option(
-        None,
-        "--max-connections",
-        "Maximum open connections; more are refused (429).  [default: what the open file limit allows, at most 10000]",
-        ge=1,
-    )
-    # An IPv6 /64 network counts as one address.
-    client_connections: int = _option(
-        1024,
-        "--max-connections-per-client",
-        "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
-        "reverse proxy, which gives all of them one address.",
-        ge=1,
-    )
     # Bodies count as sent and decompressed.
     buffered_bytes: int | None = _option(
         None,
@@ -306,14 +266,18 @@ class Limits(FrozenSettings):
         unit=MIB,
         ge=1,
     )
-    body_seconds: float = _option(
-        600.0, "--body-timeout", "Maximum time to wait for the body of a request (408).", "SECONDS", gt=0
+    concurrency: int = _option(
+        512,
+        "--max-requests",
+        "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
+        ge=1,
     )
-    body_rate: int = _option(
+    # An IPv6 /64 network counts as one address.
+    client_connections: int = _option(
         1024,
-        "--min-body-rate",
-        "Minimum bytes per second of a request body, after its first 20 seconds (408).",
-        "BYTES",
+        "--max-connections-per-client",
+        "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
+        "reverse proxy, which gives all of them one address.",
         ge=1,
     )
     # Long, because a synchronous reindex sends nothing until its end.
@@ -328,11 +292,19 @@ class Limits(FrozenSettings):
         "SECONDS",
         gt=0,
     )
-    query_characters: int = Field(default=10_000, ge=1)
-    connect_seconds: float = Field(default=10.0, gt=0)
-    unanswered_seconds: float = Field(default=5.0, gt=0)
-    idle_seconds: float = Field(default=75.0, gt=0)
-    body_grace_seconds: float = Field(default=20.0, gt=0)
+    search_bytes: int = 10 * MIB
+    bulk_actions: int = 250_000
+    semantic_queries: int = 256
+    semantic_texts: int = 256
+    semantic_text_bytes: int = 256 * 1024
+    query_characters: int = 10_000
+    connections: int | None = None
+    connect_seconds: float = 10.0
+    unanswered_seconds: float = 5.0
+    idle_seconds: float = 75.0
+    body_seconds: float = 600.0
+    body_rate: int = 1024
+    body_grace_seconds: float = 20.0
 
     @property
     def max_buffered_bytes(self) -> int:

@@ -29,9 +29,8 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     (tmp_path / "metrics-key").write_text("the key of metrics\n")
     options = ["--model", str(tiny), "--also-model", str(other), "--model-alias", "text-embedding-3-small=other",
                "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
-               "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json", "--max-connections", "50",
-               "--max-connections-per-client", "40", "--max-buffered", "256", "--body-timeout", "60",
-               "--min-body-rate", "2048", "--own-prefix", "/own"]  # fmt: skip
+               "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json",
+               "--max-connections-per-client", "40", "--max-buffered", "256", "--own-prefix", "/own"]  # fmt: skip
     with (
         serve(NOBODY, tmp_path, *options) as url,
         httpx.Client(base_url=f"{url}/own", trust_env=False, timeout=120) as http,

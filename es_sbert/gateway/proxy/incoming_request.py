@@ -238,11 +238,7 @@ class IncomingRequest:
                 reason = f"the request's body did not arrive within {limits.body_seconds:g} seconds"
             else:
                 reason = f"the request's body arrived at less than {limits.body_rate:,g} bytes per second"
-            raise RequestTimeout(
-                reason,
-                "Send it again, in smaller requests, or start the gateway with other limits: --body-timeout and "
-                "--min-body-rate.",
-            ) from None
+            raise RequestTimeout(reason, "Send it again, in smaller requests.") from None
 
     async def body(self) -> bytes:
         """Read the whole body, as sent.

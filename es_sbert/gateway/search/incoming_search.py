@@ -99,7 +99,7 @@ class SemanticBudget:
         if queries > self._queries:
             raise BadRequest(
                 f"the request has more than {self._limits.semantic_queries:,} semantic queries",
-                "Send several requests, or raise --max-semantic-queries of es-sbert serve.",
+                "Send several requests.",
             )
         if queries > 1 and queries * size > _MAX_REWRITTEN_BYTES:
             raise BadRequest(
@@ -124,12 +124,12 @@ class SemanticBudget:
         if len(self._texts) > self._limits.semantic_texts:
             raise BadRequest(
                 f"the request has more than {self._limits.semantic_texts:,} different texts to embed",
-                "Send several requests, or raise --max-semantic-texts of es-sbert serve.",
+                "Send several requests.",
             )
         if self._text_bytes > (limit := self._limits.semantic_text_bytes):
             raise BadRequest(
                 f"the texts of the request's semantic queries have more than {limit:,} bytes",
-                "Send several requests, or raise --max-semantic-bytes of es-sbert serve.",
+                "Send several requests.",
             )
 
 

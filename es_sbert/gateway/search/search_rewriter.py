@@ -170,8 +170,7 @@ class SearchRewriter:
             raise RequestTooLarge(
                 f"the search has {pluralize(len(raw), 'byte')}; the limit for searches with semantic "
                 f"queries is {limit:,}",
-                "Send fewer searches at a time, or raise --max-search of es-sbert serve. "
-                "X-Es-Sbert: off passes the request through unchanged.",
+                "Send fewer searches at a time. X-Es-Sbert: off passes the request through unchanged.",
             )
         return True
 

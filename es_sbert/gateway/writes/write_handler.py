@@ -329,7 +329,7 @@ async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, 
     if lines > 2 * most:
         raise RequestTooLarge(
             f"the bulk request has {lines:,} lines; the limit is {most:,} actions",
-            "Send several requests of a few thousand actions each, or raise --max-bulk-actions of es-sbert serve.",
+            "Send several requests of a few thousand actions each.",
         )
     reading = BulkBody.read_in_steps(plain, unquote(route.index), _parameter(incoming, "routing"))
     return await offload_steps(len(plain), reading)
