@@ -25,9 +25,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import machine, replaced, table
 from es_sbert.encoder.encoder import Encoder
 from tests.cluster import OwnCluster, own_cluster
-from tests.cluster_faults.disturbances import EVERY, KILL_FOR_GOOD, REPLICAS, Disturbance
+from tests.cluster_faults.disturbances import EVERY, Disturbance
 from tests.cluster_faults.run import FaultNotFelt, Outcome, Scenario, run_felt, run_scenario
-from tests.cluster_faults.scenarios import SCENARIOS, FastLoad
+from tests.cluster_faults.scenarios import SCENARIOS
 from tests.conftest import CLUSTER_ENGINES
 from tests.engine.migration.support import two_encoders
 
@@ -84,9 +84,6 @@ def combinations(scenarios: tuple[str, ...], faults: tuple[str, ...]) -> Iterato
     """The commands with what happens to them, by parts of their names; no names are all."""
     for scenario in SCENARIOS:
         for fault in EVERY:
-            # Without replicas, a node that stays away has taken documents with it.
-            if scenario is FastLoad and fault in (KILL_FOR_GOOD, REPLICAS):
-                continue
             if scenarios and not any(word in scenario.name for word in scenarios):
                 continue
             if faults and not any(word in fault.name for word in faults):

@@ -17,7 +17,7 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
-from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings, resolve_sources
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
@@ -44,9 +44,7 @@ def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info
 
         def fill() -> None:
             ensure_vector_field(engine, index, field, shards=1, replicas=0)
-            settings = IngestSettings(
-                index=index, files=(str(file),), id_field="id", load_settings=BulkLoadSettings.FAST
-            )
+            settings = IngestSettings(index=index, files=(str(file),), id_field="id")
             encoder = cast(Encoder, ReadyEncoder(corpus.texts, corpus.vectors, info))
             plan = plan_load(engine, settings, resolve_sources(settings))
             run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)

@@ -1,4 +1,4 @@
-"""`es-sbert index`: the command group, and the commands create, show and repair."""
+"""`es-sbert index`: the command group, and the commands create and show."""
 
 from __future__ import annotations
 
@@ -195,31 +195,6 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
     ]
 
 
-@cloup.command()
-@click.argument("name")
-@shared.connection_options
-def repair(name: str, **options: Any) -> None:
-    """Restore the settings of the index NAME after a killed load.
-
-    Do not run it during a load: the load would continue, but more slowly.
-
-    \b
-    Example:
-      es-sbert index repair docs
-    """
-    from es_sbert.index.load_settings import restore_load_settings
-    from es_sbert.index.vector_field import index_not_found
-
-    with shared.open_engine(options) as engine:
-        if engine.get_index(name) is None:
-            raise index_not_found(name, engine)
-        changed = restore_load_settings(engine, name)
-    for setting, value in changed.items():
-        print_message(f"{setting}: {'the default' if value is None else value} again")
-    if not changed:
-        print_message(f"{name}: there are no settings of a load to restore")
-
-
 @cloup.group()
 def index() -> None:
     """Create, inspect and change indices with a vector field."""
@@ -227,7 +202,7 @@ def index() -> None:
 
 _COMMANDS = (
     *(adopt, advise, calibrate, create, migrate),
-    *(recall, remove, repair, show),
+    *(recall, remove, show),
 )
 for _command in _COMMANDS:
     index.add_command(_command)

@@ -106,7 +106,5 @@ def _remove_in_place(engine: Engine, index: IndexState, fields: str, options: di
     if options["as_json"]:
         print_report(done.model_dump(mode="json"), (), as_json=True)
     print_message(f"{pluralize(done.documents, 'document')} of {done.index} written without {fields}")
-    for setting, value in done.settings.items():
-        print_message(f"{setting}: {'the default' if value is None else value} again")
     for sentence in done.remains:
         print_message(sentence)

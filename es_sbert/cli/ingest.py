@@ -108,7 +108,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         else:
             encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
             run = partial(stack.enter_context(_ray_runner(ray, plan, connection, **encoder)).run_load, engine)
-        stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
+        stack.enter_context(handle_signals(control, log_message))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
             confirm = (lambda gone: True) if yes else _confirm_prune

@@ -141,13 +141,6 @@ _load_options = option_group(
         "FILE]",
     ),
     click.option(
-        "--load-settings",
-        type=click.Choice(["auto", "fast", "keep"]),
-        default="auto",
-        help="Disable refreshes and replicas until the load ends. auto: in an index that the load creates; fast: in "
-        "any; keep: never.",
-    ),
-    click.option(
         "--batch-window",
         type=click.IntRange(min=1),
         metavar="N",

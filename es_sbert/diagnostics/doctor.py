@@ -21,8 +21,7 @@ from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
-from es_sbert.index.load_checks import check_can_add_vectors
-from es_sbert.index.load_settings import unrestored_settings
+from es_sbert.index.load_checks import check_can_add_vectors, settings_of_killed_load
 from es_sbert.index.mapping import plain_vector_fields, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
 from es_sbert.index.vector_field import (
@@ -464,10 +463,8 @@ def settings_findings(state: IndexState, *, by_migration: bool = False) -> Itera
             if block == "read_only_allow_delete":
                 remedy = "A disk was full. Free disk space, then set the block to null."
             yield failure("index", f"{state.name} has index.blocks.{block}", remedy)
-    before = unrestored_settings(state)
-    if before is not None:
-        remedy = f"If no load is running: `es-sbert index repair {state.name}`."
-        yield warning("index", f"a load did not restore {' and '.join(before)} of {state.name}", remedy)
+    if (left := settings_of_killed_load(state)) is not None:
+        yield warning("index", *left)
 
 
 def field_findings(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:

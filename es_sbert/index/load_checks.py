@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.mapping import DEFAULT_INDEX_TYPE, VectorFieldMeta, mapping_addition
+from es_sbert.index.mapping import DEFAULT_INDEX_TYPE, VectorFieldMeta, mapping_addition, read_meta_entry
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole, inexact_text_fields, is_in_source
 from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
 from es_sbert.index.write_limits import check_accepts_updates, check_mapping_limits
@@ -270,3 +272,26 @@ def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequ
         elif "properties" in mapped and mapped.get("enabled", True) is not False:
             below = {rest: inner} if dot and key not in properties else inner
             yield from _refused(below, mapped["properties"], mapped.get("dynamic", dynamic), (*path, head))
+
+
+# What a load of an earlier version set while it ran; it kept the previous values in the mapping.
+_OFF_DURING_LOAD = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
+
+
+def settings_of_killed_load(state: IndexState) -> tuple[str, str] | None:
+    """The settings that a killed load of an earlier version left off, and how to restore them; None if none are off."""
+    note = read_meta_entry(state.mappings, "load")
+    before = note.get("before") if isinstance(note, dict) else None
+    if not isinstance(before, dict):
+        return None
+    left = {
+        name: before[name] for name, off in _OFF_DURING_LOAD.items() if name in before and state.setting(name) == off
+    }
+    left = {name: value for name, value in left.items() if value != _OFF_DURING_LOAD[name]}
+    if not left:
+        return None
+    request = f"`PUT {state.name}/_settings` with {orjson.dumps(left).decode()}"
+    return (
+        f"a load of an earlier version was killed and left {' and '.join(left)} of {state.name} off.",
+        f"Send {request}.",
+    )

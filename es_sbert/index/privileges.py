@@ -40,7 +40,6 @@ LOAD = IndexTask("load documents into", _LOAD_PRIVILEGES)
 CREATE = IndexTask("create and load", (*_LOAD_PRIVILEGES, "create_index"))
 PRUNE = IndexTask("prune", (*_LOAD_PRIVILEGES, "delete"))
 # `manage` includes view_index_metadata, maintenance and create_index.
-CHANGE_LOAD_SETTINGS = IndexTask("disable refreshes and replicas of", ("read", "index", "manage"))
 # On the old index and its aliases: to block writes, to record the progress, and to move the aliases.
 MIGRATE_FROM = IndexTask("migrate", ("read", "manage"))
 MIGRATE_TO = IndexTask("create, fill and swap in", ("read", "index", "delete", "manage"))
@@ -48,7 +47,7 @@ ADOPT = IndexTask("adopt the vectors of", ("read", "index", "manage"))
 REMOVE = IndexTask("remove vectors from", ("read", "index", "manage"))
 SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 ADVISE = IndexTask("create, fill and delete temporary indices named", ("read", "index", "manage"))
-INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
+INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE)
 # An id that no document has, for a question about privileges.
 NO_DOCUMENT = "es-sbert-no-such-document"
 # Tasks on an index that exists, which write what they have read or take a document that is not found for a missing one.

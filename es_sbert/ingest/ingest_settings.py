@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, Field, SecretStr
@@ -18,14 +17,6 @@ from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.io.file_formats import FileFormat
 
 _MIB = 1 << 20
-
-
-class BulkLoadSettings(StrEnum):
-    """Whether an index is loaded without refreshes and replicas."""
-
-    AUTO = "auto"  # an index that this load creates
-    FAST = "fast"  # any index: searches see nothing new before the end, and a lost node would lose the load
-    KEEP = "keep"  # none
 
 
 class IngestSettings(BaseModel, frozen=True, extra="forbid"):
@@ -59,7 +50,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
         returns_dead_letters: Whether the caller reads that file, returns its content and deletes it.
-        load_settings: Whether to switch refreshes and replicas off while loading.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are loaded again, instead of `files`.
         watch_seconds: With no files: keep embedding what other writers add or change, checking at this interval in
@@ -98,7 +88,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     max_document_bytes: int = Field(default=16 * _MIB, ge=1024)
     dead_letters: Path | None = None
     returns_dead_letters: bool = False
-    load_settings: BulkLoadSettings = BulkLoadSettings.AUTO
     prune: bool = False
     retry: Path | None = None
     watch_seconds: float | None = Field(default=None, gt=0)

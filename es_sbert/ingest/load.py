@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
@@ -15,19 +15,12 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
-from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch, VectorIndexError
+from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.hidden_documents import require_all_visible
-from es_sbert.index.load_checks import check_created_index, delete_unused_index
-from es_sbert.index.load_settings import (
-    BULK_LOAD_SETTINGS,
-    apply_load_settings,
-    restore_load_settings,
-    unrestored_settings,
-)
+from es_sbert.index.load_checks import check_created_index, delete_unused_index, settings_of_killed_load
 from es_sbert.index.mapping import vector_fields
-from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.source_mode import list_forms
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
@@ -35,7 +28,6 @@ from es_sbert.ingest.backfill import embed_index, watch_index
 from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time, quarantine_path
-from es_sbert.ingest.ingest_settings import BulkLoadSettings
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorder, WrittenVersions
 from es_sbert.ingest.load_context import IndexRef, LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
@@ -45,79 +37,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
-from es_sbert.messages import be, have, log_event, pluralize
-
-
-class TemporarySettings:
-    """The settings of an index during a load.
-
-    Args:
-        context: The load.
-        change: Whether to switch refreshes and replicas off. Otherwise, only settings that an earlier load left
-            switched off are restored.
-
-    Attributes:
-        notes: Notes for the report.
-    """
-
-    def __init__(self, context: LoadContext, *, change: bool) -> None:
-        self._context = context
-        self._change = change
-        self._left_by_earlier_load = unrestored_settings(context.index.state) is not None
-        self._previous: Mapping[str, str | None] | None = None  # before this load changed them
-        self.notes: list[str] = []
-
-    @property
-    def _must_restore(self) -> bool:
-        return self._change or self._left_by_earlier_load
-
-    def apply(self) -> None:
-        """Switch refreshes and replicas off, if the user may.
-
-        Raises:
-            IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine failed.
-        """
-        context = self._context
-        if self._must_restore:
-            context.control.exit_warning = f"{self._unrestored_note()}."  # before the settings are changed
-        if not self._change:
-            return
-        try:
-            context.retrying(require_privileges, context.engine, context.index.concrete, CHANGE_LOAD_SETTINGS)
-            # The index is read again, or a concurrent change of the mapping would be overwritten.
-            index = context.check_index_unchanged()
-            self._previous = context.retrying(apply_load_settings, context.engine, index)
-        except AccessDenied as error:
-            if not self._left_by_earlier_load:
-                context.control.exit_warning = ""
-            self.notes.append(f"Refreshes and replicas are not changed during the load: {error.message}")
-            return
-        changed = {setting: BULK_LOAD_SETTINGS[setting] for setting in self._previous}
-        log_event("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
-
-    def restore(self) -> None:
-        """Restore the settings that this load, or one that was killed, has changed. A failure becomes a note."""
-        if not self._must_restore:
-            return
-        context = self._context
-        try:
-            restored = context.retrying(restore_load_settings, context.engine, context.index.concrete, self._previous)
-        except (EngineError, VectorIndexError) as error:
-            self.notes.append(self._unrestored_note(f" ({error.message})"))
-            return
-        context.control.exit_warning = ""
-        if restored:
-            message = "refreshes and replicas are as they were before the load"
-            log_event("settings_put_back", message, settings=restored)
-
-    def _unrestored_note(self, reason: str = "") -> str:
-        name = self._context.index.concrete  # the alias may have moved since
-        return (
-            f"Refreshes and replicas of {name} are still disabled{reason}: the next load restores them, or run "
-            f"`es-sbert index repair {name}`"
-        )
-
+from es_sbert.messages import be, have, pluralize
 
 OpenCheckpoint = Callable[[Path, LoadIdentity], LoadCheckpoint]
 
@@ -173,7 +93,6 @@ class OpenLoad:
     """A load whose index is ready for the first document.
 
     Attributes:
-        settings: The settings of the index during the load.
         is_new_index: Whether the load has created the index.
         versions: The versions that the load has written, for the comparison at its end.
         began_at: Start of the load by its own clock: before its first vector.
@@ -183,7 +102,6 @@ class OpenLoad:
     """
 
     context: LoadContext
-    settings: TemporarySettings
     is_new_index: bool
     versions: WrittenVersions
     began_at: str
@@ -205,7 +123,7 @@ def open_load(
 ) -> Iterator[OpenLoad]:
     """Prepare the index, the checkpoint and the dead-letter file for a load, until the block ends.
 
-    If the block fails, the settings of the index are restored, and the error states how much was written.
+    If the block fails, the error states how much was written.
 
     Args:
         stream: The records of the sources, whose first records were checked; None for documents of the index.
@@ -225,6 +143,8 @@ def open_load(
         if created:
             _check_created_index(engine, plan, fields, targets, index, stream)
         notes = _rollover_notes(plan, fields)
+        if (left := settings_of_killed_load(index)) is not None:
+            notes.append(": ".join(left))
         checkpoint: LoadCheckpoint | None = None
         if plan.state_file is not None:
             checkpoint = stack.enter_context(closing(open_checkpoint(plan.state_file, _identity(plan, index, targets))))
@@ -247,24 +167,14 @@ def open_load(
             meter,
             observer or LoadObserver(),
         )
-        mode = plan.settings.load_settings
-        change = mode is BulkLoadSettings.FAST or (mode is BulkLoadSettings.AUTO and created)
-        settings = TemporarySettings(context, change=change)
         try:
-            settings.apply()
-            load = OpenLoad(
-                context, settings, created, versions, clock.now(), read_write_state(context), notes, started
-            )
+            load = OpenLoad(context, created, versions, clock.now(), read_write_state(context), notes, started)
             if plan.sources:
                 _advance_clock(context)
             yield load
         except EsSbertError as error:
             if checkpoint is not None and isinstance(error, DocumentsAltered):
                 checkpoint.mark_untrusted()
-            applied = len(settings.notes)
-            settings.restore()
-            for note in settings.notes[applied:]:
-                error.add_note(note)
             counts = context.outcomes.ledger.counts()
             count = counts[DocumentOutcome.INDEXED] + counts[DocumentOutcome.UPDATED]
             error.add_note(f"this came after {pluralize(count, 'document')} {be(count, past=True)} written")
@@ -272,7 +182,7 @@ def open_load(
 
 
 def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> LoadReport:
-    """Compare the index with what was acknowledged, remove what the source no longer has, and restore the settings.
+    """Compare the index with what was acknowledged, and remove what the source no longer has.
 
     Args:
         encoder: The encoder that embedded the documents.
@@ -301,8 +211,6 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
             context.meter.close()
             pruned, prune_notes = prune_index(context, confirm)
             notes += prune_notes
-    load.settings.restore()
-    notes += load.settings.notes
     if load.is_new_index and _delete_unused_index(context):
         notes.append(
             f"no document could be indexed: the index {context.index.concrete}, which this load created, was deleted"

@@ -35,7 +35,7 @@ from es_sbert.ingest.dead_letters import (
     check_dead_letters_writable,
     default_dead_letters_path,
 )
-from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
@@ -347,11 +347,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         remedy = "Leave the sources out, and load them with a separate command."
         raise UsageError(
             "`watch_seconds` cannot be combined with sources: it embeds documents that other programs write", remedy
-        )
-    if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
-        raise UsageError(
-            "a load with `watch_seconds` never ends, so bulk load settings would never be restored",
-            "Leave out `load_settings`.",
         )
     if not sources and settings.id_field is not None:
         raise UsageError(

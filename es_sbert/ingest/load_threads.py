@@ -76,7 +76,6 @@ class LoadControl:
             a closed index, or once an alias has moved. Not even vectors that exist are sent then.
         interrupted: Whether the user stopped the load.
         engine_wait: Whether requests are being retried.
-        exit_warning: A warning for the user, shown if the process ends at once; a sentence, or empty.
     """
 
     def __init__(self) -> None:
@@ -87,7 +86,6 @@ class LoadControl:
         self.engine_lost = False
         self.interrupted = False
         self.engine_wait = EngineWait()
-        self.exit_warning = ""
         self._lock = threading.Lock()
 
     def end_early(self, reason: str) -> None:

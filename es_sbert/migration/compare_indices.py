@@ -17,7 +17,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.derived_fields import is_within, mapped_fields, without_mapped_fields
 from es_sbert.index.index_template import TemplatePart, matching_templates
-from es_sbert.index.load_settings import AUTO_EXPAND_REPLICAS, REPLICAS
 
 LIFECYCLE = "index.lifecycle."
 FINAL_PIPELINE = "index.final_pipeline"
@@ -33,6 +32,7 @@ _NOT_COPIED = re.compile(
 # Settings whose values follow from the vector fields.
 _OF_VECTORS = re.compile(r"index\.knn(\..*)?")
 ROUTING_SHARDS = "index.number_of_routing_shards"
+REFRESH_INTERVAL = "index.refresh_interval"
 _MOST_DIFFERENCES = 10
 
 
@@ -119,8 +119,8 @@ def _different_settings(
     old, new = copied_settings(source), copied_settings(target)
     of_templates = {name for part in templates or () for name in part.settings}
     unequal = {ROUTING_SHARDS}  # not every engine returns it
-    if source.setting(AUTO_EXPAND_REPLICAS) not in (None, "false"):
-        unequal.add(REPLICAS)  # the engine derives their number
+    if source.setting("index.auto_expand_replicas") not in (None, "false"):
+        unequal.add("index.number_of_replicas")  # the engine derives their number
     for name in sorted((old.keys() | new.keys()) - unequal):
         wanted = asked.get(name) if _OF_VECTORS.fullmatch(name) else old.get(name)
         if wanted is None and templates is not None and name not in of_templates:

@@ -18,10 +18,9 @@ from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Retrier, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
-from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import VersionedUpdates
-from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings
+from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
@@ -40,7 +39,7 @@ from es_sbert.migration.alias_swap import (
     wait_until_idle,
     wait_until_replicated,
 )
-from es_sbert.migration.compare_indices import FINAL_PIPELINE, LIFECYCLE
+from es_sbert.migration.compare_indices import FINAL_PIPELINE, LIFECYCLE, REFRESH_INTERVAL
 from es_sbert.migration.document_copy import (
     DeletionTracker,
     MigrationContext,
@@ -274,8 +273,7 @@ class _MigrationRun:
             if number and (count <= SMALL_ROUND_DOCUMENTS or count >= previous):
                 break
             previous = count if number else math.inf
-        # Restore the settings of a load. A load has done so already, but there was none if no field has a text.
-        self.context.retrying(restore_load_settings, self.context.engine, self.context.target)
+        self._restore_refreshes()
         self.tracker.begin()
         self.result.removed += remove_deleted(self.context)
         if self._is_stopped:
@@ -285,6 +283,14 @@ class _MigrationRun:
         fields = self.prepared.fields
         self.result.compared = verify_copy(self.context, self.encoder, fields, other_variants=other_variants)
         return not self._is_stopped
+
+    def _restore_refreshes(self) -> None:
+        """Refresh the new index as often as the old one; an interval that somebody set in the meantime is kept."""
+        retrying, engine, source = self.context.retrying, self.context.engine, self.prepared.source
+        target = retrying(engine.get_index, self.context.target)
+        if self.request.rollback or source is None or target is None or target.setting(REFRESH_INTERVAL) != "-1":
+            return
+        retrying(engine.put_settings, target.name, {REFRESH_INTERVAL: source.setting(REFRESH_INTERVAL)})
 
     def _copy_round(self, keys: set[DocumentKey] | None = None) -> int:
         count = copy_changes(self.context, keys=keys)
@@ -314,7 +320,6 @@ class _MigrationRun:
             dead_letters=self.dead_letters,
             only_lacking=not outdated,
             only_ids=None if ids is None or len(ids) > _MAX_IDS else tuple(ids),
-            load_settings=BulkLoadSettings.KEEP,
             retry_seconds=self.context.policy.budget,
         )
         plan = self.context.retrying(plan_load, self.context.engine, settings, sources=[])

@@ -20,7 +20,7 @@ from es_sbert.engines.retry import Retrier, RetryingEngine, is_transient, withou
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.hidden_documents import count_all_documents
-from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
+from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import (
     META_KEY,
     IndexType,
@@ -54,6 +54,7 @@ from es_sbert.messages import setting_text
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.compare_indices import (
     FINAL_PIPELINE,
+    REFRESH_INTERVAL,
     ROUTING_SHARDS,
     SET_AT_SWAP,
     check_same_index,
@@ -507,8 +508,8 @@ def create_target(
         raise
     # Set the pointer again: another machine may have erased it since.
     retrying(lambda: set_target_pointer(engine, source, name))
-    # Keep the replicas: the new index must survive the loss of a node as the old one does.
-    retrying(lambda: apply_load_settings(engine, target, keep_replicas=True))
+    # Refreshes are off while documents are copied. The replicas stay: the new index must survive the loss of a node.
+    retrying(lambda: engine.put_settings(name, {REFRESH_INTERVAL: "-1"}))
     store = MigrationStateStore(engine, target, state, retrying)
     store.write(phase=MigrationPhase.COPYING)
     return target, store
@@ -654,14 +655,13 @@ def check_source_index(
 
 
 def check_no_load(state: IndexState) -> None:
-    """Refuse an index in which a load is under way.
+    """Refuse an index whose settings a killed load of an earlier version left off: the new index would get them.
 
     Raises:
-        IndexMismatch: a load is under way, or was killed.
+        IndexMismatch: such settings are off.
     """
-    if unrestored_settings(state) is not None:
-        remedy = f"Let it finish, or end it: `es-sbert index repair {state.name}`."
-        raise IndexMismatch(f"a load is under way in {state.name}, or was killed in it", remedy)
+    if (left := settings_of_killed_load(state)) is not None:
+        raise IndexMismatch(*left)
 
 
 def _new_vector_fields(

@@ -25,7 +25,7 @@ from es_sbert.index.document_vectors import if_unchanged
 from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.index_template import matching_templates
-from es_sbert.index.load_settings import restore_load_settings, unrestored_settings
+from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import (
     META_KEY,
     REMOVING,
@@ -65,14 +65,12 @@ class Removal(BaseModel, frozen=True):
         index: Its name.
         fields: Fields that were taken out of the documents: vectors, their metadata, results of analyses.
         documents: Number of documents that were written without these fields.
-        settings: Settings that a killed load had left changed, with their restored values.
-        remains: Sentences about parts that cannot be removed.
+        remains: Sentences about parts that cannot be removed, and about settings of a killed load.
     """
 
     index: str
     fields: tuple[str, ...]
     documents: int
-    settings: dict[str, str | None]
     remains: tuple[str, ...]
 
 
@@ -104,13 +102,13 @@ def remove_vectors(
     _check_removable(engine, index, fields)
     retrying(partial(require_privileges, engine, index.name, REMOVE))
     require_all_visible(engine, index.name, retrying)
-    settings = retrying(partial(restore_load_settings, engine, index.name))
+    settings = settings_of_killed_load(index) or ()  # the mapping forgets them with the rest
     retrying(partial(update_mapping, engine, index, partial(_plan_note, fields)))
     documents = _rewrite_documents(engine, index, fields, policy, report) if fields else 0
     retrying(partial(update_mapping, engine, index, _plan_end))
     left = retrying(partial(require_index, engine, index.name))
-    remains = tuple(retrying(partial(_what_remains, engine, left, fields)))
-    return Removal(index=index.name, fields=fields, documents=documents, settings=settings, remains=remains)
+    remains = (*retrying(partial(_what_remains, engine, left, fields)), *settings)
+    return Removal(index=index.name, fields=fields, documents=documents, remains=remains)
 
 
 def require_own_entry(index: IndexState) -> None:
@@ -243,8 +241,6 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
         )
     if engine.info.engine_type is EngineType.OPENSEARCH and index.has_setting("index.knn"):
         remains.append(f"{index.name} keeps the setting index.knn, which OpenSearch cannot change.")
-    if unrestored_settings(index) is not None:
-        remains.append(f"A load has started in {index.name} since.")
     for template in own_templates(engine, index.data_stream or index.name):
         remains.append(f"{template} still gives new indices the vector field. Change or delete it if it is not needed.")
     return remains

@@ -21,7 +21,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import wait_for_engine
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
-from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings, resolve_sources
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
@@ -106,7 +106,6 @@ class _Documents(Scenario):
 class Load(_Documents):
     name = "load"
     usual_steps = 140
-    load_settings = BulkLoadSettings.KEEP
 
     def prepare(self) -> None:
         super().prepare()
@@ -116,15 +115,8 @@ class Load(_Documents):
     def run(self) -> None:
         files = (str(self.source),)
         with self.stage.counted_engine() as engine:
-            report = ingest(self.stage, engine, files=files, id_field="id", load_settings=self.load_settings)
+            report = ingest(self.stage, engine, files=files, id_field="id")
         _check_counts(report, len(self.documents))
-
-
-class FastLoad(Load):
-    """Without replicas until its end: the documents of a killed node are there only when it is back."""
-
-    name = "load without replicas"
-    load_settings = BulkLoadSettings.FAST
 
 
 class InPlace(_Documents):
@@ -398,5 +390,5 @@ class Gateway(_Documents):
 
 
 SCENARIOS: tuple[type[Scenario], ...] = (
-    Load, FastLoad, InPlace, Watch, Migrate, Duplicates, Adopt, Pairs, Gateway,
+    Load, InPlace, Watch, Migrate, Duplicates, Adopt, Pairs, Gateway,
 )  # fmt: skip

@@ -14,7 +14,6 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
-from es_sbert.index.load_settings import apply_load_settings
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
 from tests.engine.byte_index import create_byte_index
@@ -44,13 +43,9 @@ def test_problems_are_reported_with_remedy(
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         engine.create_index(index, {"settings": {"index.blocks.write": True}})
-        state = engine.get_index(index)
-        assert state is not None
-        apply_load_settings(engine, state)
     done = cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32")
     assert done.code == 1
     assert f"FAIL  index: {index} has index.blocks.write" in done.out
-    assert f"`es-sbert index repair {index}`" in done.out
     assert f"{index} has no vector field" in done.out
     missing = cli("doctor", "--index", "no-such-index", "--url", es9_url, "--model", model, "--precision", "fp32")
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)

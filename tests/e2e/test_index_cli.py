@@ -10,7 +10,6 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.index.load_settings import apply_load_settings
 from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
@@ -246,26 +245,6 @@ def test_invalid_url_is_an_error(run: Run) -> None:
     assert_refused(
         run("index", "show", "docs", url="localhost:9200"), "does not start with http://", "http://localhost:9200"
     )
-
-
-def test_repair_restores_settings_of_killed_load(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
-    index = fresh_index(es9_url)
-    with open_engine(es9_url) as engine:
-        engine.create_index(index, {"settings": {"index.number_of_replicas": "2"}})
-        state = engine.get_index(index)
-        assert state is not None
-        apply_load_settings(engine, state)
-        done = run("index", "repair", index, url=es9_url)
-        assert (done.code, done.out) == (0, "")
-        assert done.err.splitlines() == [
-            "index.refresh_interval: the default again",
-            "index.number_of_replicas: 2 again",
-        ]
-        state = engine.get_index(index)
-        assert state is not None
-        assert state.settings["index.number_of_replicas"] == "2"
-    assert "there are no settings of a load to restore" in run("index", "repair", index, url=es9_url).err
-    assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
 
 
 def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:

@@ -159,9 +159,7 @@ def test_second_signal_exits_while_engine_hangs(
             process.kill()
             released.set()
     assert process.returncode == 130
-    last = err.decode().splitlines()[-1]
-    assert last.startswith("Stopped at once: the same command resumes where it stopped. Refreshes and replicas of ")
-    assert "`es-sbert index repair " in last
+    assert err.decode().splitlines()[-1] == "Stopped at once: the same command resumes where it stopped."
     assert "Traceback" not in err.decode()
 
 

@@ -172,19 +172,16 @@ def test_running_load_exposes_metrics_and_logs_events(
     order = [
         "metrics_served",
         "load_started",
-        "settings_changed",
         "waiting_began",
         "retry",
         "throttle_changed",
         "waiting_ended",
         "first_dead_letter",
-        "settings_put_back",
         "dead_letters",
         "load_ended",
     ]
     assert set(order) <= set(names)
     assert names.index("load_started") < names.index("waiting_began") < names.index("waiting_ended")
-    assert names.index("settings_changed") < names.index("settings_put_back") < names.index("load_ended")
     assert names[-1] == "load_ended"
     started, ended = running.wait_for("load_started"), running.wait_for("load_ended")
     assert (started["index"], started["provider"]) == (index, "CPUExecutionProvider")

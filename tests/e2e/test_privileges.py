@@ -23,7 +23,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.index.privileges import (
     ADOPT,
     ADVISE,
-    CHANGE_LOAD_SETTINGS,
     CLUSTER_PRIVILEGE,
     CREATE,
     LOAD,
@@ -152,18 +151,6 @@ def desk(secured_es8: Secured, cli: Cli, model: Path, monkeypatch: pytest.Monkey
     return Desk(secured_es8, cli, model, monkeypatch)
 
 
-def interrupted(desk: Desk) -> str:
-    """An index whose load was killed before it put the settings back."""
-    from es_sbert.index.load_settings import apply_load_settings
-
-    name = desk.loaded()
-    with desk.admin() as engine:
-        state = engine.get_index(name)
-        assert state is not None
-        apply_load_settings(engine, state)
-    return name
-
-
 def created(desk: Desk) -> str:
     """An index with a vector field whose text nobody has said."""
     name = desk.fresh()
@@ -218,8 +205,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
         Desk.loaded,
         lambda desk, name: desk.ingest(name, "--replace-text-template", "--text-template", "{id} {text}", "--yes"),
     ),
-    "`ingest --load-settings fast`": (
-        Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--load-settings", "fast")),
     "`index create`": (Desk.fresh, Desk.create),
     "`index create --text-field` of an index that has the field": (
         created, lambda desk, name: desk.index("create", name, "--text-field", "text", *desk.model[:2])),
@@ -232,7 +217,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index remove`": (Desk.loaded, lambda desk, name: desk.index("remove", name, "--yes")),
     "`index remove --reindex`": (behind_an_alias, lambda desk, name: desk.index(
         "remove", f"{name}-alias", "--reindex", "--name", f"{name}-new", "--yes")),
-    "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip
@@ -256,8 +240,6 @@ def test_listed_privileges_are_sufficient_and_necessary(desk: Desk, task: str) -
     desk.use(cluster, index)
     done = command(desk, name)
     assert done.code == 0, done.err
-    # Without `manage` a new index is loaded all the same, only slower.
-    assert ("are not changed during the load" in done.err) is (task == "`ingest FILE…` into a new index")
 
 
 def test_code_checks_privileges_of_the_table() -> None:
@@ -267,7 +249,6 @@ def test_code_checks_privileges_of_the_table() -> None:
         "`ingest FILE…` into an index with the vector field": LOAD,
         "`ingest FILE…` into a new index": CREATE,
         "`ingest --prune`": PRUNE,
-        "`ingest --load-settings fast`": CHANGE_LOAD_SETTINGS,
         "`index adopt`": ADOPT,
         "`index remove`": REMOVE,
         "`index calibrate --save`": SAVE_MIN_COSINE,

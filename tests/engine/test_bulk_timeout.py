@@ -64,7 +64,6 @@ def test_missing_primary_shard_answers_within_retry_budget(
             dead=tmp_path / "dead",
             id_field="id",
             retry_seconds=5,
-            load_settings="keep",
         )
     assert (summary.indexed, summary.left, summary.dead) == (0, 2, 0)
     # The engine's own words: it was asked to wait for less than its own minute.

@@ -23,12 +23,6 @@ from es_sbert.index import index_meta
 from es_sbert.index.adopt import put_adopted_field
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.load_settings import (
-    BULK_LOAD_SETTINGS,
-    apply_load_settings,
-    restore_load_settings,
-    unrestored_settings,
-)
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields, with_meta_entry
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -86,21 +80,6 @@ def check_written_field(engine: Engine, index: str, name: str) -> None:
     assert state.mappings["properties"][name] == {"type": "keyword"}
 
 
-def check_load_noted(engine: Engine, index: str, name: str) -> None:
-    assert unrestored_settings(state_of(engine, index)) == dict.fromkeys(BULK_LOAD_SETTINGS) | {
-        "index.number_of_replicas": REPLICAS
-    }
-    restore_load_settings(engine, index)
-    check_load_restored(engine, index, name)
-
-
-def check_load_restored(engine: Engine, index: str, name: str) -> None:
-    state = state_of(engine, index)
-    assert unrestored_settings(state) is None
-    assert state.settings["index.number_of_replicas"] == REPLICAS
-    assert "index.refresh_interval" not in state.settings
-
-
 def check_field(engine: Engine, index: str, name: str) -> None:
     assert vector_fields(state_of(engine, index).mappings, index)[name].fingerprint == FINGERPRINT
 
@@ -136,15 +115,6 @@ def start_migration(engine: Engine, index: str, name: str = "") -> None:
 
 CHANGES = {
     "written field": Change(write_field, check_written_field),
-    "load begun": Change(
-        lambda engine, index, name: apply_load_settings(engine, state_of(engine, index)), check_load_noted, part="load"
-    ),
-    "load ended": Change(
-        lambda engine, index, name: restore_load_settings(engine, index),
-        check_load_restored,
-        lambda engine, index, name: apply_load_settings(engine, state_of(engine, index)),
-        part="load",
-    ),
     "field added": Change(lambda engine, index, name: ensure_vector_field(engine, index, request(name)), check_field),
     "text set": Change(
         lambda engine, index, name: ensure_vector_field(engine, index, request("embedding", text="{title}")), check_text
@@ -166,7 +136,7 @@ CHANGES = {
 # Elasticsearch alone changes index types.
 ELASTICSEARCH_ONLY = {"index type"}
 # What erases other changes on OpenSearch; on Elasticsearch, every kind does.
-OPENSEARCH_ERASERS = {"written field", "load begun"}
+OPENSEARCH_ERASERS = {"written field"}
 
 
 @pytest.fixture(params=["es9", "opensearch"])
@@ -185,7 +155,6 @@ class Place:
 
     def reset(self) -> None:
         """As at the beginning, but for fields, which cannot be removed."""
-        self.engine.put_settings(self.index, dict.fromkeys(BULK_LOAD_SETTINGS) | {"index.number_of_replicas": REPLICAS})
         self.engine.put_mapping(self.index, {"_meta": self.initial_meta})
 
     def new_name(self) -> str:
@@ -413,16 +382,6 @@ def test_fields_of_two_models_are_not_mixed(place: Place, tmp_path: Path, monkey
 
     ensure_vector_field(Intercepted(place.engine, put_inside), place.index, request(name))  # type: ignore[arg-type]
     check_field(place.engine, place.index, name)
-
-
-def test_load_that_found_settings_of_a_load_does_not_keep_them(place: Place) -> None:
-    """The note of the first load was erased, so the second one noted the settings of the first."""
-    place.reset()
-    before = apply_load_settings(place.engine, state_of(place.engine, place.index))
-    place.engine.put_mapping(place.index, {"_meta": place.initial_meta})
-    apply_load_settings(place.engine, state_of(place.engine, place.index))
-    restore_load_settings(place.engine, place.index, before)
-    check_load_restored(place.engine, place.index, "")
 
 
 def test_field_meta_of_adoption_keeps_model(place: Place) -> None:

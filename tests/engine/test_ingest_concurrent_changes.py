@@ -11,7 +11,6 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import BulkItemResult, Engine
-from es_sbert.index.load_settings import BULK_LOAD_SETTINGS
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
@@ -51,7 +50,6 @@ def test_overwritten_mapping_meta_is_restored(es9: Engine, index: str, encoder: 
     assert state is not None
     assert vector_fields(state.mappings, index)["embedding"].fingerprint == encoder.info.fingerprint
     assert state.mappings["_meta"]["owner"] == "app"
-    assert {state.settings.get(name) for name in BULK_LOAD_SETTINGS} == {None, "1"}
     assert load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id").unchanged == 20
 
 

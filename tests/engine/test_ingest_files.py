@@ -207,3 +207,17 @@ def test_document_without_text_loses_its_vector(
     again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     assert (again.unchanged, again.skipped.empty) == (29, 2)
     assert contents(engine_url, index_name)["d3"]["_version"] == version
+
+
+def test_settings_that_a_killed_load_left_off_are_named_and_kept(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(2))
+    killed = {"es_sbert": {"load": {"before": {"index.number_of_replicas": "2"}, "run": "r"}}}
+    with open_engine(engine_url) as engine:
+        settings = {"index.number_of_replicas": "0"}
+        engine.create_index(index_name, {"settings": settings, "mappings": {"_meta": killed}})
+        [note] = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead").notes
+        assert f'`PUT {index_name}/_settings` with {{"index.number_of_replicas":"2"}}' in note
+        engine.put_settings(index_name, {"index.number_of_replicas": "2"})
+        assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead").notes == ()

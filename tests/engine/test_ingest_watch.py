@@ -597,24 +597,7 @@ def test_watch_ends_when_alias_moves(
     assert error.remedy.startswith(f"Run the same command again: it continues with {two}.")
 
 
-@pytest.mark.parametrize(
-    ("files", "options", "message"),
-    [
-        (("docs.jsonl",), {}, "`watch_seconds` cannot be combined with sources"),
-        ((), {"load_settings": "fast"}, "a load with `watch_seconds` never ends"),
-    ],
-)
-def test_watch_rejects_files_and_load_settings(
-    es9_url: str,
-    fresh_index: Callable[[str], str],
-    encoder: Encoder,
-    tmp_path: Path,
-    files: tuple[str, ...],
-    options: dict[str, Any],
-    message: str,
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", sentences(2))
-    index = fresh_index(es9_url)
-    paths = [tmp_path / name for name in files]
-    with pytest.raises(UsageError, match=message):
-        load(es9_url, encoder, index, *paths, dead=tmp_path / "dead", watch_seconds=1.0, **options)
+def test_watch_rejects_files(es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path) -> None:
+    docs = write_jsonl(tmp_path / "docs.jsonl", sentences(2))
+    with pytest.raises(UsageError, match="`watch_seconds` cannot be combined with sources"):
+        load(es9_url, encoder, fresh_index(es9_url), docs, dead=tmp_path / "dead", watch_seconds=1.0)

@@ -18,8 +18,7 @@ from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.load_settings import apply_load_settings
-from es_sbert.index.mapping import read_meta_entry, vector_fields
+from es_sbert.index.mapping import read_meta_entry, vector_fields, with_meta_entry
 from es_sbert.migration.remove_vectors import Removal, remove_vectors
 from es_sbert.search.search_scope import read_search_scope
 from tests.engine.ingest_support import ask, contents, load, sentences, write_jsonl
@@ -62,16 +61,17 @@ def expected() -> dict[str, Any]:
 def test_documents_and_mapping_are_as_before(app: Application, engine: Engine) -> None:
     state = engine.get_index(app.index)
     assert state is not None
-    apply_load_settings(engine, state)  # of a load that was killed
+    killed = {"before": {"index.refresh_interval": None}, "run": "r"}  # noted by a load of an earlier version
+    engine.put_mapping(app.index, {"_meta": with_meta_entry(state.mappings["_meta"], "load", killed)})
+    engine.put_settings(app.index, {"index.refresh_interval": "-1"})
     done = remove(engine, app.index)
     assert set(done.fields) == {"embedding", "embedding_meta", "parts", "parts_meta"}
     assert done.documents == COUNT + 1
-    assert done.settings != {}
     assert plain(engine, app.index) == expected()
     state = engine.get_index(app.index)
     assert state is not None
     assert state.mappings["_meta"] == {"owner": "app"}
-    assert state.settings.get("index.refresh_interval") is None
+    assert done.remains[-1] == f'Send `PUT {app.index}/_settings` with {{"index.refresh_interval":null}}.'
     assert "still has the fields" in done.remains[0]
     knn = [sentence for sentence in done.remains if "index.knn" in sentence]
     assert bool(knn) == (engine.info.engine_type is EngineType.OPENSEARCH and state.settings.get("index.knn") == "true")

@@ -196,7 +196,7 @@ class Bench:
         command = [
             *prefix, sys.executable, "-m", "es_sbert", "ingest", "--index", self.index, "--url", url or self.url,
             "--model", str(self.model), "--precision", "fp32", "--threads", "1", "--id-field", "id", "--json",
-            "--index-type", "flat", "--load-settings", "fast", *self.options, "--state", str(self.state),
+            "--index-type", "flat", *self.options, "--state", str(self.state),
             "--dead-letters", str(self.letters), *more,
         ]  # fmt: skip
         if "--retry" not in more:

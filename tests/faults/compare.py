@@ -9,7 +9,6 @@ from typing import Any
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import scan_index
-from es_sbert.index.load_settings import unrestored_settings
 from tests.engine.ingest_support import letters, open_engine, same_vectors, vector_of
 from tests.faults.bench import Bench
 
@@ -57,7 +56,7 @@ def compare(bench: Bench) -> End:
         lost, stale = (sum(end[number] for end in ends) for number in range(2))
         index = engine.get_index(bench.index)
         assert index is not None
-        changed = unrestored_settings(index) is not None or index.settings.get("index.refresh_interval") != "5s"
+        changed = index.settings.get("index.refresh_interval") != "5s"
         missing, repeated = _letters(bench)
         return End(len(ids), doubled + repeated, lost + missing, stale, str(index.settings) if changed else "")
 

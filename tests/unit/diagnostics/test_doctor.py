@@ -51,11 +51,17 @@ def test_disk_finding_follows_the_default_watermarks(free: float, level: Severit
 
 def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
     meta = {"es_sbert": {"load": {"before": {"index.refresh_interval": None, "index.number_of_replicas": "1"}}}}
-    state = IndexState("docs", {"_meta": meta}, {"index.blocks.write": "true", "index.blocks.read": "false"})
+    settings = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
+    state = IndexState("docs", {"_meta": meta}, {"index.blocks.write": "true", "index.blocks.read": "false"} | settings)
     blocked, left = settings_findings(state)
     assert (blocked.level, "index.blocks.write" in blocked.message) == (Severity.ERROR, True)
     assert "docs/_settings" in blocked.remedy
-    assert (left.level, left.remedy) == (Severity.WARNING, "If no load is running: `es-sbert index repair docs`.")
+    request = '`PUT docs/_settings` with {"index.refresh_interval":null,"index.number_of_replicas":"1"}'
+    assert (left.level, left.remedy) == (Severity.WARNING, f"Send {request}.")
+    replica = IndexState("docs", {"_meta": meta}, {"index.number_of_replicas": "0"})
+    [left] = settings_findings(replica)
+    assert left.remedy == 'Send `PUT docs/_settings` with {"index.number_of_replicas":"1"}.'
+    assert list(settings_findings(IndexState("docs", {"_meta": meta}, {}))) == []
     assert list(settings_findings(IndexState("docs", {}, {}))) == []
 
 

@@ -13,7 +13,6 @@ from es_sbert.analysis.field_writer import plan_written_field
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.index import index_meta
-from es_sbert.index.load_settings import plan_load_note
 from es_sbert.index.mapping import read_meta_entry, with_meta_entry
 
 json_values = st.recursive(
@@ -24,7 +23,6 @@ json_values = st.recursive(
 objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
 
 PLANS: dict[str, Callable[[IndexState], Json | None]] = {
-    "load": lambda state: plan_load_note(state, "r"),
     "written_fields": lambda state: plan_written_field(state, "a.b", []),
 }
 
