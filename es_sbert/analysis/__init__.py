@@ -15,12 +15,11 @@ if _TYPE_CHECKING:
     from es_sbert.analysis.clusters import cluster_names as cluster_names
     from es_sbert.analysis.clusters import cluster_texts as cluster_texts
     from es_sbert.analysis.clusters import display_names as display_names
-    from es_sbert.analysis.duplicate_search import search_duplicates as search_duplicates
     from es_sbert.analysis.duplicates import DuplicateGroup as DuplicateGroup
     from es_sbert.analysis.duplicates import DuplicateRecall as DuplicateRecall
     from es_sbert.analysis.duplicates import DuplicateSearchResult as DuplicateSearchResult
-    from es_sbert.analysis.duplicates import DuplicateSearchSettings as DuplicateSearchSettings
     from es_sbert.analysis.duplicates import duplicate_groups as duplicate_groups
+    from es_sbert.analysis.duplicates import search_duplicates as search_duplicates
     from es_sbert.analysis.similarity import SimilarPair as SimilarPair
     from es_sbert.analysis.similarity import most_similar_pairs as most_similar_pairs
     from es_sbert.analysis.similarity import pairs_above as pairs_above
@@ -38,13 +37,12 @@ _NAMES = {
         "cluster_texts",
         "display_names",
     ),
-    "es_sbert.analysis.duplicate_search": ("search_duplicates",),
     "es_sbert.analysis.duplicates": (
         "DuplicateGroup",
         "DuplicateRecall",
         "DuplicateSearchResult",
-        "DuplicateSearchSettings",
         "duplicate_groups",
+        "search_duplicates",
     ),
     "es_sbert.analysis.similarity": (
         "SimilarPair",
@@ -59,7 +57,6 @@ __all__ = [
     "DuplicateGroup",
     "DuplicateRecall",
     "DuplicateSearchResult",
-    "DuplicateSearchSettings",
     "SimilarPair",
     "SkippedDocuments",
     "TextCluster",

@@ -1,4 +1,4 @@
-"""Cluster texts by their embeddings (k-means, agglomerative, HDBSCAN and communities), and name the clusters.
+"""Cluster texts by their embeddings (k-means or HDBSCAN), and name the clusters.
 
 All methods use the cosine: vectors are normalized first. A text with several vectors (chunks) counts once, by the
 normalized mean of its normalized vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -27,9 +27,7 @@ from es_sbert.analysis.similarity import (
     DECIMALS,
     Float64Array,
     Int64Array,
-    check_cosine,
     check_starts,
-    pairs_above,
     round_cosines,
     vector_lengths,
 )
@@ -39,13 +37,11 @@ from es_sbert.io.text_language import stop_words as language_stop_words
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
-DEFAULT_MIN_COSINE = 0.75
 DEFAULT_MIN_SIZE = 5
 
 # Up to this number of texts, each step of k-means uses all of them; above it, one batch.
 KMEANS_TEXTS = 50_000
-# Maximum number of texts for methods that hold all distances in memory: 8 n² and 16 n² bytes, 3 to 4 GB.
-AGGLOMERATIVE_TEXTS = 20_000
+# Maximum number of texts for HDBSCAN, which holds all distances in memory: 16 n² bytes, 3.6 GB.
 HDBSCAN_TEXTS = 15_000
 
 # Numbers of clusters that `auto` tries, up to the square root of the number of texts (up to 10 in any case).
@@ -59,8 +55,8 @@ AUTO_TEXTS = 5_000
 # Number of starts of k-means; the best result is kept.
 _KMEANS_STARTS = 4
 _KMEANS_BATCH = 4096
-# Number of texts whose cosines with all others are in memory at once.
-_ROWS = 256
+# Seed of the random choices of k-means.
+_SEED = 0
 _BLOCK = 2048
 ClusterCount = int | Literal["auto"]
 
@@ -69,17 +65,7 @@ class ClusterMethod(StrEnum):
     """A clustering method."""
 
     KMEANS = "kmeans"
-    AGGLOMERATIVE = "agglomerative"
     HDBSCAN = "hdbscan"
-    COMMUNITIES = "communities"
-
-
-# Descriptions of k, min_cosine and min_size in messages, and the methods that accept them.
-_OPTION_METHODS = (
-    ("a number of clusters (k)", (ClusterMethod.KMEANS, ClusterMethod.AGGLOMERATIVE)),
-    ("a minimum cosine", (ClusterMethod.COMMUNITIES,)),
-    ("a minimum size", (ClusterMethod.HDBSCAN, ClusterMethod.COMMUNITIES)),
-)
 
 
 class TextCluster(NamedTuple):
@@ -87,8 +73,7 @@ class TextCluster(NamedTuple):
 
     Attributes:
         members: Positions of the texts, most central first; ties are sorted by position.
-        cosines: Cosine of each member with the center, which is the mean of the members, or the central text of a
-            community. Rounded to `DECIMALS` decimals.
+        cosines: Cosine of each member with the center, the mean of the members. Rounded to `DECIMALS` decimals.
     """
 
     members: tuple[int, ...]
@@ -111,75 +96,47 @@ class Clustering:
     method: ClusterMethod
     silhouette: float | None
 
-    @property
-    def labels(self) -> Int64Array:
-        """The cluster of each text by its position in `clusters`; -1 for noise. *Shape:* ``(texts,)``."""
-        labels = np.full(sum(len(cluster.members) for cluster in self.clusters) + len(self.noise), -1, np.int64)
-        for number, cluster in enumerate(self.clusters):
-            labels[list(cluster.members)] = number
-        return labels
-
 
 def cluster_texts(
     vectors: Vectors,
     method: str = ClusterMethod.KMEANS,
     *,
     k: ClusterCount | None = None,
-    min_cosine: float | None = None,
     min_size: int | None = None,
     starts: Int64Array | None = None,
-    seed: int = 0,
 ) -> Clustering:
     """Cluster the texts of a collection.
 
     | method | clusters | texts |
     |---|---|---|
     | `kmeans` | k clusters around means; mini-batches for more than `KMEANS_TEXTS` texts | any number |
-    | `agglomerative` | k clusters by Ward's linkage | up to `AGGLOMERATIVE_TEXTS` |
     | `hdbscan` | dense regions of at least `min_size` texts; the rest is noise | up to `HDBSCAN_TEXTS` |
-    | `communities` | at least `min_size` texts near a central text; the rest is noise | any number |
 
     The result is the same for the same arguments. Mini-batches may find fewer than k clusters.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         method: A `ClusterMethod` or its name; see the table.
-        k: Number of clusters, for `kmeans` and `agglomerative`. `auto`, the default, is the smallest of
-            `AUTO_CANDIDATES` with the greatest mean cosine silhouette. `kmeans` tries them on `AUTO_TEXTS` texts at
-            most.
-        min_cosine: Minimum cosine with the central text, for `communities`. The default is `DEFAULT_MIN_COSINE`.
-        min_size: Minimum number of texts, for `hdbscan` and `communities`. The default is `DEFAULT_MIN_SIZE`.
+        k: Number of clusters, for `kmeans`. `auto`, the default, is the smallest of `AUTO_CANDIDATES` with the greatest
+            mean cosine silhouette. They are tried on `AUTO_TEXTS` texts at most.
+        min_size: Minimum number of texts, for `hdbscan`. The default is `DEFAULT_MIN_SIZE`.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors. *Shape:* ``(texts,)``.
-        seed: Seed of the random choices of `kmeans`.
 
     Raises:
         UsageError: an argument is out of range or does not apply to the method, there are more texts than the method
             supports or fewer distinct ones than k, a vector is zero or not finite, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
-    method = check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"the seed is {seed}", "Use a number from 0 to 4294967295.")
+    method = check_options(method, k=k, min_size=min_size)
     texts = text_vectors(vectors, starts)
-    least = DEFAULT_MIN_SIZE if min_size is None else min_size
     if not len(texts):
         return Clustering((), (), method, None)
-    match method:
-        case ClusterMethod.KMEANS:
-            return _build_clustering(texts, _kmeans(texts, k or "auto", seed), method)
-        case ClusterMethod.AGGLOMERATIVE:
-            return _build_clustering(texts, _agglomerative(texts, k or "auto"), method)
-        case ClusterMethod.HDBSCAN:
-            return _build_clustering(texts, _hdbscan(texts, least), method)
-        case ClusterMethod.COMMUNITIES:
-            threshold = DEFAULT_MIN_COSINE if min_cosine is None else min_cosine
-            labels, centers = _communities(texts, threshold, least)
-            return _build_clustering(texts, labels, method, centers)
+    if method is ClusterMethod.KMEANS:
+        return _build_clustering(texts, _kmeans(texts, k or "auto"), method)
+    return _build_clustering(texts, _hdbscan(texts, min_size or DEFAULT_MIN_SIZE), method)
 
 
-def check_options(
-    method: str, *, k: ClusterCount | None = None, min_cosine: float | None = None, min_size: int | None = None
-) -> ClusterMethod:
+def check_options(method: str, *, k: ClusterCount | None = None, min_size: int | None = None) -> ClusterMethod:
     """Check that arguments of `cluster_texts` apply to the method and are in range.
 
     Returns:
@@ -189,18 +146,16 @@ def check_options(
         UsageError: an argument does not apply to the method or is out of range.
     """
     if method not in list(ClusterMethod):
-        raise UsageError(f"{method} is not a method", f"Use one of {', '.join(ClusterMethod)}.")
-    method = ClusterMethod(method)
-    for value, (name, methods) in zip((k, min_cosine, min_size), _OPTION_METHODS, strict=True):
-        if value is not None and method not in methods:
-            raise UsageError(f"{name} does not apply to {method}", f"Leave it out, or use {' or '.join(methods)}.")
+        raise UsageError(f"{method} is not a method", f"Use {' or '.join(ClusterMethod)}.")
+    if k is not None and method != ClusterMethod.KMEANS:
+        raise UsageError(f"a number of clusters (k) does not apply to {method}", "Leave it out, or use kmeans.")
+    if min_size is not None and method != ClusterMethod.HDBSCAN:
+        raise UsageError(f"a minimum size does not apply to {method}", "Leave it out, or use hdbscan.")
     if k is not None and k != "auto" and k < 1:
         raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.")
-    if min_cosine is not None:
-        check_cosine(min_cosine)
     if min_size is not None and min_size < 2:
         raise UsageError(f"min_size is {min_size}", "Use 2 texts or more.")
-    return method
+    return ClusterMethod(method)
 
 
 def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
@@ -279,76 +234,40 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, count, size))
 
 
-def _kmeans(texts: Vectors, k: ClusterCount, seed: int) -> Int64Array:
+def _kmeans(texts: Vectors, k: ClusterCount) -> Int64Array:
     """Assign each text to a cluster by k-means. *Shape:* ``(texts,)``."""
     if k == "auto":
-        sample = texts
-        if len(texts) > AUTO_TEXTS:
-            chosen = np.random.default_rng(seed).choice(len(texts), AUTO_TEXTS, replace=False)
-            sample = texts[np.sort(chosen)]
-        k = _best_k(sample, len(texts), lambda candidate: _kmeans_labels(sample, candidate, seed, starts=1))
-    _check_distinct(texts, k)
-    return _kmeans_labels(texts, k, seed, starts=_KMEANS_STARTS)
+        k = _best_k(texts)
+    found = _count_distinct(texts, k)
+    if found < k:
+        raise UsageError(
+            f"{pluralize(k, 'cluster')} requested for {pluralize(len(texts), 'text')} with "
+            f"{pluralize(found, 'different vector')}",
+            f"Request at most {pluralize(found, 'cluster')}, or use more texts.",
+        )
+    return _kmeans_labels(texts, k, starts=_KMEANS_STARTS)
 
 
-def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Int64Array:
+def _kmeans_labels(texts: Vectors, k: int, *, starts: int) -> Int64Array:
     from sklearn.cluster import KMeans, MiniBatchKMeans
 
     if len(texts) <= KMEANS_TEXTS:
-        model = KMeans(k, n_init=starts, random_state=seed)
+        model = KMeans(k, n_init=starts, random_state=_SEED)
         texts = texts.astype(np.float64)
     else:
-        model = MiniBatchKMeans(k, n_init=starts, random_state=seed, batch_size=_KMEANS_BATCH)
+        model = MiniBatchKMeans(k, n_init=starts, random_state=_SEED, batch_size=_KMEANS_BATCH)
     return np.asarray(model.fit(texts).labels_, np.int64)
 
 
-def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
-    """Assign each text to a cluster by Ward's linkage. *Shape:* ``(texts,)``."""
-    from sklearn.cluster import AgglomerativeClustering
-
-    _check_count(texts, AGGLOMERATIVE_TEXTS, ClusterMethod.AGGLOMERATIVE)
-    if k != "auto":
-        _check_distinct(texts, k)
-    if len(texts) == 1:
-        return np.zeros(1, np.int64)
-    # Build the whole tree once and cut it for each candidate.
-    tree = AgglomerativeClustering(n_clusters=None, distance_threshold=0, linkage="ward")
-    merges = tree.fit(texts.astype(np.float64)).children_
-    if k == "auto":
-        k = _best_k(texts, len(texts), lambda candidate: _cut_tree(merges, candidate))
-    return _cut_tree(merges, k)
-
-
-def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
-    """Cut a tree into k clusters.
-
-    Args:
-        merges: The two nodes of each merge, the nearest first; the i-th merge makes node `texts + i`.
-            *Shape:* ``(texts - 1, 2)``.
-
-    Returns:
-        The cluster of each text. *Shape:* ``(texts,)``.
-    """
-    count = len(merges) + 1
-    above = np.arange(2 * count - 1)  # (nodes,): the node that each was merged into
-    made = np.arange(count, 2 * count - k)
-    above[merges[: len(made)]] = made[:, None]
-    while (above != above[above]).any():
-        above = above[above]
-    return np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
-
-
-def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) -> int:
-    """Choose the smallest candidate with the greatest mean silhouette; 1 if all texts are equal.
-
-    Args:
-        texts: Texts to try candidates on.
-        count: Number of texts in the collection.
-        labels_of: Function that finds a given number of clusters in `texts`.
-    """
-    most = min(max(10, int(count**0.5)), len(texts) - 1)
-    most = _count_distinct(texts, most) if most > 0 else 0
-    scores = {k: mean_silhouette(texts, labels_of(k)) for k in AUTO_CANDIDATES if k <= most}
+def _best_k(texts: Vectors) -> int:
+    """Choose the smallest candidate with the greatest mean silhouette; 1 if all texts are equal."""
+    sample = texts
+    if len(texts) > AUTO_TEXTS:
+        chosen = np.random.default_rng(_SEED).choice(len(texts), AUTO_TEXTS, replace=False)
+        sample = texts[np.sort(chosen)]
+    most = min(max(10, int(len(texts) ** 0.5)), len(sample) - 1)
+    most = _count_distinct(sample, most) if most > 0 else 0
+    scores = {k: mean_silhouette(sample, _kmeans_labels(sample, k, starts=1)) for k in AUTO_CANDIDATES if k <= most}
     return max(scores, key=lambda k: (scores[k] or 0.0, -k)) if scores else 1
 
 
@@ -363,33 +282,15 @@ def _count_distinct(texts: Vectors, most: int) -> int:
     return len(found)
 
 
-def _check_distinct(texts: Vectors, k: int) -> None:
-    if k > len(texts):
-        raise UsageError(
-            f"{pluralize(k, 'cluster')} requested for {pluralize(len(texts), 'text')}",
-            "Request fewer clusters, or use more texts.",
-        )
-    found = _count_distinct(texts, k)
-    if found < k:
-        remedy = f"Request at most {pluralize(found, 'cluster')}, or use more texts."
-        raise UsageError(
-            f"{pluralize(k, 'cluster')} requested for {pluralize(len(texts), 'text')}, which have only "
-            f"{pluralize(found, 'different vector')}",
-            remedy,
-        )
-
-
-def _check_count(texts: Vectors, most: int, method: ClusterMethod) -> None:
-    if len(texts) > most:
-        reason = f"{method} holds the distances of all pairs, and {len(texts):,} texts are more than {most:,}"
-        raise UsageError(reason, f"Use {ClusterMethod.KMEANS} or {ClusterMethod.COMMUNITIES}, or use fewer texts.")
-
-
 def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
     """Assign each text to a cluster by HDBSCAN; -1 for noise. *Shape:* ``(texts,)``."""
     from sklearn.cluster import HDBSCAN
 
-    _check_count(texts, HDBSCAN_TEXTS, ClusterMethod.HDBSCAN)
+    if len(texts) > HDBSCAN_TEXTS:
+        raise UsageError(
+            f"hdbscan holds the distances of all pairs, and {len(texts):,} texts are more than {HDBSCAN_TEXTS:,}",
+            "Use kmeans, or fewer texts.",
+        )
     if len(texts) < min_size:
         return np.full(len(texts), -1, np.int64)
     if _count_distinct(texts, 2) == 1:
@@ -401,62 +302,20 @@ def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
     return np.asarray(model.fit(texts).labels_, np.int64)
 
 
-def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int64Array, list[int]]:
-    """Find communities of texts near a central text, as in sentence-transformers' `community_detection`.
-
-    Every text is a candidate center. The candidate with the most near texts comes first, and ties are in the order of
-    the texts. The near texts of a candidate that are in no community yet form one if there are enough of them.
-
-    Returns:
-        Community of each text, -1 for none, and the center of each community.
-    """
-    sizes = np.ones(len(texts), np.int64)  # (texts,): texts near each, itself included
-    for first, second, _ in pairs_above(texts, min_cosine):
-        sizes += np.bincount(first, minlength=len(texts)) + np.bincount(second, minlength=len(texts))
-    order = np.argsort(-sizes, kind="stable")
-    order = order[sizes[order] >= min_size]
-    labels = np.full(len(texts), -1, np.int64)
-    centers: list[int] = []
-    # There may be n² pairs above the threshold, so they are computed again for a few possible centers at a time.
-    for rows in _blocks(len(order), _ROWS):
-        possible = order[rows][labels[order[rows]] < 0]
-        for center, near in zip(possible.tolist(), _neighbor_mask(texts, possible, min_cosine), strict=True):
-            members = np.flatnonzero(near & (labels < 0))
-            if labels[center] < 0 and len(members) >= min_size:
-                labels[members] = len(centers)
-                centers.append(center)
-    return labels, centers
-
-
-def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArray[np.bool_]:
-    """Whether some of the texts reach a minimum cosine with each text. *Shape:* ``(some, texts)``."""
-    near = np.empty((len(some), len(texts)), bool)
-    wide = texts[some].astype(np.float64)
-    for columns in _blocks(len(texts), _BLOCK):
-        near[:, columns] = round_cosines(wide @ texts[columns].astype(np.float64).T) >= min_cosine
-    near[np.arange(len(some)), some] = True
-    return near
-
-
-def _build_clustering(
-    texts: Vectors, labels: Int64Array, method: ClusterMethod, centers: Sequence[int] | None = None
-) -> Clustering:
-    """Build the result from the cluster of each text, and from the central texts of clusters that have them."""
+def _build_clustering(texts: Vectors, labels: Int64Array, method: ClusterMethod) -> Clustering:
+    """Build the result from the cluster of each text."""
     order = np.argsort(labels, kind="stable")
     numbers, first = np.unique(labels[order], return_index=True)
     groups = dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
     noise = groups.pop(-1, np.empty(0, np.int64))
-    clusters = [
-        _build_cluster(texts, members, None if centers is None else centers[number])
-        for number, members in groups.items()
-    ]
+    clusters = [_build_cluster(texts, members) for members in groups.values()]
     clusters.sort(key=lambda cluster: (-len(cluster.members), min(cluster.members)))
     return Clustering(tuple(clusters), tuple(noise.tolist()), method, mean_silhouette(texts, labels))
 
 
-def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> TextCluster:
+def _build_cluster(texts: Vectors, members: Int64Array) -> TextCluster:
     own = texts[members].astype(np.float64)
-    center = own.sum(axis=0) if central is None else texts[central].astype(np.float64)
+    center = own.sum(axis=0)
     length = float(np.linalg.norm(center))
     # Vectors that cancel out have no mean direction.
     cosines = round_cosines(own @ center / length) if length > 0 else np.zeros(len(own))
@@ -464,7 +323,8 @@ def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> 
     return TextCluster(tuple(members[order].tolist()), tuple(cosines[order].tolist()))
 
 
-DEFAULT_WORDS = 4
+# Maximum number of words in the name of a cluster.
+_WORDS = 4
 
 # Words that are at least this many times more frequent in their cluster than outside are ranked first.
 _MIN_FREQUENCY_RATIO = 2
@@ -485,11 +345,7 @@ _MIN_LANGUAGE_SHARE = 0.2
 
 
 def cluster_names(
-    texts: Sequence[str],
-    clustering: Clustering,
-    *,
-    words: int = DEFAULT_WORDS,
-    stop_words: Collection[str] | Literal["auto", "english"] = "auto",
+    texts: Sequence[str], clustering: Clustering, *, stop_words: Literal["auto", "none"] = "auto"
 ) -> list[tuple[str, ...]]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
@@ -500,49 +356,41 @@ def cluster_names(
     Args:
         texts: Texts of the collection; empty strings if they are not known.
         clustering: The clusters of the collection.
-        words: Maximum number of words in a name.
-        stop_words: Words to leave out; `english` for the list of scikit-learn with some additions; `auto` also for the
-            lists of the languages that the central texts of the cluster are in.
+        stop_words: Words to leave out; `auto` for those of English and of the languages that the central texts of the
+            cluster are in.
 
     Returns:
-        The words of each cluster; an empty tuple if its texts have no words.
+        The words of each cluster, four at most; an empty tuple if its texts have no words.
 
     Raises:
-        UsageError: the number of texts is not that of the clustering, `words` is below 1, or scikit-learn is not
-            installed.
+        UsageError: the number of texts is not that of the clustering, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
-    if words < 1:
-        raise UsageError(f"names cannot have {words} words", "Request at least one word.")
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
         raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")
-    languages: list[frozenset[str]] = [frozenset()] * len(positions)
-    if isinstance(stop_words, str):
-        stopped = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
-        if stop_words == "auto":
-            languages = [_stop_words_of_languages(counts) for counts in _cluster_languages(texts, positions)]
-    else:
-        stopped = frozenset(map(_lower_case, stop_words))
+    english = frozenset[str]() if stop_words == "none" else _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
+    stopped = [english] * len(positions)
+    if stop_words == "auto":
+        stopped = [english | _stop_words_of_languages(counts) for counts in _cluster_languages(texts, positions)]
 
     def kept_words(group: tuple[Iterable[int], frozenset[str]]) -> list[str]:
-        members, of_languages = group
-        left_out = stopped | of_languages
+        members, left_out = group
         return [word for member in members for word in split_words(texts[member]) if word not in left_out]
 
-    groups = list(zip(positions, languages, strict=True))
+    groups = list(zip(positions, stopped, strict=True))
     if not any(map(kept_words, groups)):
         return [()] * len(positions)
     counter = CountVectorizer(analyzer=kept_words, dtype=np.int64)
-    noise = [(clustering.noise, frozenset[str]())] if clustering.noise else []
+    noise = [(clustering.noise, english)] if clustering.noise else []
     counts = counter.fit_transform([*groups, *noise])
     vocabulary = counter.get_feature_names_out()  # in code point order
     of_all = np.asarray(counts.sum(axis=0)).ravel()  # (words,)
     of_clusters = np.asarray(counts.sum(axis=1)).ravel()  # (clusters,)
     return [
-        tuple(vocabulary[_rank_words(counts, of_all, of_clusters, number)[:words]].tolist())
+        tuple(vocabulary[_rank_words(counts, of_all, of_clusters, number)[:_WORDS]].tolist())
         for number in range(len(positions))
     ]
 

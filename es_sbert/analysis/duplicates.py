@@ -1,60 +1,87 @@
-"""Near-duplicates: groups of pairs, the text to keep of each group, and the checkpoint of a search."""
+"""Near-duplicates: groups of all pairs, or of the candidates of an index's kNN search.
+
+An index that is too large to compare all pairs is searched for each document's vector. Every candidate is compared
+again with the float32 vectors, so all reported pairs are near-duplicates. The recall is estimated on a random sample
+that is compared with all documents. Documents with equal vectors share one search, so exact copies need no searches
+and do not crowd out other near-duplicates.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import math
+import itertools
 import sqlite3
+import tempfile
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import orjson
 
-from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines, pairs_above
-from es_sbert.analysis.text_collection import TextCollection
-from es_sbert.engines.engine import DocumentKey
+from es_sbert.analysis.similarity import (
+    Int64Array,
+    check_cosine,
+    pair_cosines,
+    pairs_above,
+    pairs_above_between,
+)
+from es_sbert.analysis.text_collection import (
+    OnProgress,
+    TextCollection,
+    TextCollectionBuilder,
+    starts_from_counts,
+)
+from es_sbert.batched import batched
+from es_sbert.diagnostics.index_size import count_vectors
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import OutputError, UsageError, require_extra
-from es_sbert.messages import escape_unprintable, pluralize
-from es_sbert.search.vector_query import MAX_K
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query, random_order_query
+from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
+from es_sbert.index.vector_reading import doc_value_request
+from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
-DEFAULT_NEIGHBORS = 20
-DEFAULT_SAMPLE = 1000
+DEFAULT_MIN_COSINE = 0.95
+# Vectors up to this total size (700,000 of 384 dimensions) are compared in memory, which takes three times as much.
+EXACT_BYTES = 1 << 30
+
+# Maximum number of pairs between different groups in memory before the groups are merged; 16 bytes each.
+_MAX_PENDING_PAIRS = 4 << 20
+# Number of random documents on which the recall is measured.
+_SAMPLE = 1000
+_PAGE = 500
+_SEARCHES_PER_REQUEST = 100
+# Maximum amount by which the engine's cosine may be lower than that of the float32 vectors.
+_SLACK = 1e-3
+# Number of nearest documents that a search returns.
+_NEIGHBORS = 20
+# If all neighbors of a document are near-duplicates, the search is repeated with this many times more neighbors.
+_GROWTH = 4
+
+KeyPair = frozenset[DocumentKey]
+# A document and its vectors. *Shape:* (vectors, dimensions).
+KeyedVectors = tuple[DocumentKey, Vectors]
 
 
-@dataclass(frozen=True)
-class DuplicateSearchSettings:
-    """The settings of a search for near-duplicates.
+class DuplicateGroup(NamedTuple):
+    """Texts that say nearly the same.
 
     Attributes:
-        min_cosine: Documents with at least this cosine are near-duplicates.
-        filter: Query that every document must match; None for all documents.
-        neighbors: Number of nearest documents that a search returns. It grows if all of them are near-duplicates.
-        num_candidates: Number of vectors that each shard considers in a search; None for the default of searches.
-        sample: Number of documents on which the recall is measured.
-        seed: Seed of the sample.
+        kept: Position of the text to keep.
+        members: Positions of all texts of the group, the kept one included, ascending.
+        cosines: Cosine of each member with the kept text. In a chain of near-duplicates it may be below the threshold.
     """
 
-    min_cosine: float
-    filter: Json | None = None
-    neighbors: int = DEFAULT_NEIGHBORS
-    num_candidates: int | None = None
-    sample: int = DEFAULT_SAMPLE
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_cosine(self.min_cosine)
-        if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
-            remedy = f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}."
-            raise UsageError(f"{self.neighbors:,} neighbors and a sample of {self.sample:,} were requested", remedy)
+    kept: int
+    members: tuple[int, ...]
+    cosines: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -83,47 +110,14 @@ class DuplicateSearchResult:
         groups: The groups; positions refer to `texts`.
         compared: Number of documents that were compared, including those without a near-duplicate.
         recall: The measured recall.
-        resumed: Whether the search resumed an earlier one.
-        unread: Number of documents that were written at the end of the search and were not compared.
+        unread: Number of documents that were written during the search and were not compared.
     """
 
     texts: TextCollection
     groups: list[DuplicateGroup]
     compared: int
     recall: DuplicateRecall
-    resumed: bool
     unread: int
-
-
-DEFAULT_MIN_COSINE = 0.95
-
-# Maximum number of pairs between different groups in memory before the groups are merged; 16 bytes each.
-_MAX_PENDING_PAIRS = 4 << 20
-
-# Compact dates of ISO 8601 (20260131) have eight digits, milliseconds of any date since 1970 more.
-_DATE_DIGITS = 8
-
-
-class KeepPolicy(StrEnum):
-    """The text of a group that is kept; the first if several qualify."""
-
-    FIRST = "first"
-    LONGEST = "longest"
-    NEWEST = "newest"
-
-
-class DuplicateGroup(NamedTuple):
-    """Texts that say nearly the same.
-
-    Attributes:
-        kept: Position of the text to keep.
-        members: Positions of all texts of the group, the kept one included, ascending.
-        cosines: Cosine of each member with the kept text. In a chain of near-duplicates it may be below the threshold.
-    """
-
-    kept: int
-    members: tuple[int, ...]
-    cosines: tuple[float, ...]
 
 
 def duplicate_groups(
@@ -155,24 +149,333 @@ def duplicate_groups(
     if priority is not None and len(priority) != count:
         raise UsageError(f"{len(priority)} priorities for {count} texts", "Pass one priority per text.")
     pairs = ((first, second) for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block))
-    return groups_of_pairs(vectors, pairs, starts=starts, priority=priority)
+    return _groups_of_pairs(vectors, pairs, starts, priority)
 
 
-def groups_of_pairs(
+def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | None = None) -> bool:
+    """Whether all pairs of an index can be compared in memory: its vectors take `EXACT_BYTES` at most.
+
+    Raises:
+        IndexMissing: the index does not exist.
+        IndexMismatch: the vector field does not exist.
+        EngineError: the engine failed.
+    """
+    vector = read_vector_field(engine, index, vector_field)
+    return 4 * count_vectors(engine, index, vector, filter) * vector.meta.dimensions <= EXACT_BYTES
+
+
+def search_duplicates(
+    engine: Engine,
+    index: str,
+    vector_field: str,
+    min_cosine: float = DEFAULT_MIN_COSINE,
+    *,
+    keep_longest: bool = False,
+    filter: Json | None = None,
+    num_candidates: int | None = None,
+    fields: Sequence[str] = (),
+    on_progress: OnProgress = lambda done, total: None,
+    retrying: Retrier = without_retries,
+) -> DuplicateSearchResult:
+    """Find the near-duplicates of an index by its kNN search.
+
+    Args:
+        engine: The engine to use.
+        index: Index or alias.
+        vector_field: Field that holds the vectors.
+        min_cosine: Documents with at least this cosine are near-duplicates.
+        keep_longest: Keep the longest text of each group; otherwise the document with the lowest id.
+        filter: Query that every document must match; None for all documents.
+        num_candidates: Number of vectors that each shard considers in a search; None for the default of searches.
+        fields: Additional document fields to read.
+        on_progress: Called with the number of documents compared so far and the total.
+        retrying: Retries each request.
+
+    Returns:
+        The groups, and the measured recall.
+
+    Raises:
+        UsageError: a number is out of range, or SciPy is not installed.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the vector field does not exist, its vectors cannot be read, or the index was replaced while it
+            was read.
+        EngineError: the engine failed.
+        OutputError: a temporary file cannot be written.
+    """
+    check_cosine(min_cosine)
+    require_extra("analysis", "scipy")
+    search = _DuplicateSearch(engine, index, vector_field, min_cosine, filter, num_candidates, retrying)
+    try:
+        with closing(search):
+            return search.run(fields, keep_longest, on_progress)
+    except sqlite3.Error as error:
+        raise OutputError(
+            f"the temporary files of the search cannot be written: {error}",
+            "Free disk space, or set TMPDIR to a folder on another disk.",
+        ) from error
+
+
+class _DuplicateSearch:
+    """One search for near-duplicates; see `search_duplicates`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        vector_field: str,
+        min_cosine: float,
+        filter: Json | None,
+        num_candidates: int | None,
+        retrying: Retrier,
+    ) -> None:
+        self._engine = engine
+        self._min_cosine = min_cosine
+        self._num_candidates = num_candidates
+        self._retrying = retrying
+        self._state = state = retrying(partial(require_index, engine, index))
+        # Search the index, not the alias: the alias may move, and OpenSearch applies its filter after the kNN search.
+        self._index = state.name
+        own = state.alias_filter(index)
+        self._filter = filter if own is None else and_query(own, filter)
+        self._vector = vector_field_from_state(engine, state, vector_field)
+        self._doc_values = doc_value_request(engine.info.engine_type, [self._vector])
+        # A multi-get must have fewer ids than a search may return hits.
+        self._page = max(1, min(_PAGE, state.result_window - 1))
+        # Candidates: documents, and the numbers of the two documents of each pair one after the other.
+        self._numbers: dict[DocumentKey, int] = {}
+        self._pairs = array("q")
+        # The first document with each vector, in a temporary file: there are as many as documents.
+        self._firsts = sqlite3.connect("", isolation_level=None)
+        self._firsts.execute("CREATE TABLE firsts (hash BLOB PRIMARY KEY, id TEXT, routing TEXT) WITHOUT ROWID")
+
+    def close(self) -> None:
+        self._firsts.close()
+
+    def run(self, fields: Sequence[str], keep_longest: bool, on_progress: OnProgress) -> DuplicateSearchResult:
+        sample = self._sample()
+        near_sample: set[KeyPair] = set()
+        total, compared = self._retrying(partial(self._engine.count, self._index, self._query())), 0
+        positions: dict[int, int] = {}
+        reader = TextCollectionBuilder(self._vector)
+        skipped = reader.skipped
+        for shard, hits, is_rewritten in scan_index(
+            self._engine,
+            self._index,
+            query=reader.query(self._filter),
+            source_includes=reader.includes,
+            page=self._page,
+            vectors=True,
+            extra=self._doc_values,
+            retrying=self._retrying,
+        ):
+            reader = TextCollectionBuilder(self._vector)
+            reader.skipped = skipped
+            reader.add(hits)
+            documents = reader.collection()
+            self._add_candidates(documents)
+            near_sample.update(_sample_pairs(sample, documents, self._min_cosine))
+            positions[shard] = hits[-1]["_seq_no"]
+            compared += 0 if is_rewritten else len(documents)
+            on_progress(compared, max(total, compared))
+        unread = sum(self._count_after(shard, position) for shard, position in positions.items())
+        texts, pairs, lost = self._confirm_pairs(fields)
+        if lost:
+            # Documents with equal vectors share the search of one of them. If that one was deleted or changed, search
+            # for the others again.
+            for part in batched(_sorted(lost), self._page):
+                self._add_neighbors(list(_vectors_by_key(self._look_up(part))))
+            texts, pairs, _ = self._confirm_pairs(fields)
+        priority = [len(text) for text in texts.texts] if keep_longest else None
+        groups = _groups_of_pairs(texts.vectors, [pairs], texts.starts, priority)
+        recall = self._recall(texts, groups, near_sample, [key for key, _ in sample])
+        return DuplicateSearchResult(replace(texts, skipped=skipped), groups, compared, recall, unread)
+
+    def _query(self) -> Json:
+        """Build a query for the documents that have a vector and match the filter."""
+        return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
+
+    def _sample(self) -> list[KeyedVectors]:
+        """Read random documents with their vectors."""
+        body = {
+            "query": random_order_query(self._query(), 0), "_source": False,
+            "size": min(_SAMPLE, self._state.result_window), "track_total_hits": False,
+        }  # fmt: skip
+        hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
+        keys = [document_key(hit) for hit in hits]
+        return [one for part in batched(keys, self._page) for one in _vectors_by_key(self._look_up(part))]
+
+    def _count_after(self, shard: int, position: int) -> int:
+        """Count the documents of a shard that were written after a position."""
+        query = and_query({"range": {"_seq_no": {"gt": position}}}, self._query())
+        body = {"query": query, "size": 0, "track_total_hits": True}
+        search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
+        return int(self._retrying(search)["hits"]["total"]["value"])
+
+    def _add_candidates(self, documents: TextCollection) -> None:
+        """Add the pairs of documents that are near-duplicates by the engine's scores or by equal vectors."""
+        searched: list[KeyedVectors] = []
+        self._firsts.execute("BEGIN")
+        for key, vectors in _vectors_by_key(documents):
+            digest = hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16]
+            self._firsts.execute("INSERT OR IGNORE INTO firsts VALUES (?, ?, ?)", (digest, *key))
+            first: DocumentKey = self._firsts.execute(
+                "SELECT id, routing FROM firsts WHERE hash = ?", (digest,)
+            ).fetchone()
+            if first == key:
+                searched.append((key, vectors))
+            else:
+                self._add_pair(first, key)
+        self._firsts.execute("COMMIT")
+        self._add_neighbors(searched)
+
+    def _add_pair(self, first: DocumentKey, second: DocumentKey) -> None:
+        self._pairs.extend(sorted(self._numbers.setdefault(key, len(self._numbers)) for key in (first, second)))
+
+    def _add_neighbors(self, owned: Sequence[KeyedVectors]) -> None:
+        """Add the near-duplicates of documents by the engine's scores."""
+        searches = [(key, vector) for key, vectors in owned for vector in vectors]
+        most = min(MAX_K, self._state.result_window) - 1
+        k = min(_NEIGHBORS, most)
+        while searches:
+            full = []
+            for part in batched(searches, _SEARCHES_PER_REQUEST):
+                for (key, vector), hits in zip(part, self._search([vector for _, vector in part], k), strict=True):
+                    for other in hits:
+                        if other != key:
+                            self._add_pair(key, other)
+                    if len(hits) > k:
+                        full.append((key, vector))
+            searches = full if k < most else []
+            k = min(most, k * _GROWTH)
+
+    def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[DocumentKey]]:
+        """Search for the nearest documents of each vector that may reach the threshold, its own document included."""
+        candidates = self._num_candidates
+        query = VectorQuery(
+            self._vector.name,
+            vectors[0],
+            k + 1,
+            filter=self._filter,
+            num_candidates=None if candidates is None else max(k + 1, candidates),
+            oversample=OVERSAMPLE.get(IndexType(self._vector.meta.index_type)),
+            passages=self._vector.meta.passages is not None,
+            min_cosine=max(-1.0, self._min_cosine - _SLACK),
+        )
+        engine_type, fields = self._engine.info.engine_type, {"_source": False, "track_total_hits": False}
+        bodies = [search_body(engine_type, SearchMethod.KNN, replace(query, vector=one)) | fields for one in vectors]
+        answers = self._retrying(partial(self._engine.multi_search, self._index, bodies))
+        return [[document_key(hit) for hit in answer["hits"]["hits"]] for answer in answers]
+
+    def _confirm_pairs(
+        self, fields: Sequence[str]
+    ) -> tuple[TextCollection, tuple[Int64Array, Int64Array], set[DocumentKey]]:
+        """Confirm the pairs that reach the threshold with the documents' current vectors.
+
+        Returns:
+            The documents of all candidates, positions of the pairs, and the documents that lost a candidate because it
+            was deleted or changed.
+        """
+        # The vectors may not fit into memory.
+        with tempfile.TemporaryFile() as file:
+            reader = TextCollectionBuilder(self._vector, fields, file)
+            for some in batched(_sorted(self._numbers), self._page):
+                self._read_current(some, reader)
+            documents = reader.collection()
+        keys = documents.keys
+        positions = np.full(len(self._numbers), -1)  # (candidates,)
+        for position, key in enumerate(keys):
+            positions[self._numbers[key]] = position
+        pairs = positions[np.unique(np.array(self._pairs, np.int64).reshape(-1, 2), axis=0)].T  # (2, pairs)
+        gone = (pairs < 0).any(axis=0)
+        there = pairs[:, ~gone]
+        cosines = pair_cosines(documents.vectors, there[0], there[1], documents.starts)
+        # A cosine this far from the engine's score means that a document has changed.
+        changed = cosines < self._min_cosine - 2 * _SLACK
+        lost = np.concatenate([pairs[:, gone].max(axis=0, initial=-1), there[:, changed].ravel()])
+        right = there[:, cosines >= self._min_cosine]
+        return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
+
+    def _recall(
+        self,
+        texts: TextCollection,
+        groups: Sequence[DuplicateGroup],
+        pairs: Iterable[KeyPair],
+        sample: Sequence[DocumentKey],
+    ) -> DuplicateRecall:
+        """Compute the share of the near-duplicates of the sampled documents that are in the same group."""
+        keys = texts.keys
+        group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
+        together = {pair: len({group_of.get(key, key) for key in pair}) == 1 for pair in pairs}
+        # Documents that were deleted or changed after they were compared do not count as missed.
+        still = set(self._still_near_duplicates([pair for pair, hit in together.items() if not hit]))
+        together = {pair: hit for pair, hit in together.items() if hit or pair in still}
+        hits: dict[DocumentKey, list[bool]] = {key: [] for key in sample}
+        for pair, hit in together.items():
+            for key in pair:
+                hits.get(key, []).append(hit)
+        shares = tuple(sum(own) / len(own) for own in hits.values() if own)
+        return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
+
+    def _still_near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
+        """Yield the pairs that are still near-duplicates by the documents' current vectors."""
+        for some in batched(pairs, max(1, self._page // 2)):
+            documents = self._look_up(list(frozenset().union(*some)))
+            place = {key: number for number, key in enumerate(documents.keys)}
+            there = [pair for pair in some if pair <= place.keys()]
+            first, second = np.array([[place[key] for key in pair] for pair in there], np.int64).reshape(-1, 2).T
+            cosines = pair_cosines(documents.vectors, first, second, documents.starts)
+            yield from itertools.compress(there, cosines >= self._min_cosine)
+
+    def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
+        """Read the current documents with these keys, in order. Skip those that were deleted or no longer match."""
+        reader = TextCollectionBuilder(self._vector)
+        self._read_current(keys, reader)
+        return reader.collection()
+
+    def _read_current(self, keys: Sequence[DocumentKey], reader: TextCollectionBuilder) -> None:
+        """Add the current documents with these keys to a reader, as in `_look_up`."""
+        ids, query = [document_id for document_id, _ in keys], reader.query(self._query())
+        source, window = self._engine.info.source_with_vectors(reader.includes), self._state.result_window
+        find = partial(multi_get, self._engine, self._index, ids, query=query, source=source, result_window=window)
+        hits = self._retrying(partial(find, extra=self._doc_values))
+        reader.add(hits[key] for key in keys if key in hits)
+
+
+def _sorted(keys: Iterable[DocumentKey]) -> list[DocumentKey]:
+    return sorted(keys, key=lambda key: (key[0], key[1] or ""))
+
+
+def _vectors_by_key(documents: TextCollection) -> Iterator[KeyedVectors]:
+    """Yield the key and the vectors of each document."""
+    ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
+    for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
+        yield key, documents.vectors[start:end]
+
+
+def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min_cosine: float) -> Iterator[KeyPair]:
+    """Find the near-duplicates of the sampled documents among other documents by exact comparison."""
+    if not sample or not len(documents):
+        return
+    keys = documents.keys
+    own = [vectors for _, vectors in sample]
+    starts = {"first_starts": starts_from_counts(list(map(len, own))), "second_starts": documents.starts}
+    for first, second, _ in pairs_above_between(np.concatenate(own), documents.vectors, min_cosine, **starts):
+        for one, two in zip(first.tolist(), second.tolist(), strict=True):
+            if sample[one][0] != keys[two]:
+                yield frozenset((sample[one][0], keys[two]))
+
+
+def _groups_of_pairs(
     vectors: Vectors,
     pairs: Iterable[tuple[Int64Array, Int64Array]],
-    *,
-    starts: Int64Array | None = None,
-    priority: Sequence[float] | None = None,
+    starts: Int64Array | None,
+    priority: Sequence[float] | None,
 ) -> list[DuplicateGroup]:
     """Group near-duplicates as `duplicate_groups` does, from known pairs.
 
     Args:
         vectors, starts, priority: See `duplicate_groups`.
         pairs: Positions of the first and the second texts of pairs, in batches. *Shape:* ``(pairs,)`` each.
-
-    Returns:
-        The groups, in the order of `duplicate_groups`.
     """
     require_extra("analysis", "scipy")
     labels = np.arange(len(vectors) if starts is None else len(starts))  # (texts,): the group of each text
@@ -186,65 +489,7 @@ def groups_of_pairs(
             size += len(held[-1][0])
         if size >= _MAX_PENDING_PAIRS:
             labels, held, size = _merge_groups(labels, held), [], 0
-    return _build_groups(_merge_groups(labels, held), vectors, starts, priority)
-
-
-def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | None = None) -> list[float] | None:
-    """Compute the priorities of texts (the text with the greatest is kept); None if the first text is kept.
-
-    Args:
-        texts: The texts.
-        keep: The policy.
-        date_field: Field with the date of a text, for `newest`; the collection must contain it. Texts without a date
-            count as the oldest.
-
-    Raises:
-        UsageError: a date cannot be read, no text has a date, or `date_field` is missing.
-    """
-    if keep is KeepPolicy.FIRST:
-        return None
-    if keep is KeepPolicy.LONGEST:
-        return [len(text) for text in texts.texts]
-    if date_field is None:
-        raise UsageError('`keep="newest"` requires the date of each text', "Set `date_field` to its field.")
-    dates = [
-        _latest_timestamp(values[date_field], name, date_field) if date_field in values else -math.inf
-        for name, values in zip(texts.ids, texts.values, strict=True)
-    ]
-    if dates and max(dates) == -math.inf:
-        raise UsageError(
-            f"none of the {pluralize(len(texts), 'text')} has a date in {date_field}",
-            "Set `date_field` to another field.",
-        )
-    return dates
-
-
-def _latest_timestamp(value: object, name: str, date_field: str) -> float:
-    """Parse one or several dates; return the latest in milliseconds since 1970, or minus infinity without a date."""
-    if value is None or value == "":
-        return -math.inf
-    if isinstance(value, list):
-        return max((_latest_timestamp(one, name, date_field) for one in value), default=-math.inf)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str):
-        # Formats without types, such as CSV, hold numbers as text.
-        if len(value) > _DATE_DIGITS and value.isascii() and value.isdigit():
-            return float(value)
-        with contextlib.suppress(ValueError):  # what is not a date is refused below
-            date = datetime.fromisoformat(value.strip())
-            return 1000 * (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    raise UsageError(
-        f"the date of {escape_unprintable(name)} in {date_field} cannot be read: "
-        f"{escape_unprintable(repr(value))[:80]}",
-        "Use ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since 1970, or leave the document out with `filter`.",
-    )
-
-
-def _build_groups(
-    labels: Int64Array, vectors: Vectors, starts: Int64Array | None, priority: Sequence[float] | None
-) -> list[DuplicateGroup]:
-    """Build the groups of more than one text."""
+    labels = _merge_groups(labels, held)
     order = np.argsort(labels, kind="stable")
     borders = np.flatnonzero(np.diff(labels[order])) + 1
     members = [group for group in np.split(order, borders) if len(group) > 1]
@@ -275,211 +520,3 @@ def _merge_groups(labels: Int64Array, pairs: Sequence[tuple[Int64Array, Int64Arr
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(len(labels), len(labels)))
     _, groups = connected_components(graph, directed=False)
     return np.asarray(groups[labels], np.int64)
-
-
-# SQLite's application id of these files: "esbd".
-_APPLICATION_ID = 0x65736264
-_VERSION = 1
-_SCHEMA = """
-CREATE TABLE search (identity TEXT NOT NULL, positions TEXT NOT NULL, compared INTEGER NOT NULL);
-CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT NOT NULL, key TEXT NOT NULL UNIQUE);
-CREATE TABLE pairs (first INTEGER, second INTEGER, PRIMARY KEY (first, second)) WITHOUT ROWID;
-CREATE TABLE vectors (hash BLOB PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE sample (number INTEGER PRIMARY KEY, key TEXT NOT NULL, vectors BLOB NOT NULL);
-CREATE TABLE sample_pairs (first TEXT, second TEXT, PRIMARY KEY (first, second)) WITHOUT ROWID;
-"""
-_PAGE = 100_000
-KeyPair = tuple[DocumentKey, DocumentKey]
-# A document and its vectors. *Shape:* (vectors, dimensions).
-KeyedVectors = tuple[DocumentKey, Vectors]
-
-
-class DuplicateSearchState:
-    """The checkpoint of a search: pairs that are near-duplicates by the engine's scores, and the progress.
-
-    Not thread-safe. Use as a context manager.
-
-    Args:
-        path: The file; created if it is missing.
-        identity: Identity of the search; a search with another identity is not resumed.
-
-    Attributes:
-        path: The file.
-        resumed: Whether an earlier search is resumed.
-        positions: The `_seq_no` up to which each shard's documents were compared; empty at the beginning.
-        compared: Number of documents that were compared.
-
-    Raises:
-        UsageError: the file is not a checkpoint, belongs to another search, or is used by another process.
-        OutputError: the file cannot be read or written. All methods may raise this.
-    """
-
-    def __init__(self, path: Path, identity: str) -> None:
-        self.path = path
-        self.positions: list[int] = []
-        self.compared = 0
-        with self._errors():
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=0)
-        try:
-            with self._errors():
-                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._db.execute("BEGIN EXCLUSIVE")
-                self.resumed = self._read(identity)
-                self._db.execute("COMMIT")
-        except BaseException:
-            self._db.close()
-            raise
-
-    def __enter__(self) -> DuplicateSearchState:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
-
-    def remove(self) -> None:
-        """Close and delete the file at the end of the search."""
-        self._db.close()
-        self.path.unlink(missing_ok=True)
-
-    def start(self, positions: Sequence[int], sample: Iterable[KeyedVectors]) -> None:
-        """Start a search from the beginning.
-
-        Args:
-            positions: The positions before the first document of each shard.
-            sample: Documents whose near-duplicates are also found by exact comparison.
-        """
-        with self._transaction(positions, 0):
-            self._db.executemany(
-                "INSERT INTO sample (key, vectors) VALUES (?, ?)",
-                ((_encode_key(key), vectors.astype("<f4").tobytes()) for key, vectors in sample),
-            )
-
-    def sample(self, dimensions: int) -> list[KeyedVectors]:
-        """Read the sampled documents."""
-        with self._errors():
-            rows = self._db.execute("SELECT key, vectors FROM sample ORDER BY number").fetchall()
-        return [(_decode_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows]
-
-    def first_with_vectors(self, documents: Iterable[KeyedVectors]) -> list[tuple[DocumentKey, bool]]:
-        """Find for each document the first document with the same vectors, and whether these vectors are new.
-
-        The first document may be the document itself. The next `add` commits new vectors.
-        """
-        found: list[tuple[DocumentKey, bool]] = []
-        with self._errors():
-            self._begin()
-            for key, vectors in documents:
-                row = hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16], _encode_key(key)
-                inserted = self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", row).rowcount
-                [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", row[:1])
-                found.append((_decode_key(first), inserted == 1))
-        return found
-
-    def add(
-        self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int], compared: int
-    ) -> None:
-        """Add the pairs of a page of documents, and update the progress."""
-        with self._transaction(positions, compared):
-            for pair in pairs:
-                numbers = sorted(map(self._number, pair))
-                self._db.execute("INSERT OR IGNORE INTO pairs VALUES (?, ?)", numbers)
-            for pair in sample_pairs:
-                self._db.execute("INSERT OR IGNORE INTO sample_pairs VALUES (?, ?)", sorted(map(_encode_key, pair)))
-
-    def documents(self) -> Iterator[list[tuple[int, DocumentKey]]]:
-        """Read numbers and keys of the documents in pairs, sorted by id, in pages."""
-        with self._errors():
-            cursor = self._db.execute("SELECT number, key FROM documents ORDER BY id, key")
-            while rows := cursor.fetchmany(_PAGE):
-                yield [(number, _decode_key(key)) for number, key in rows]
-
-    def pairs(self) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Read the document numbers of the pairs, in pages."""
-        with self._errors():
-            cursor = self._db.execute("SELECT first, second FROM pairs")
-            while rows := cursor.fetchmany(_PAGE):
-                first, second = np.array(rows, np.int64).T
-                yield first, second
-
-    def sample_pairs(self) -> list[KeyPair]:
-        """Return the near-duplicate pairs of the sampled documents, as found by exact comparison."""
-        with self._errors():
-            rows = self._db.execute("SELECT first, second FROM sample_pairs").fetchall()
-        return [(_decode_key(first), _decode_key(second)) for first, second in rows]
-
-    def _begin(self) -> None:
-        if not self._db.in_transaction:
-            self._db.execute("BEGIN")
-
-    @contextmanager
-    def _transaction(self, positions: Sequence[int], compared: int) -> Iterator[None]:
-        """Commit the insertions together with the progress."""
-        with self._errors():
-            self._begin()
-            yield
-            progress = orjson.dumps(positions).decode(), compared
-            self._db.execute("UPDATE search SET positions = ?, compared = ?", progress)
-            self._db.execute("COMMIT")
-        self.positions, self.compared = list(positions), compared
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            # Errors that do not come from SQLite itself, such as a closed file, have no code.
-            code = getattr(error, "sqlite_errorcode", None)
-            if code == sqlite3.SQLITE_BUSY:
-                raise UsageError(
-                    f"another process is using {self.path}", "Wait until it has ended, or use another `state` file."
-                ) from error
-            if code == sqlite3.SQLITE_NOTADB:
-                raise self._not_our_file() from error
-            raise OutputError(
-                f"the state file {self.path} cannot be used: {error}", "Free disk space, or use another `state` file."
-            ) from error
-
-    def _number(self, key: DocumentKey) -> int:
-        text = _encode_key(key)
-        self._db.execute("INSERT OR IGNORE INTO documents (id, key) VALUES (?, ?)", (key[0], text))
-        [(number,)] = self._db.execute("SELECT number FROM documents WHERE key = ?", (text,))
-        return int(number)
-
-    def _read(self, identity: str) -> bool:
-        """Whether the file holds this search. A file without a search is set up for this one."""
-        [(ours,)] = self._db.execute("PRAGMA application_id")
-        [(version,)] = self._db.execute("PRAGMA user_version")
-        tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        if tables and ours != _APPLICATION_ID:
-            raise self._not_our_file()
-        if tables and version == _VERSION:
-            [(stored, positions, compared)] = self._db.execute("SELECT identity, positions, compared FROM search")
-            if stored == identity:
-                self.positions, self.compared = orjson.loads(positions), compared
-                return bool(self.positions)
-            if compared:
-                raise UsageError(
-                    f"{self.path} holds a search with other settings, or of another index or model, that has compared "
-                    f"{pluralize(compared, 'document')}",
-                    "Use the same settings to resume it, use another `state` file, or delete this one.",
-                )
-        for name in tables:
-            self._db.execute(f"DROP TABLE {name}")
-        for statement in _SCHEMA.strip().split("\n"):
-            self._db.execute(statement)
-        self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        self._db.execute(f"PRAGMA user_version = {_VERSION}")
-        self._db.execute("INSERT INTO search VALUES (?, '[]', 0)", (identity,))
-        return False
-
-    def _not_our_file(self) -> UsageError:
-        return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Use another `state` file.")
-
-
-def _encode_key(key: DocumentKey) -> str:
-    return orjson.dumps(key).decode()
-
-
-def _decode_key(text: str) -> DocumentKey:
-    document_id, routing = orjson.loads(text)
-    return document_id, routing

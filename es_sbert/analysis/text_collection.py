@@ -124,30 +124,15 @@ class TextCollection:
         """Id and routing of each document of an index."""
         return [(name, version.routing) for name, version in zip(self.ids, self.versions, strict=True)]
 
-    def distinct(self) -> TextCollection:
-        """Return the collection without texts that are identical to an earlier one. Unknown texts are kept."""
-        seen: set[str] = set()
-        kept: list[int] = []
-        for place, text in enumerate(self.texts):
-            if text and text in seen:
-                self.skipped.add("its text is identical to an earlier one", self.ids[place])
-                continue
-            seen.add(text)
-            kept.append(place)
-        return self._chosen(kept)
-
     def sorted_by_id(self) -> TextCollection:
         """Return the collection in the order of its ids."""
-        return self._chosen(sorted(range(len(self)), key=self.ids.__getitem__))
-
-    def _chosen(self, places: Sequence[int]) -> TextCollection:
+        places = sorted(range(len(self)), key=self.ids.__getitem__)
         by_text = np.split(self.vectors, self.starts[1:])
         chosen = [by_text[place] for place in places]
-        vectors = np.concatenate(chosen) if chosen else self.vectors[:0]
+        vectors = np.concatenate(chosen) if chosen else self.vectors
         starts = starts_from_counts([len(own) for own in chosen])
-        values = [self.values[place] for place in places] if self.values else ()
-        versions = [self.versions[place] for place in places] if self.versions else ()
         ids, texts = [self.ids[place] for place in places], [self.texts[place] for place in places]
+        values, versions = [self.values[place] for place in places], [self.versions[place] for place in places]
         return TextCollection(ids, texts, vectors, starts, self.skipped, values, versions, self.model)
 
 

@@ -13,7 +13,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.analysis_input import read_filter
+from es_sbert.cli.analysis import read_filter
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
 
@@ -162,7 +162,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
     from es_sbert.adaptation.adapt import adapt
     from es_sbert.adaptation.adapt_plan import AdaptInputs, AdaptSettings
     from es_sbert.bundle.local_registry import try_register_model
-    from es_sbert.cli.analysis_input import engine_retrier
+    from es_sbert.cli.analysis import engine_retrier
     from es_sbert.diagnostics.index_calibration import read_labeled_queries
 
     chosen = shared.select_options(options, AdaptSettings.model_fields)

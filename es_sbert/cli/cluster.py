@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli import analysis_input, analysis_output
-from es_sbert.cli.options import FiniteFloatRange, select_options
-from es_sbert.errors import SourceError
+from es_sbert.cli import analysis
+from es_sbert.cli.options import select_options
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
@@ -40,9 +38,9 @@ class _ClusterCount(click.IntRange):
     "Options",
     click.option(
         "--method",
-        type=click.Choice(["kmeans", "agglomerative", "hdbscan", "communities"]),
+        type=click.Choice(["kmeans", "hdbscan"]),
         default="kmeans",
-        help="agglomerative takes up to 20,000 texts, hdbscan up to 15,000.",
+        help="hdbscan takes up to 15,000 texts.",
     ),
     click.option(
         "-k",
@@ -50,50 +48,33 @@ class _ClusterCount(click.IntRange):
         "k",
         type=_ClusterCount(min=1),
         metavar="NUMBER|auto",
-        help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the highest "
-        "silhouette.  [default: auto]",
-    ),
-    click.option(
-        "--min-cosine",
-        type=FiniteFloatRange(-1, 1),
-        help="communities: minimum cosine between a text and the central text of its community.  [default: 0.75]",
+        help="kmeans: number of clusters; auto tries up to 200 and takes the one with the highest silhouette.  "
+        "[default: auto]",
     ),
     click.option(
         "--min-size",
         type=click.IntRange(min=2),
-        help="hdbscan, communities: minimum number of texts of a cluster.  [default: 5]",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**32 - 1),
-        default=0,
-        help="kmeans: seed of the random choices. The same seed gives the same clusters.",
+        help="hdbscan: minimum number of texts of a cluster.  [default: 5]",
     ),
     click.option(
         "--stop-words",
-        metavar="auto|english|none|FILE",
+        type=click.Choice(["auto", "none"]),
         default="auto",
-        help="Words to leave out of names: auto those of English and of the languages of the cluster; FILE holds one "
-        "word per line.",
+        help="Words to leave out of names: auto those of English and of the languages of the cluster.",
     ),
 )
-@analysis_output.write_field_options(
-    click.option(
-        "--write-field",
-        metavar="FIELD",
-        help="With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the "
-        "field from documents in no cluster.",
-    )
+@analysis.write_field_options(
+    "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
+    "documents in no cluster."
 )
-@analysis_input.source_options
-@analysis_output.output_options
-def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **options: Any) -> int:
+@analysis.source_options
+@analysis.output_options
+def cluster(files: tuple[str, ...], method: str, stop_words: Literal["auto", "none"], **options: Any) -> int:
     """Find clusters of texts and name them.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A cluster is named
-    by the words that set it apart (class-based TF-IDF) and shown with its most central texts. hdbscan and communities
-    leave texts that belong to no cluster as noise. A document that is split into chunks counts once, by the mean of
-    its chunks.
+    by the words that set it apart (class-based TF-IDF) and shown with its most central texts. hdbscan leaves texts that
+    belong to no cluster as noise. A document that is split into chunks counts once, by the mean of its chunks.
 
     Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
 
@@ -105,60 +86,31 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
       es-sbert cluster --index docs --html clusters.html
       es-sbert cluster --index docs --k 20 --write-field cluster --dry-run
       es-sbert cluster --index docs --k 20 -o clusters.jsonl
-      es-sbert cluster --index docs --method communities --min-cosine 0.8
+      es-sbert cluster --index docs --method hdbscan --min-size 10
     """
     from es_sbert.analysis import cluster_names, cluster_texts, display_names
     from es_sbert.analysis.clusters import check_options
     from es_sbert.errors import require_extra
 
-    index, write_field = options["index"], options["write_field"]
-    analysis_input.check_files_or_index(files, index)
+    analysis.check_options(files, options)
     require_extra("analysis", "sklearn")
-    cluster_options = select_options(options, ("k", "min_cosine", "min_size"))
+    cluster_options = select_options(options, ("k", "min_size"))
     check_options(method, **cluster_options)
-    analysis_output.check_output_files(options)
-    stopped = _read_stop_words(stop_words)
-    filter = analysis_input.read_filter(options)
-    with analysis_output.field_writers(options, "write_field") as writers:
-        texts = analysis_input.read_texts(files, options, [] if write_field is None else [write_field])
-        analysis_input.check_two_texts(len(texts))
+    fields = [] if options["write_field"] is None else [options["write_field"]]
+    with analysis.field_writer(options) as writer:
+        texts = analysis.read_texts(files, options, fields)
         begin = time.perf_counter()
-        found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **cluster_options)
-        names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
+        found = cluster_texts(texts.vectors, method, starts=texts.starts, **cluster_options)
+        names = display_names(cluster_names(texts.texts, found, stop_words=stop_words))
         seconds = time.perf_counter() - begin
-        page = partial(_html_page, found, names, texts, analysis_output.describe_source(files, index))
+        page = partial(_html_page, found, names, texts, analysis.describe_source(files, options["index"]))
         objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)
-        analysis_output.write_output(objects, lines, page, options)
+        analysis.write_output(objects, lines, page, options)
         log_message(f"{_summary(found, len(texts), chosen=cluster_options['k'] in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
-            cosine = " or --min-cosine" if method == "communities" else ""
-            log_message(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
-        if "write_field" not in writers:
-            return 0
+            log_message("No text is in a cluster. Try a lower --min-size, or --method kmeans.")
         values = {one: name for name, group in zip(names, found.clusters, strict=True) for one in group.members}
-        return analysis_output.write_field_values(
-            writers["write_field"], texts, values, filter, dry_run=options["dry_run"]
-        )
-
-
-def _read_stop_words(stop_words: str) -> Any:
-    """Read the words to leave out; `auto` and `english` are returned unchanged.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    if stop_words in ("auto", "english"):
-        return stop_words
-    if stop_words == "none":
-        return ()
-    try:
-        return Path(stop_words).read_text(encoding="utf-8-sig").split()
-    except (OSError, ValueError) as error:
-        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
-        raise SourceError(
-            f"the stop words {escape_unprintable(stop_words)} cannot be read: {reason}",
-            "Set --stop-words to auto, english, none or a file with one word per line.",
-        ) from error
+        return analysis.write_field_values(writer, texts, values, options)
 
 
 def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> bytes:
@@ -172,7 +124,7 @@ def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, s
     groups = [
         ReportGroup(name, cluster.members, cluster.cosines) for name, cluster in zip(names, found.clusters, strict=True)
     ]
-    return analysis_output.report_page(ReportKind.CLUSTERS, f"Clusters of {source}", texts, groups, facts)
+    return analysis.report_page(ReportKind.CLUSTERS, f"Clusters of {source}", texts, groups, facts)
 
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
@@ -196,7 +148,7 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
         named = "" if name == numbered else f"  {escape_unprintable(name)}"
         yield f"{numbered}: {pluralize(len(cluster.members), 'text')}{named}"
         for member, cosine in _most_central(cluster, texts):
-            yield f"  {cosine:.5f}  {analysis_output.text_excerpt(texts, member)}"
+            yield f"  {cosine:.5f}  {analysis.text_excerpt(texts, member)}"
     if found.noise:
         yield f"noise: {pluralize(len(found.noise), 'text')}"
 
@@ -213,7 +165,7 @@ def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int
 
 def _summary(found: Clustering, count: int, *, chosen: bool) -> str:
     facts = [f"{pluralize(len(found.clusters), 'cluster')} of {pluralize(count, 'text')} by {found.method}"]
-    if found.method in ("kmeans", "agglomerative"):
+    if found.method == "kmeans":
         facts += ["their number chosen by silhouette"] if chosen else []
     else:
         facts.append(f"{len(found.noise) / count:.1%} noise")

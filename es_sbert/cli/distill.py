@@ -12,7 +12,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.analysis_input import file_reading
+from es_sbert.cli.analysis import file_reading
 from es_sbert.cli.options import (
     FILE_TYPE,
     FiniteFloatRange,

@@ -11,7 +11,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli import analysis_input, analysis_output
+from es_sbert.cli import analysis
 from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.messages import log_message, pluralize
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         help="Drop pairs whose cosine is below this value.",
     ),
 )
-@analysis_input.source_options
-@analysis_output.output_options
+@analysis.source_options
+@analysis.output_options
 def pairs(files: tuple[str, ...], k: int, min_cosine: float, **options: Any) -> None:
     """Find the most similar pairs of texts.
 
@@ -53,16 +53,14 @@ def pairs(files: tuple[str, ...], k: int, min_cosine: float, **options: Any) -> 
     """
     from es_sbert.analysis import most_similar_pairs
 
-    analysis_input.check_files_or_index(files, options["index"])
-    analysis_output.check_output_files(options)
-    texts = analysis_input.read_texts(files, options)
-    analysis_input.check_two_texts(len(texts))
+    analysis.check_options(files, options)
+    texts = analysis.read_texts(files, options)
     begin = time.perf_counter()
     found = most_similar_pairs(texts.vectors, k, min_cosine=min_cosine, starts=texts.starts)
     seconds = time.perf_counter() - begin
-    source = analysis_output.describe_source(files, options["index"])
+    source = analysis.describe_source(files, options["index"])
     page = partial(_html_page, found, texts, source)
-    analysis_output.write_output(_json_objects(found, texts), _text_lines(found, texts), page, options)
+    analysis.write_output(_json_objects(found, texts), _text_lines(found, texts), page, options)
     log_message(f"{pluralize(len(found), 'pair')} of {pluralize(len(texts), 'text')}, compared in {seconds:.1f} s")
 
 
@@ -73,7 +71,7 @@ def _html_page(found: Sequence[SimilarPair], texts: TextCollection, source: str)
         ReportGroup(str(number), (pair.first, pair.second), (pair.cosine,) * 2) for number, pair in enumerate(found, 1)
     ]
     facts = [("pairs", f"{len(found):,}")]
-    return analysis_output.report_page(ReportKind.PAIRS, f"Most similar pairs of {source}", texts, groups, facts)
+    return analysis.report_page(ReportKind.PAIRS, f"Most similar pairs of {source}", texts, groups, facts)
 
 
 def _json_objects(found: Sequence[SimilarPair], texts: TextCollection) -> Iterator[Json]:
@@ -85,5 +83,5 @@ def _json_objects(found: Sequence[SimilarPair], texts: TextCollection) -> Iterat
 def _text_lines(found: Sequence[SimilarPair], texts: TextCollection) -> Iterator[str]:
     for pair in found:
         yield f"{pair.cosine:.5f}"
-        yield f"  {analysis_output.text_excerpt(texts, pair.first)}"
-        yield f"  {analysis_output.text_excerpt(texts, pair.second)}"
+        yield f"  {analysis.text_excerpt(texts, pair.first)}"
+        yield f"  {analysis.text_excerpt(texts, pair.second)}"

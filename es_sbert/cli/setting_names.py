@@ -16,7 +16,7 @@ from es_sbert.messages import escape_unprintable
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
     "block_writes", "ca_certs", "columns", "data", "database",
-    "database_file", "date_field", "dead_letters", "delimiter", "device", "dimensions", "documents",
+    "database_file", "dead_letters", "delimiter", "device", "dimensions", "documents",
     "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "generator", "heap",
     "host", "id_field", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit",
     "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model",

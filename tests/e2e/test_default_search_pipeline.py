@@ -187,7 +187,7 @@ def analyses(at: Indices) -> Iterator[Any]:
         ("index", "show", name),
         ("pairs", "--index", name),
         ("duplicates", "--index", name, "--method", "knn"),
-        ("duplicates", "--index", name, "--mark-duplicates", "copy_of"),
+        ("duplicates", "--index", name, "--write-field", "copy_of"),
         ("cluster", "--index", name, "-k", "3"),
     ]
     for command in exact:

@@ -89,7 +89,7 @@ RUN = {
     task: TASKS[task]
     for task in (
         "`search`", "`index show`", "`doctor --index`", "`pairs --index`, `duplicates --index`, `cluster --index`",
-        "`duplicates --write-field`, `duplicates --mark-duplicates`, `cluster --write-field`",
+        "`duplicates --write-field`, `cluster --write-field`",
         "`ingest FILE…` into a new index", "`ingest FILE…` into an index with the vector field",
         "`ingest` without FILE", "`ingest --prune`", "`index create`",
         "`index calibrate --save`", "`index remove`", "`index remove --reindex`", "`index migrate`",

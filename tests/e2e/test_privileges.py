@@ -109,17 +109,7 @@ class Desk:
 
     def write_field(self, index: str) -> Done:
         self._cli("cluster", "--index", index, "--write-field", "cluster")
-        return self._cli(
-            "duplicates",
-            "--index",
-            index,
-            "--min-cosine",
-            "0",
-            "--mark-duplicates",
-            "duplicate_of",
-            "--write-field",
-            "duplicate_group",
-        )
+        return self._cli("duplicates", "--index", index, "--min-cosine", "0", "--write-field", "duplicate_group")
 
     def train(self, index: str) -> Done:
         """Read what a recipe needs, and what `adapt` needs until it refuses the few documents."""
@@ -189,8 +179,7 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index show`": (Desk.loaded, lambda desk, name: desk.index("show", name)),
     "`pairs --index`, `duplicates --index`, `cluster --index`": (Desk.loaded, Desk.pairs),
     "`adapt`, `train` with documents of an index": (Desk.loaded, Desk.train),
-    "`duplicates --write-field`, `duplicates --mark-duplicates`, `cluster --write-field`": (
-        Desk.loaded, Desk.write_field),
+    "`duplicates --write-field`, `cluster --write-field`": (Desk.loaded, Desk.write_field),
     "`doctor --index`": (Desk.loaded, Desk.doctor),
     "`ingest FILE…` into an index with the vector field": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "docs.jsonl", "--id-field", "id")),

@@ -1,8 +1,7 @@
-"""Near-duplicates found by the index's kNN are those of all pairs, also after a kill and while others write."""
+"""Near-duplicates found by the index's kNN are those of all pairs, also while others write."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,18 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.analysis import duplicate_groups, pairs_above, read_index
-from es_sbert.analysis.duplicate_search import DuplicateSearch
-from es_sbert.analysis.duplicates import (
-    DuplicateRecall,
-    DuplicateSearchResult,
-    DuplicateSearchSettings,
-    DuplicateSearchState,
-)
+from es_sbert.analysis import duplicate_groups, pairs_above, read_index, search_duplicates
+from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import RetryPolicy
-from es_sbert.errors import UsageError
+from es_sbert.engines.retry import RetryPolicy, make_retrier
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
 
 pytestmark = pytest.mark.one_engine
 
 THRESHOLD = 0.995
-EVERYTHING: dict[str, Any] = {"num_candidates": 1000, "sample": 500}
 
 
 def texts(count: int) -> list[dict[str, Any]]:
@@ -51,8 +42,8 @@ def texts(count: int) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pages of an index that is soon loaded."""
-    monkeypatch.setattr("es_sbert.analysis.duplicate_search._PAGE", 16)
-    monkeypatch.setattr("es_sbert.analysis.duplicate_search._SEARCHES_PER_REQUEST", 7)
+    monkeypatch.setattr("es_sbert.analysis.duplicates._PAGE", 16)
+    monkeypatch.setattr("es_sbert.analysis.duplicates._SEARCHES_PER_REQUEST", 7)
 
 
 @pytest.fixture
@@ -64,12 +55,22 @@ def index(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> st
 
 
 def search(
-    engine: Engine, index: str, state: Path, on_progress: Callable[[int, int], None] = lambda *_: None, **settings: Any
+    engine: Engine,
+    index: str,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+    min_cosine: float = THRESHOLD,
 ) -> DuplicateSearchResult:
-    chosen = DuplicateSearchSettings(**{"min_cosine": THRESHOLD} | EVERYTHING | settings)
-    searching = DuplicateSearch(engine, index, "embedding", chosen, policy=RetryPolicy(30, first=0.01))
-    with DuplicateSearchState(state, searching.identity) as found:
-        return searching.run(found, fields=["even"], on_progress=on_progress)
+    retrying = make_retrier(RetryPolicy(30, first=0.01), lambda reason: None)
+    return search_duplicates(
+        engine,
+        index,
+        "embedding",
+        min_cosine,
+        num_candidates=1000,
+        fields=["even"],
+        on_progress=on_progress,
+        retrying=retrying,
+    )
 
 
 def named(found: DuplicateSearchResult) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -105,7 +106,7 @@ def update(engine: Engine, index: str, *lines: Json) -> None:
 
 def test_groups_and_cosines_match_all_pairs(engine: Engine, index: str, tmp_path: Path) -> None:
     progress: list[tuple[int, int]] = []
-    found = search(engine, index, tmp_path / "state", lambda *counts: progress.append(counts))
+    found = search(engine, index, lambda *counts: progress.append(counts))
     expected = exact(engine, index)
     assert len(expected) > 5
     assert named(found) == expected
@@ -113,7 +114,7 @@ def test_groups_and_cosines_match_all_pairs(engine: Engine, index: str, tmp_path
     assert pairs > 20
     assert found.recall.sampled == 120
     assert found.recall.pairs == found.recall.found > 20
-    assert (found.compared, found.resumed, found.unread) == (120, False, 0)
+    assert (found.compared, found.unread) == (120, 0)
     assert (progress[0], progress[-1]) == ((16, 120), (120, 120))
     assert dict(zip(found.texts.ids, [value["even"] for value in found.texts.values], strict=True)) == {
         name: int(name[1:]) % 2 == 0 for name in found.texts.ids
@@ -121,13 +122,14 @@ def test_groups_and_cosines_match_all_pairs(engine: Engine, index: str, tmp_path
 
 
 def test_many_copies_do_not_hide_other_near_duplicates(
-    engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
+    engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("es_sbert.analysis.duplicates._NEIGHBORS", 3)
     copies = [{"id": f"copy{number:03}", "text": "a man plays the guitar on a mat"} for number in range(70)]
     near = {"id": "near", "text": "a man plays the guitar on a mat ."}
     path = write_jsonl(tmp_path / "more.jsonl", [*copies, near])
     load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
-    found = search(engine, index, tmp_path / "state", neighbors=3, min_cosine=0.97)
+    found = search(engine, index, min_cosine=0.97)
     assert named(found) == exact(engine, index, 0.97)
     [group] = [{name for name, _ in members} for _, members in named(found) if "copy000" in dict(members)]
     assert group >= {f"copy{number:03}" for number in range(70)} | {"near"}
@@ -143,62 +145,23 @@ def test_chunked_documents_match_by_best_chunks(
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
     options: dict[str, Any] = {"id_field": "id", "passages": ("16",), "passage_overlap": 2}
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
-    found = search(engine, index_name, tmp_path / "state")
+    found = search(engine, index_name)
     assert named(found) == exact(engine, index_name) != []
     assert found.recall.pairs == found.recall.found > 0
 
 
-class Killed(BaseException):
-    """Ends a search as a signal does."""
-
-
-def kill_at(compared: int) -> Callable[[int, int], None]:
-    def on_progress(done: int, total: int) -> None:
-        if done >= compared:
-            raise Killed
-
-    return on_progress
-
-
-def test_killed_search_resumes_with_next_page(
-    engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_filtered_alias_searches_only_its_documents(
+    engine: Engine, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Killed):
-        search(engine, index, tmp_path / "state", kill_at(80))
-    bodies: list[Json] = []
-    multi_search = engine.multi_search
-
-    def counting(name: str | Sequence[str], some: Sequence[Json]) -> list[Json]:
-        bodies.extend(some)
-        return multi_search(name, some)
-
-    monkeypatch.setattr(engine, "multi_search", counting)
-    found = search(engine, index, tmp_path / "state")
-    assert named(found) == exact(engine, index)
-    assert (found.compared, found.resumed) == (120, True)
-    assert 0 < len(bodies) <= 40
-    assert found.recall.pairs == found.recall.found > 20
-
-
-def test_checkpoint_with_other_settings_is_not_overwritten(engine: Engine, index: str, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        search(engine, index, tmp_path / "state", kill_at(80))
-    with pytest.raises(UsageError, match="a search with other settings, .* that has compared 80 documents"):
-        search(engine, index, tmp_path / "state", min_cosine=0.99)
-    assert search(engine, index, tmp_path / "state").resumed
-
-
-def test_filtered_alias_searches_only_its_documents(engine: Engine, index: str, tmp_path: Path) -> None:
+    monkeypatch.setattr("es_sbert.analysis.duplicates._NEIGHBORS", 1)
     alias, filter = f"{index}-even", {"term": {"even": True}}
     engine.update_aliases([{"add": {"index": index, "alias": alias, "filter": filter}}])
-    found = search(engine, alias, tmp_path / "state", neighbors=1)
+    found = search(engine, alias)
     assert named(found) == exact(engine, index, filter=filter) == exact(engine, alias) != []
     assert (found.compared, found.recall.sampled) == (60, 60)
 
 
-def test_pairs_changed_during_search_do_not_lower_recall(
-    engine: Engine, engine_url: str, index: str, tmp_path: Path
-) -> None:
+def test_pairs_changed_during_search_do_not_lower_recall(engine: Engine, engine_url: str, index: str) -> None:
     before = contents(engine_url, index)
     moved: list[bool] = []
 
@@ -211,72 +174,49 @@ def test_pairs_changed_during_search_do_not_lower_recall(
                 update(engine, index, {"update": {"_id": name}}, {"doc": {"embedding": before[other]["embedding"]}})
             engine.refresh(index)
 
-    found = search(engine, index, tmp_path / "state", meddle)
+    found = search(engine, index, meddle)
     assert moved
-    assert named(found) == exact(engine, index)
+    near = {frozenset(name for name, _ in members) for _, members in exact(engine, index)}
+    assert all(any({name for name, _ in members} <= group for group in near) for _, members in named(found))
     assert found.recall.pairs == found.recall.found > 0
+    assert found.unread == 60
 
 
-def test_concurrent_writes_are_taken_into_account(
+def test_concurrent_writes_lose_no_pair_and_are_counted(
     engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    """Also the first of several copies, which alone was searched for, and a text that becomes another's copy."""
+    """The first of several copies, which alone was searched for, is deleted or becomes another text's copy."""
     text = "a man plays the guitar on a mat"
     copies = [{"id": f"same{number}", "text": text, "even": True} for number in range(4)]
     path = write_jsonl(tmp_path / "more.jsonl", copies)
     load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
     before = contents(engine_url, index)
+    moved: list[bool] = []
 
     def meddle(done: int, total: int) -> None:
-        if done < 90 or moved:
-            return
-        moved.append(True)
-        update(
-            engine,
-            index,
-            {"delete": {"_id": "same0"}},
-            {"delete": {"_id": "d001"}},
-            {"update": {"_id": "same1"}},
-            {"doc": {"embedding": before["d050"]["embedding"]}},
-            {"update": {"_id": "d002"}},
-            {"doc": {"embedding": before["d100"]["embedding"]}},
-            {"update": {"_id": "d119"}},
-            {"doc": {"embedding": before["d003"]["embedding"]}},
-            {"index": {"_id": "new"}},
-            {key: value for key, value in before["d060"].items() if key != "_version"},
-        )
-        engine.refresh(index)
-
-    moved: list[bool] = []
-    with pytest.raises(Killed):
-        search(engine, index, tmp_path / "state", kill_at(60))
-    found = search(engine, index, tmp_path / "state", meddle)
-    assert moved
-    assert named(found) == exact(engine, index)
-    assert found.unread == 0
-
-
-def test_write_visible_after_later_ones_is_not_missed(
-    engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hidden, written = {"d001", "d050", "d119"}, engine.read_changes
-    monkeypatch.setattr("es_sbert.analysis.duplicate_search._OVERLAP", 1000)
-
-    def late(*arguments: Any, **options: Any) -> list[Json]:
-        """Hides documents while the first round runs."""
-        hits = written(*arguments, **options)
-        return hits if moved else [hit for hit in hits if hit["_id"] not in hidden]
-
-    def show(done: int, total: int) -> None:
-        if done == 117:
+        if done == 124 and not moved:
             moved.append(True)
+            update(
+                engine,
+                index,
+                {"delete": {"_id": "same0"}},
+                {"delete": {"_id": "d001"}},
+                {"update": {"_id": "same1"}},
+                {"doc": {"embedding": before["d050"]["embedding"]}},
+                {"index": {"_id": "new"}},
+                {key: value for key, value in before["d060"].items() if key != "_version"},
+            )
+            engine.refresh(index)
 
-    moved: list[bool] = []
-    monkeypatch.setattr(engine, "read_changes", late)
-    found = search(engine, index, tmp_path / "state", show)
+    found = search(engine, index, meddle)
     assert moved
-    assert named(found) == exact(engine, index)
-    assert (found.compared, found.unread) == (120, 0)
+    without_new = {"bool": {"must_not": [{"ids": {"values": ["new"]}}]}}
+    groups = [[name for name, _ in members if name != "new"] for _, members in named(found)]
+    assert sorted(group for group in groups if len(group) > 1) == sorted(
+        [name for name, _ in members] for _, members in exact(engine, index, filter=without_new)
+    )
+    # `same1` and `new`.
+    assert found.unread == 2
 
 
 def test_recall_counts_missed_pairs(
@@ -296,7 +236,7 @@ def test_recall_counts_missed_pairs(
             return answers
 
         monkeypatch.setattr(engine, "multi_search", blind)
-        found = search(engine, index, tmp_path / "state")
+        found = search(engine, index)
         every = read_index(engine, index, "embedding")
     groups = [{name for name, _ in members} for _, members in named(found)]
     pairs = [
@@ -327,9 +267,7 @@ def test_shards_routings_and_small_result_window(
     update(engine, index_name, {"index": {"_id": "d000", "routing": "elsewhere"}}, source)
     engine.refresh(index_name)
     engine.put_settings(index_name, {"index.max_result_window": "12"})
-    with pytest.raises(Killed):
-        search(engine, index_name, tmp_path / "state", kill_at(30))
-    found = search(engine, index_name, tmp_path / "state")
+    found = search(engine, index_name)
     assert sorted(map(sorted, [[name for name, _ in members] for _, members in named(found)])) == sorted(
         map(sorted, [[name for name, _ in members] for _, members in exact(engine, index_name)])
     )
@@ -347,7 +285,7 @@ def test_documents_without_usable_vector_are_counted(engine: Engine, index: str,
         {"text": "a mat"},
     )
     engine.refresh(index)
-    found = search(engine, index, tmp_path / "state")
+    found = search(engine, index)
     assert sorted(found.texts.skipped.lines()) == [
         "1 left out: it has no vector in embedding (first: plain)",
         f"1 left out: its vector is from a model other than {tiny.info.model} (first: d001)",
@@ -358,24 +296,6 @@ def test_documents_without_usable_vector_are_counted(engine: Engine, index: str,
 def test_transient_failures_are_retried(engine_url: str, index: str, tmp_path: Path) -> None:
     faults = [cut_before, answer(503), answer(429)]
     with FaultyProxy(engine_url, faults=list(faults), paths="/_msearch") as proxy, open_engine(proxy.url) as engine:
-        found = search(engine, index, tmp_path / "state")
+        found = search(engine, index)
         assert not proxy.faults
         assert named(found) == exact(engine, index)
-
-
-def test_foreign_checkpoint_is_left_alone(tmp_path: Path) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text("A text of the user's, long enough to be no database at all. " * 20)
-    with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):
-        DuplicateSearchState(notes, "identity")
-    assert notes.read_text().startswith("A text of the user's")
-    theirs = tmp_path / "theirs.db"
-    with sqlite3.connect(theirs) as database:
-        database.execute("CREATE TABLE theirs (id INTEGER)")
-    with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):
-        DuplicateSearchState(theirs, "identity")
-    with (
-        DuplicateSearchState(tmp_path / "state", "identity"),
-        pytest.raises(UsageError, match="another process is using"),
-    ):
-        DuplicateSearchState(tmp_path / "state", "identity")

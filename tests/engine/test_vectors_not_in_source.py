@@ -10,9 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.analysis import read_index
-from es_sbert.analysis.duplicate_search import DuplicateSearch
-from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearchState
+from es_sbert.analysis import read_index, search_duplicates
 from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.diagnostics.index_advice import AdviceRequest, read_sample
 from es_sbert.diagnostics.index_calibration import IndexCalibrator
@@ -57,10 +55,7 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
         engine.refresh(index)
 
     def duplicates(index: str) -> list[list[str]]:
-        settings = DuplicateSearchSettings(min_cosine=0.9, num_candidates=100, sample=20)
-        searching = DuplicateSearch(engine, index, "embedding", settings, policy=RetryPolicy(30))
-        with DuplicateSearchState(tmp_path / index, searching.identity) as state:
-            found = searching.run(state)
+        found = search_duplicates(engine, index, "embedding", 0.9, num_candidates=100)
         return [[found.texts.ids[member] for member in group.members] for group in found.groups]
 
     def measurements(index: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Clusters against scikit-learn, sentence-transformers and brute force; what has no result is refused with a remedy."""
+"""Clusters against scikit-learn and brute force; what has no result is refused with a remedy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sentence_transformers.util import community_detection
-from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+from sklearn.cluster import HDBSCAN, KMeans
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.metrics.pairwise import cosine_similarity
@@ -21,9 +20,7 @@ from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_ve
 from es_sbert.errors import UsageError
 from es_sbert.vectors import Vectors
 
-WITH_K = ["kmeans", "agglomerative"]
-WITH_NOISE = ["hdbscan", "communities"]
-METHODS = [*WITH_K, *WITH_NOISE]
+METHODS = ["kmeans", "hdbscan"]
 
 
 def blobs(count: int = 60, centers: int = 4, seed: int = 0) -> tuple[Vectors, NDArray[np.int64]]:
@@ -46,12 +43,18 @@ def members(found: Clustering) -> list[tuple[int, ...]]:
     return [cluster.members for cluster in found.clusters]
 
 
+def labels(found: Clustering) -> NDArray[np.int64]:
+    """The cluster of each text; -1 for noise."""
+    number_of = {member: number for number, own in enumerate(members(found)) for member in own}
+    return np.array([number_of.get(text, -1) for text in range(len(number_of) + len(found.noise))])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_separated_groups_are_found(method: str) -> None:
     vectors, groups = blobs()
     found = cluster_texts(vectors, method)
     assert (found.method, found.noise, len(found.clusters)) == (method, (), 4)
-    assert same(found.labels, groups)
+    assert same(labels(found), groups)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -59,26 +62,24 @@ def test_separated_groups_are_found(method: str) -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_each_text_is_clustered_once_most_central_first(method: str, seed: int, count: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
-    options: dict[str, Any] = {"k": min(count, 7)} if method in WITH_K else {"min_size": 3}
+    options: dict[str, Any] = {"k": min(count, 7)} if method == "kmeans" else {"min_size": 3}
     found = cluster_texts(vectors, method, **options)
     assert sorted([*found.noise, *sum(members(found), ())]) == list(range(count))
-    assert found.noise == tuple(np.flatnonzero(found.labels < 0).tolist())
     assert members(found) == sorted(members(found), key=lambda own: (-len(own), min(own)))
-    for number, cluster in enumerate(found.clusters):
+    for cluster in found.clusters:
         own = unit(vectors)[list(cluster.members)]
-        center = own[:1] if method == "communities" else own.mean(axis=0, keepdims=True)
+        center = own.mean(axis=0, keepdims=True)
         assert np.allclose(cluster.cosines, cosine_similarity(own, center)[:, 0], atol=1e-5)
         order = sorted(zip(cluster.members, cluster.cosines, strict=True), key=lambda member: (-member[1], member[0]))
         assert tuple(member for member, _ in order) == cluster.members
-        assert (found.labels[list(cluster.members)] == number).all()
     assert found == cluster_texts(vectors, method, **options)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_k_means_equals_scikit_learn(seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(80, 5)).astype(np.float32)
-    reference = KMeans(6, n_init=4, random_state=seed).fit(text_vectors(vectors).astype(np.float64))
-    assert same(cluster_texts(vectors, k=6, seed=seed).labels, reference.labels_)
+    reference = KMeans(6, n_init=4, random_state=0).fit(text_vectors(vectors).astype(np.float64))
+    assert same(labels(cluster_texts(vectors, k=6)), reference.labels_)
 
 
 def test_many_texts_are_clustered_by_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,16 +87,8 @@ def test_many_texts_are_clustered_by_mini_batches(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "KMEANS_TEXTS", 100)
     monkeypatch.setattr(module, "AUTO_TEXTS", 50)
     found = cluster_texts(vectors)
-    assert same(found.labels, groups)
+    assert same(labels(found), groups)
     assert found == cluster_texts(vectors)
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 2**32 - 1), st.integers(2, 50), st.integers(1, 50))
-def test_agglomerative_equals_scikit_learn_for_each_k(seed: int, count: int, k: int) -> None:
-    vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
-    reference = AgglomerativeClustering(min(k, count), linkage="ward").fit(text_vectors(vectors).astype(np.float64))
-    assert same(cluster_texts(vectors, "agglomerative", k=min(k, count)).labels, reference.labels_)
 
 
 @settings(max_examples=20)
@@ -104,36 +97,8 @@ def test_hdbscan_equals_scikit_learn(seed: int, count: int, min_size: int) -> No
     vectors = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
     reference = HDBSCAN(min_cluster_size=min_size, copy=True).fit(text_vectors(vectors))
     found = cluster_texts(vectors, "hdbscan", min_size=min_size)
-    assert same(found.labels, reference.labels_)
+    assert same(labels(found), reference.labels_)
     assert found.noise == tuple(np.flatnonzero(reference.labels_ < 0).tolist())
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.integers(1, 120),
-    st.sampled_from([0.0, 0.5, 0.8, 0.95]),
-    st.integers(2, 12),
-    st.sampled_from([1, 7, 256]),
-)
-def test_communities_equal_sentence_transformers(
-    seed: int, count: int, threshold: float, min_size: int, rows: int
-) -> None:
-    vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
-    reference = community_detection(vectors, threshold, min_size)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_ROWS", rows)
-        found = cluster_texts(vectors, "communities", min_cosine=threshold, min_size=min_size)
-    assert sorted((own[0], *sorted(own[1:])) for own in members(found)) == sorted(
-        (own[0], *sorted(own[1:])) for own in reference
-    )
-    assert all(cosine >= threshold for cluster in found.clusters for cosine in cluster.cosines)
-
-
-def test_cosine_equal_to_threshold_joins_the_community() -> None:
-    vectors = np.array([[1, 0], [0.6, 0.8]], np.float32)
-    assert members(cluster_texts(vectors, "communities", min_cosine=0.6, min_size=2)) == [(0, 1)]
-    assert members(cluster_texts(vectors, "communities", min_cosine=0.60001, min_size=2)) == []
 
 
 @settings(max_examples=60)
@@ -155,32 +120,29 @@ def test_silhouette_without_noise_equals_scikit_learn(seed: int, count: int, k: 
         assert found == pytest.approx(reference, abs=2e-5)
 
 
-@pytest.mark.parametrize("method", WITH_K)
-def test_auto_k_maximizes_the_silhouette(method: str) -> None:
+def test_auto_k_is_the_candidate_with_the_greatest_silhouette(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KMEANS_STARTS", 1)
     vectors = np.random.default_rng(3).normal(size=(150, 6)).astype(np.float32)
-    found = cluster_texts(vectors, method, k="auto")
-    each = {k: cluster_texts(vectors, method, k=k).silhouette for k in AUTO_CANDIDATES if k <= 12}
-    if method == "agglomerative":
-        assert len(found.clusters) == max(each, key=lambda k: each[k] or 0)
-    assert len(found.clusters) in each
-    assert found == cluster_texts(vectors, method)
+    found = cluster_texts(vectors, k="auto")
+    each = {k: cluster_texts(vectors, k=k).silhouette or 0.0 for k in AUTO_CANDIDATES if k <= 12}
+    assert len(found.clusters) == max(each, key=lambda k: each[k])
+    assert found == cluster_texts(vectors)
 
 
-@pytest.mark.parametrize("method", WITH_K)
-def test_auto_k_below_three_texts_is_one_cluster(method: str) -> None:
-    assert members(cluster_texts(np.eye(2, dtype=np.float32), method)) == [(0, 1)]
+def test_auto_k_below_three_texts_is_one_cluster() -> None:
+    assert members(cluster_texts(np.eye(2, dtype=np.float32))) == [(0, 1)]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_empty_input_has_no_clusters(method: str) -> None:
     found = cluster_texts(np.empty((0, 3), np.float32), method)
-    assert (found.clusters, found.noise, found.silhouette, found.labels.tolist()) == ((), (), None, [])
+    assert (found.clusters, found.noise, found.silhouette) == ((), (), None)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_text_is_a_cluster_or_noise(method: str) -> None:
     found = cluster_texts(np.ones((1, 3), np.float32), method)
-    assert (members(found), found.noise) == (([(0,)], ()) if method in WITH_K else ([], (0,)))
+    assert (members(found), found.noise) == (([(0,)], ()) if method == "kmeans" else ([], (0,)))
     assert found.silhouette is None
 
 
@@ -191,28 +153,26 @@ def test_duplicate_texts_share_a_cluster(method: str, seed: int, different: int)
     random = np.random.default_rng(seed)
     chosen = np.append(np.arange(different), random.integers(0, different, 40))
     vectors = random.normal(size=(different, 4)).astype(np.float32)[chosen]
-    found = cluster_texts(vectors, method, **({"k": different} if method in WITH_K else {}))
-    assert all(len(set(found.labels[chosen == one])) == 1 for one in range(different))
-    if method in WITH_K:
+    found = cluster_texts(vectors, method, **({"k": different} if method == "kmeans" else {}))
+    assert all(len(set(labels(found)[chosen == one])) == 1 for one in range(different))
+    if method == "kmeans":
         assert len(found.clusters) == different
     assert cluster_texts(vectors, method) == cluster_texts(vectors, method)
 
 
-@pytest.mark.parametrize("method", WITH_K)
-def test_k_above_the_number_of_distinct_texts_is_rejected(method: str) -> None:
-    with pytest.raises(UsageError, match="4 clusters requested for 3 texts\n  Request fewer"):
-        cluster_texts(np.eye(3, dtype=np.float32), method, k=4)
+def test_k_above_the_number_of_distinct_texts_is_rejected() -> None:
+    with pytest.raises(UsageError, match="4 clusters requested for 3 texts"):
+        cluster_texts(np.eye(3, dtype=np.float32), k=4)
     twice = np.tile(np.eye(2, dtype=np.float32), (5, 1))
     # What differs by a rounding error only is no other text.
     twice[0, 1] = 1e-7
-    with pytest.raises(UsageError, match="have only 2 different vectors\n  Request at most 2 clusters"):
-        cluster_texts(twice, method, k=3)
+    with pytest.raises(UsageError, match="2 different vectors\n  Request at most 2 clusters"):
+        cluster_texts(twice, k=3)
 
 
-@pytest.mark.parametrize("method", WITH_NOISE)
-def test_fewer_texts_than_min_size_are_noise(method: str) -> None:
+def test_fewer_texts_than_min_size_are_noise() -> None:
     vectors, _ = blobs(8)
-    assert cluster_texts(vectors, method, min_size=9).noise == tuple(range(8))
+    assert cluster_texts(vectors, "hdbscan", min_size=9).noise == tuple(range(8))
 
 
 def test_chunks_of_a_text_are_averaged_by_direction() -> None:
@@ -230,31 +190,20 @@ def test_opposite_vectors_have_no_center() -> None:
     assert found.clusters == (module.TextCluster((0, 1), (0.0, 0.0)),)
 
 
-@pytest.mark.parametrize(("method", "limit"), [("agglomerative", "AGGLOMERATIVE_TEXTS"), ("hdbscan", "HDBSCAN_TEXTS")])
-def test_too_many_texts_for_a_method_are_rejected(method: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, limit, 9)
-    with pytest.raises(UsageError, match=f"{method} holds .* 10 texts are more than 9\n  Use kmeans or communities"):
-        cluster_texts(np.ones((10, 2), np.float32), method)
+def test_too_many_texts_for_hdbscan_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HDBSCAN_TEXTS", 9)
+    with pytest.raises(UsageError, match="10 texts are more than 9\n  Use kmeans"):
+        cluster_texts(np.ones((10, 2), np.float32), "hdbscan")
 
 
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("median", {}, "median is not a method\n  Use one of kmeans, agglomerative, hdbscan, communities"),
-        ("hdbscan", {"k": 3}, r"clusters \(k\) does not apply to hdbscan\n  Leave it out, or use kmeans or agglom"),
-        ("communities", {"k": "auto"}, "does not apply to communities"),
-        (
-            "kmeans",
-            {"min_cosine": 0.5},
-            "a minimum cosine does not apply to kmeans\n  Leave it out, or use communities",
-        ),
-        ("hdbscan", {"min_cosine": 0.5}, "a minimum cosine does not apply to hdbscan"),
-        ("agglomerative", {"min_size": 5}, "a minimum size does not apply to agglomerative"),
+        ("agglomerative", {}, "agglomerative is not a method\n  Use kmeans or hdbscan"),
+        ("hdbscan", {"k": 3}, r"clusters \(k\) does not apply to hdbscan"),
+        ("kmeans", {"min_size": 5}, "a minimum size does not apply to kmeans"),
         ("kmeans", {"k": 0}, "number of clusters is 0"),
-        ("communities", {"min_cosine": 1.5}, "Use a value from -1 to 1"),
-        ("communities", {"min_cosine": float("nan")}, "Use a value from -1 to 1"),
         ("hdbscan", {"min_size": 1}, "min_size is 1"),
-        ("kmeans", {"seed": -1}, "the seed is -1"),
         ("kmeans", {"starts": np.array([1])}, "starts do not ascend"),
     ],
 )

@@ -1,0 +1,364 @@
+"""Options, input and output of `pairs`, `duplicates` and `cluster`.
+
+Texts come from files or an index. Results are text, JSONL, an HTML page, or a field of the documents.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+from cloup import option_group
+
+from es_sbert import __version__
+from es_sbert.cli import options as shared
+from es_sbert.cli.logs import is_json_logging, log_format_option
+from es_sbert.cli.output import check_output_file, write_output_file
+from es_sbert.errors import SourceError, UsageError, require_extra
+from es_sbert.messages import be, escape_unprintable, have, log_message, pluralize
+
+if TYPE_CHECKING:
+    from es_sbert.analysis import TextCollection
+    from es_sbert.analysis.field_writer import FieldWriter
+    from es_sbert.analysis.html_report import ReportGroup, ReportKind
+    from es_sbert.analysis.text_collection import OnProgress
+    from es_sbert.engines.rest import Json
+    from es_sbert.engines.retry import Retrier
+
+# Characters of a text that are shown on the terminal.
+_EXCERPT_CHARACTERS = 200
+# Maximum number of refused updates to show one by one.
+_MAX_REFUSALS_SHOWN = 10
+
+# The options for the input. Pass all of them, and the files, to `read_texts`.
+source_options = shared.combine_options(
+    option_group(
+        "Texts",
+        click.option("--index", help="Read documents and their vectors from this index or alias."),
+        click.option(
+            "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
+        ),
+        shared.vector_field_option,
+        shared.text_field_option("Field of the text", "text"),
+        shared.text_template_option,
+        click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
+        shared.file_options,
+        shared.retry_seconds_option,
+    ),
+    shared.encoder_options,
+    shared.connection_options,
+)
+
+
+# Check the files with `check_output_files`.
+output_options = option_group(
+    "Output",
+    click.option("-o", "--output", type=shared.OUTPUT_FILE_TYPE, help="Write JSONL to this file instead of printing."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object per line."),
+    click.option(
+        "--html",
+        type=shared.OUTPUT_FILE_TYPE,
+        help="Write an HTML page with a map of the texts instead of printing; it works offline.",
+    ),
+    log_format_option,
+)
+
+
+def check_options(files: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Check the options for input and output, before texts are read and embedded.
+
+    Raises:
+        UsageError: options conflict, or the library that makes the page is not installed.
+        OutputError: a folder is missing, or not accessible to this user.
+    """
+    index, context = options["index"], click.get_current_context()
+    if bool(files) == (index is not None):
+        reason = f"exactly one of FILES and --index is required, but {'both are' if files else 'neither is'} given"
+        raise UsageError(reason, f"Use one of them, e.g. `{context.command_path} --index docs`.")
+    if index is None and options["filter_text"] is not None:
+        raise UsageError("--filter requires --index", "Leave --filter out, or add --index NAME.")
+    read_filter(options)
+    # ES_SBERT_MODEL in the environment does not conflict with --index.
+    has_model = ParameterSource.COMMANDLINE in map(context.get_parameter_source, ("model", "dimensions"))
+    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding")
+    for_files = (*(options[name] for name in named), options["format"] != "auto")
+    if index is not None and (has_model or any(for_files)):
+        raise UsageError(
+            "--index cannot be combined with a model or options for files: the index has its own vectors, texts and "
+            "ids",
+            "Leave out --text-field, --text-template, --id-field, --delimiter, --encoding, --format, --model "
+            "and --dimensions.",
+        )
+    if options["html"] is not None:
+        require_extra("analysis", "sklearn")
+    for path in (options["output"], options["html"]):
+        if path is not None:
+            check_output_file(path, "Choose a file in another folder.")
+
+
+def read_filter(options: Mapping[str, Any]) -> Json | None:
+    """Parse the query of --filter.
+
+    Raises:
+        UsageError: --filter is not a query.
+    """
+    from es_sbert.search.vector_query import parse_filter
+
+    return None if options["filter_text"] is None else parse_filter(options["filter_text"])
+
+
+def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequence[str] = ()) -> TextCollection:
+    """Read the texts of an index or of files, and log what was left out.
+
+    Args:
+        files: The files, if --index is not given.
+        options: All options of the command.
+        fields: Further fields to keep of each record or document.
+
+    Raises:
+        SourceError, ModelError, EngineError: the texts cannot be read or embedded, or there are fewer than two.
+    """
+    from es_sbert.analysis import read_files, read_index
+    from es_sbert.encoder.encoder import Encoder, report_warnings
+
+    if options["index"] is not None:
+        names, filter = (options["index"], options["vector_field"]), read_filter(options)
+        with shared.open_engine(options) as engine, progress_meter() as show:
+            retrying = engine_retrier(options)
+            found = read_index(engine, *names, filter=filter, fields=fields, on_progress=show, retrying=retrying)
+    else:
+        reading = {**file_reading(options), "id_field": options["id_field"], "fields": fields}
+        with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
+            report_warnings(encoder, log_message)
+            with progress_meter() as show:
+                found = read_files(files, encoder, on_progress=show, **reading)
+    for line in found.skipped.lines():
+        log_message(line)
+    check_two_texts(len(found), options)
+    return found
+
+
+def check_two_texts(count: int, options: Mapping[str, Any]) -> None:
+    """Check that there are texts to compare.
+
+    Raises:
+        SourceError: there are fewer than two texts.
+    """
+    if count < 2:
+        remedy = "Pass more texts."
+        if options["index"] is not None:
+            remedy = "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
+        raise SourceError(f"a comparison needs two texts, but there is {'one' if count else 'none'}", remedy)
+
+
+@contextmanager
+def progress_meter() -> Iterator[OnProgress]:
+    """Show progress: a bar on a terminal, a line every few seconds elsewhere."""
+    from es_sbert.ingest.progress import ProgressTracker, choose_meter
+
+    tracker = ProgressTracker()
+    with closing(choose_meter(sys.stderr, quiet=False, events=is_json_logging())) as meter:
+        yield lambda done, total: meter.show(tracker.snapshot(done, done, done / total if total else None))
+
+
+def engine_retrier(options: Mapping[str, Any]) -> Retrier:
+    """Return a retrier that retries requests for --retry-seconds and logs each wait."""
+    from es_sbert.engines.retry import RetryPolicy, make_retrier
+
+    return make_retrier(RetryPolicy(options["retry_seconds"]), log_wait)
+
+
+def log_wait(reason: str) -> None:
+    """Log that a request is retried."""
+    log_message(f"waiting for the engine: {reason}")
+
+
+def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a command's options for reading files to arguments of `read_file_texts`.
+
+    Raises:
+        UsageError: the options conflict, or the text template is invalid.
+    """
+    from es_sbert.index.text_template import TextTemplate, parse_text_options
+    from es_sbert.ingest.sources.find_sources import FileOptions
+    from es_sbert.io.file_formats import FileFormat
+
+    template = parse_text_options(options["text_fields"], options["text_template"])
+    return {
+        "template": template or TextTemplate.from_fields(("text",)),
+        "options": FileOptions(
+            None if options["format"] == "auto" else FileFormat(options["format"]),
+            options["delimiter"],
+            options["encoding"],
+        ),
+    }
+
+
+def text_excerpt(collection: TextCollection, position: int) -> str:
+    """Id and beginning of a text, for the terminal."""
+    text = escape_unprintable(" ".join(collection.texts[position].split()))
+    excerpt = text if len(text) <= _EXCERPT_CHARACTERS else f"{text[:_EXCERPT_CHARACTERS]}…"
+    return f"{escape_unprintable(collection.ids[position])}  {excerpt}"
+
+
+def write_output(
+    objects: Iterable[Json], lines: Iterable[str], report: Callable[[], bytes], options: Mapping[str, Any]
+) -> None:
+    """Write the result in the form that the options select.
+
+    Args:
+        objects: The result as JSON objects, for JSONL.
+        lines: The result as text, for stdout if no other form is selected.
+        report: Creates the HTML page.
+        options: All options of the command.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    from es_sbert.io.json_numbers import dump_object
+
+    remedy = "Choose another file, or free disk space."
+    output, html = options["output"], options["html"]
+    if html is not None:
+        write_output_file(html, [report()], remedy)
+    encoded = (dump_object(one) + b"\n" for one in objects)
+    if output is not None:
+        write_output_file(output, encoded, remedy)
+    elif options["as_json"]:
+        sys.stdout.buffer.writelines(encoded)
+        sys.stdout.buffer.flush()
+    elif html is None:
+        for line in lines:
+            click.echo(line)
+
+
+def describe_source(files: Sequence[str], index: str | None) -> str:
+    """Describe the source of the texts briefly."""
+    if index is not None:
+        return index
+    return files[0] if len(files) == 1 else f"{len(files):,} files"
+
+
+def report_page(
+    kind: ReportKind, title: str, texts: TextCollection, groups: Sequence[ReportGroup], facts: list[tuple[str, str]]
+) -> bytes:
+    """Create the HTML page of a command.
+
+    Args:
+        texts: All texts; those of two collections, one after the other.
+        facts: The settings and figures of the result.
+    """
+    from es_sbert.analysis.html_report import AnalysisReport, map_points, report_bytes
+
+    left_out = sum(texts.skipped.counts.values())
+    all_facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *facts]
+    all_facts += [("left out", f"{left_out:,}")] if left_out else []
+    all_facts.append(("made by", f"es-sbert {__version__}"))
+    points, projection = map_points(texts.vectors, texts.starts)
+    return report_bytes(AnalysisReport(kind, title, all_facts, texts.ids, texts.texts, groups, points, projection))
+
+
+def write_field_options(help: str) -> Callable[[shared.F], shared.F]:
+    """The options `--write-field`, with this help text, and `--dry-run`."""
+    return option_group(
+        "Writing",
+        click.option("--write-field", metavar="FIELD", help=help),
+        click.option("--dry-run", is_flag=True, help="Write nothing; show how many documents would change."),
+    )
+
+
+@contextmanager
+def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
+    """Open the writer of --write-field, if it is given. The field is checked here, before hours of work.
+
+    Raises:
+        UsageError: options conflict, or the field may not be written.
+        AccessDenied: the user may not write to the index.
+        VectorIndexError, EngineError: see `FieldWriter`.
+    """
+    from es_sbert.engines.retry import RetryPolicy
+    from es_sbert.index.privileges import LOAD, require_privileges
+
+    index, field, dry_run = options["index"], options["write_field"], options["dry_run"]
+    if field is None:
+        if dry_run:
+            raise UsageError("--dry-run requires a field to write", "Add --write-field FIELD.")
+        yield None
+        return
+    if index is None:
+        raise UsageError("--write-field requires --index", "Add --index NAME, the index whose documents are analyzed.")
+    from es_sbert.analysis.field_writer import FieldWriter
+
+    with shared.open_engine(options) as engine:
+        if not dry_run:
+            engine_retrier(options)(lambda: require_privileges(engine, index, LOAD))
+        policy, on_wait = RetryPolicy(options["retry_seconds"]), log_wait
+        writer = FieldWriter(engine, index, options["vector_field"], field, policy=policy, on_wait=on_wait)
+        writer.check_owner()
+        yield writer
+
+
+def write_field_values(
+    writer: FieldWriter | None,
+    texts: TextCollection,
+    values: Mapping[int, str],
+    options: Mapping[str, Any],
+    *,
+    own_ids: bool = False,
+) -> int:
+    """Write the field, if there is one to write, and print the result.
+
+    Args:
+        values: Position in `texts` → value.
+        options: All options of the command.
+        own_ids: Whether all other documents that match the filter get their own id. Otherwise they lose the field.
+
+    Returns:
+        Exit code: 1 if a document did not get its value.
+    """
+    from es_sbert.analysis.field_writer import field_updates
+
+    if writer is None:
+        return 0
+    keys, filter = texts.keys, read_filter(options)
+    assigned = {keys[place] for place in values}
+    updates = field_updates(texts, writer.name, values)
+    others = writer.plan_own_ids(assigned, filter) if own_ids else writer.plan_removals(assigned, filter)
+    unchanged = len(values) - len(updates)
+    if options["dry_run"]:
+        _log_written(f"{writer.name} would be written", len(updates), sum(1 for _ in others), unchanged, own_ids)
+        return 0
+    if updates or own_ids:
+        writer.add_to_mapping()
+    counts = writer.write(chain(updates, others))
+    _log_written(f"{writer.name} written", counts.written, counts.removed, unchanged, own_ids)
+    if counts.deleted:
+        first, were = escape_unprintable(counts.deleted[0]), be(len(counts.deleted), past=True)
+        log_message(f"{pluralize(len(counts.deleted), 'document')} {were} deleted during the analysis (first: {first})")
+    if counts.changed:
+        first, were = escape_unprintable(counts.changed[0]), be(len(counts.changed), past=True)
+        log_message(
+            f"{pluralize(len(counts.changed), 'document')} {were} changed during the analysis and skipped (first: "
+            f"{first}): embed them with `es-sbert ingest` and run the command again"
+        )
+    for (document_id, _), reason in islice(counts.refused.items(), _MAX_REFUSALS_SHOWN):
+        log_message(f"no update of {escape_unprintable(document_id)}: {escape_unprintable(reason)}")
+    if len(counts.refused) > _MAX_REFUSALS_SHOWN:
+        more = pluralize(len(counts.refused) - _MAX_REFUSALS_SHOWN, "more update")
+        log_message(f"{more} of {writer.name} refused")
+    return 1 if counts.changed or counts.refused else 0
+
+
+def _log_written(written: str, changed: int, others: int, unchanged: int, own_ids: bool) -> None:
+    if own_ids:
+        log_message(f"{written} to {pluralize(changed + others, 'document')}")
+    else:
+        log_message(
+            f"{written} to {pluralize(changed, 'document')} and removed from {others:,}; "
+            f"{pluralize(unchanged, 'document')} already {have(unchanged)} the right value"
+        )
