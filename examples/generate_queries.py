@@ -1,9 +1,9 @@
-"""Ask a language model for the query that a text answers, for `es-sbert adapt --generator`.
+"""Ask a language model for the query that a text answers: labeled queries for `es-sbert adapt`.
 
     export LLM_URL=http://localhost:8080/v1/chat/completions LLM_MODEL=my-model     # and LLM_KEY, if it needs one
-    es-sbert adapt docs -o docs-tuned --most-pairs 1000 --generator 'python examples/generate_queries.py'
+    python examples/generate_queries.py < articles.jsonl > queries.jsonl
 
-Reads {"id": …, "text": …} a line on standard input and writes {"id": …, "query": …} a line on standard output. Any
+Reads {"id": …, "text": …} a line on standard input and writes {"query": …, "ids": […]} a line on standard output. Any
 server with the chat API of OpenAI will do, such as llama.cpp, vLLM or Ollama on your own machine.
 """
 
@@ -35,5 +35,4 @@ def ask(text: str) -> str:
 
 for line in sys.stdin:
     document = json.loads(line)
-    # Flushed, so that a query is kept as soon as it is written.
-    print(json.dumps({"id": document["id"], "query": ask(document["text"])}), flush=True)
+    print(json.dumps({"query": ask(document["text"]), "ids": [document["id"]]}), flush=True)

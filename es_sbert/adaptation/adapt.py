@@ -37,9 +37,8 @@ from es_sbert.adaptation.model_comparison import (
     read_result,
     result_json,
 )
-from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, add_generated_queries, build_corpus
-from es_sbert.adaptation.query_generator import generate_queries
-from es_sbert.adaptation.query_split import MOST_DEV, QuerySplit, labeled_pairs, split_queries
+from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
+from es_sbert.adaptation.query_split import QuerySplit, labeled_pairs, split_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
@@ -62,7 +61,6 @@ from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
 
 _RANK_DEPTH = 100
-_GENERATED = "generated.jsonl"
 _NO_INPUTS = AdaptInputs()
 
 
@@ -108,8 +106,9 @@ class Adaptation:
         if not path.is_file():
             raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave out `resume` to start one.")
         before = orjson.loads(path.read_bytes())
-        earlier = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
-        changed = [name for name, value in settings.items() if earlier[name] != value]
+        earlier = before["settings"]
+        # A setting of an earlier version is None where the run did not use it.
+        changed = [name for name in {**settings, **earlier} if earlier.get(name) != settings.get(name)]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
         if changed:
@@ -128,7 +127,7 @@ class Adaptation:
         if (result := read_result(path, plan)) is not None:
             self._report(f"the run in {self.folder} has finished: there is nothing to resume")
             return result
-        corpus = self.add_queries(plan, self.read_corpus(plan))
+        corpus = self.read_corpus(plan)
         split = self.split(corpus)
         self.write_examples(plan, corpus, split)
         fingerprint = self.train(plan)
@@ -150,7 +149,6 @@ class Adaptation:
         if path.is_file():
             found = orjson.loads(path.read_bytes())
             fields = FieldChoice(found["fields"]["title"], tuple(found["fields"]["body"]))
-            found.setdefault("pairs", "sentence" if fields.title is None else "title")  # of an earlier version
             plan = AdaptPlan(**found | {"fields": fields})
             if hash_model(Path(plan.model)) != plan.model_hash:
                 raise CheckpointInvalid(
@@ -173,30 +171,10 @@ class Adaptation:
         selection = DocumentSelection(settings.index, settings.filter, settings.documents, settings.seed)
         fields = list(dict.fromkeys([*plan.fields.fields, *embedded.fields]))
         found = read_documents(self._engine, selection, fields, retrying=self._retrying)
-        corpus = build_corpus(found, plan.fields, embedded, plan.pairs, plan.passages())
+        corpus = build_corpus(found, plan.fields, embedded)
         _write_lines(path, [asdict(document) for document in corpus.documents])
         write_json(counts, corpus.left_out)
         self._report(f"Read {pluralize(len(found), 'document')}: {_describe_corpus(corpus)}")
-        return corpus
-
-    def add_queries(self, plan: AdaptPlan, corpus: PairCorpus) -> PairCorpus:
-        """Generate the queries that the run needs if there is a generator; otherwise return the corpus unchanged.
-
-        Raises:
-            UsageError, SourceError: the generator failed; queries that have arrived are kept.
-        """
-        settings = self._settings
-        if settings.generator is None:
-            return corpus
-        held_out = settings.held_out if self._inputs.evaluated is None else 0
-        selected = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
-        # Training reads no more of a text, so a query about the rest could not be learned.
-        texts = first_passages([document.text for document in selected], plan, settings.train_tokens)
-        by_id = {document.id: text for document, text in zip(reversed(selected), reversed(texts), strict=True)}
-        ordered = {document.id: by_id[document.id] for document in selected}
-        queries = generate_queries(settings.generator, ordered, self.work / _GENERATED, self._report)
-        corpus = add_generated_queries(corpus, queries)
-        self._report(f"Generated queries: {_describe_corpus(corpus)}")
         return corpus
 
     def split(self, corpus: PairCorpus) -> QuerySplit:
@@ -383,7 +361,7 @@ def adapt(
             result = run.finish(state)
         except (IndexMismatch, ModelError, SourceError, UsageError):
             # The options do not fit the index: others may be tried in the same folder.
-            if not resume and not run.model_folder.exists() and not (run.work / _GENERATED).exists():
+            if not resume and not run.model_folder.exists():
                 shutil.rmtree(run.work)
             raise
     is_better = result.comparison.verdict is Verdict.BETTER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from transformers.utils import logging as transformers_logging
 
 from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics, unsuitable_titles
-from es_sbert.adaptation.pair_corpus import PairSource, SplitPassages, build_corpus, document_text, sentence_problem
+from es_sbert.adaptation.pair_corpus import document_text, sentence_problem
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
@@ -24,26 +24,20 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import UsageError
 from es_sbert.index.derived_fields import mapped_fields
-from es_sbert.index.document_sample import DocumentSelection, SampledDocument, read_documents
+from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, mapping_field_names
 from es_sbert.messages import pluralize, setting_text
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.runtime.tokenizer import SentenceTokenizer
-from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
 
 # Number of sampled documents that the choice of the fields is based on.
 _LOOKED_AT = 500
-# Passages are used instead of unsuitable first sentences if at least this share of the texts has two.
-_MIN_WITH_PASSAGES = 0.5
 _CHECKPOINTS_PER_EPOCH = 4
 
-# Tokens of the passages that serve as queries: longer than a sentence, and much shorter than a model's limit.
-_PASSAGE_TOKENS = 64
-
-PairKind = Literal["auto", "title", "sentence", "passage"]
+PairKind = Literal["auto", "title", "sentence"]
 
 
 class AdaptSettings(BaseModel):
@@ -55,9 +49,8 @@ class AdaptSettings(BaseModel):
         filter: Query that every document must match; None for all.
         model: Model to start from; None uses the model of the index.
         name: Name of the tuned model.
-        pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `passage`: a passage
-            finds what follows it; `auto`: the first of these that is suitable.
-        generator: Command that generates the queries, see `query_generator`; None for none.
+        pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `auto`: `title` if a
+            field looks like one.
         title_field, body_fields: Fields that the user has chosen; if None or empty, a sample of the documents decides.
         documents: Maximum number of documents to read, at random. Pairs are made from them, and queries are ranked
             against them.
@@ -81,7 +74,6 @@ class AdaptSettings(BaseModel):
     filter: dict[str, Any] | None = None
     model: str | None = None
     pairs: PairKind = "auto"
-    generator: str | None = None
     title_field: str | None = None
     body_fields: tuple[str, ...] = ()
     documents: int = 20_000
@@ -128,7 +120,6 @@ class AdaptPlan:
         model_hash: Hash of its files.
         fields: Title and body.
         embedded: Template of the text that the index embeds.
-        pairs: Kind of the queries.
     """
 
     model: str
@@ -136,24 +127,12 @@ class AdaptPlan:
     model_hash: str
     fields: FieldChoice
     embedded: str
-    pairs: PairSource
 
     def describe(self) -> str:
         """Describe the choices in one line."""
         body = ", ".join(self.fields.body)
-        queries = {
-            "title": f"field {self.fields.title}",
-            "sentence": f"first sentence of {body}",
-            "passage": f"a passage of {body}, which finds what follows it",
-            "generated": "generated",
-        }[self.pairs]
+        queries = f"field {self.fields.title}" if self.fields.title else f"first sentence of {body}"
         return f"Model: {self.model_name}. Queries: {queries}. Texts: {body}"
-
-    def passages(self) -> SplitPassages | None:
-        """Return a function that splits texts into passages; None unless passages are the queries."""
-        if self.pairs != "passage":
-            return None
-        return passage_splitter(Path(self.model), self.model_name, _PASSAGE_TOKENS)
 
 
 def make_plan(
@@ -172,7 +151,10 @@ def make_plan(
         UsageError: a title is needed, but no field looks like one; or a title was chosen that nothing uses.
     """
     index = settings.index
-    _check_pair_settings(settings)
+    if settings.title_field is not None and settings.pairs == "sentence":
+        raise UsageError(
+            f"{setting_text('pairs', settings.pairs)} does not use titles", "Leave out `title_field` or `pairs`."
+        )
     metas = vector_fields(state.mappings, state.name)
     meta = metas.get(settings.vector_field)
     if settings.model is not None or meta is None:
@@ -191,59 +173,19 @@ def make_plan(
     looked_at = read_documents(engine, selection, names, retrying=retrying)
     fields = field_statistics([document.source for document in looked_at], names, embedded)
     report(f"Fields with text, by {pluralize(len(looked_at), 'document')}: {', '.join(map(str, fields)) or 'none'}")
-    use_title = settings.generator is None and settings.pairs in ("auto", "title")
+    use_title = settings.pairs != "sentence"
     choice = choose_fields(fields, embedded, title=settings.title_field, body=settings.body_fields, use_title=use_title)
     for problem in unsuitable_titles(fields, choice) if use_title else ():
         report(problem)
     if settings.pairs == "title" and choice.title is None:
         raise UsageError("no field looks like a title", 'Set `title_field`, or use `pairs="sentence"`.')
     template = embedded or TextTemplate.from_fields(choice.body)
-    plan = AdaptPlan(str(folder), name, hash_model(folder), choice, template.template, "title")
-    return replace(plan, pairs=_choose_pairs(plan, settings, looked_at, report))
-
-
-def _check_pair_settings(settings: AdaptSettings) -> None:
-    """Check that the settings of pairs do not contradict each other.
-
-    Raises:
-        UsageError: the settings contradict each other.
-    """
-    if settings.generator is not None and (settings.pairs != "auto" or settings.title_field is not None):
-        raise UsageError(
-            "`generator` cannot be combined with `pairs` or `title_field`: it replaces the queries from documents",
-            "Leave out `generator`, or `pairs` and `title_field`.",
-        )
-    if settings.title_field is not None and settings.pairs not in ("auto", "title"):
-        raise UsageError(
-            f"{setting_text('pairs', settings.pairs)} does not use titles", "Leave out `title_field` or `pairs`."
-        )
-
-
-def _choose_pairs(
-    plan: AdaptPlan,
-    settings: AdaptSettings,
-    documents: Sequence[SampledDocument],
-    report: Callable[[str], None],
-) -> PairSource:
-    """Choose the kind of queries: titles, else first sentences, and passages only if first sentences are unsuitable."""
-    if settings.generator is not None:
-        return "generated"
-    if settings.pairs != "auto":
-        return settings.pairs
-    if plan.fields.title is not None:
-        return "title"
-    body = TextTemplate.parse(plan.embedded).of_fields(plan.fields.body)
-    texts = [text for document in documents if (text := document_text(body, document))]
-    problem = sentence_problem(texts)
-    if problem is None:
-        return "sentence"
-    with_passages = replace(plan, pairs="passage")
-    corpus = build_corpus(documents, plan.fields, body, "passage", with_passages.passages())
-    # Too few texts have two passages: first sentences are used, although they are few.
-    if sum(document.query is not None for document in corpus.documents) < _MIN_WITH_PASSAGES * len(texts):
-        return "sentence"
-    report(f"First sentences are unfit for queries: {problem}. Passages of the texts are used instead")
-    return "passage"
+    if choice.title is None:
+        body = template.of_fields(choice.body)
+        problem = sentence_problem([text for document in looked_at if (text := document_text(body, document))])
+        if problem is not None:
+            report(f"First sentences are unfit for queries: {problem}. Labeled queries may be better: `trained`")
+    return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
 
 
 # Types of fields that may hold words; dates and addresses are strings too.

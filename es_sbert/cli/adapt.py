@@ -45,17 +45,10 @@ EXIT_NOT_BETTER = 1
     "Pairs",
     click.option(
         "--pairs",
-        type=click.Choice(["auto", "title", "sentence", "passage"]),
+        type=click.Choice(["auto", "title", "sentence"]),
         default="auto",
-        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. passage: a "
-        "passage finds what follows it. auto: title if a field looks like one, else sentence, or passage if first "
-        "sentences are unfit.",
-    ),
-    click.option(
-        "--generator",
-        metavar="COMMAND",
-        help='Command that writes the queries: it reads one {"id", "text"} per line and writes one {"id", "query"} '
-        "per line.",
+        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. auto: title if "
+        "a field looks like one.",
     ),
     click.option(
         "--title-field", metavar="FIELD", help="Field of the title.  [default: chosen from a sample of the documents]"
@@ -136,11 +129,10 @@ EXIT_NOT_BETTER = 1
 def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **options: Any) -> int:
     """Tune a model on the documents of INDEX, without labels.
 
-    Pairs of a query and a text are made from the documents: a title and the text below it, the first sentence of a text
-    and the rest, a passage and what follows it, or a query that your --generator writes for a text. The engine and the
-    model find hard negatives. Some queries are held out; at the end, the tuned model and the one that it started from
-    rank the documents for them, and the difference is shown with its 95 % confidence interval. Nothing is written to
-    the index.
+    Pairs of a query and a text are made from the documents: a title and the text below it, or the first sentence of a
+    text and the rest. The engine and the model find hard negatives. Some queries are held out; at the end, the tuned
+    model and the one that it started from rank the documents for them, and the difference is shown with its 95 %
+    confidence interval. Nothing is written to the index.
 
     If the tuned model is better, it is registered under its name, and the command to migrate the index to it is
     shown. If it is not better, it is deleted (see --keep).
@@ -152,7 +144,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
       es-sbert adapt docs -o docs-tuned
       es-sbert adapt docs -o docs-tuned --title-field subject --body-field message
       es-sbert adapt docs -o docs-tuned --queries judged.jsonl
-      es-sbert adapt docs -o docs-tuned --generator 'python generate_queries.py'
+      es-sbert adapt docs -o docs-tuned --queries judged.jsonl --train-queries generated.jsonl
       es-sbert adapt docs -o docs-tuned --resume
       es-sbert adapt docs -o docs-tuned && es-sbert index migrate docs --model docs-tuned
     """
@@ -223,7 +215,7 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
         "metrics": metrics,
         "trained_pairs": result.trained,
         "base": result.plan.model_name,
-        "pairs": result.plan.pairs,
+        "pairs": "sentence" if result.plan.fields.title is None else "title",
         "title_field": result.plan.fields.title,
         "body_fields": list(result.plan.fields.body),
         "model": None if result.model is None else str(result.model),

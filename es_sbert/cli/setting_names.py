@@ -17,7 +17,7 @@ from es_sbert.messages import escape_unprintable
 _SAME_NAME = frozenset({
     "block_writes", "ca_certs", "columns", "data", "database",
     "database_file", "dead_letters", "delimiter", "device", "dimensions", "documents",
-    "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "generator", "heap",
+    "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "heap",
     "host", "id_field", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit",
     "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model",
     "name", "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages",

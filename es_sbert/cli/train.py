@@ -12,7 +12,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import FILE_TYPE, connection_options, engine_settings, select_options
+from es_sbert.cli.options import FILE_TYPE, select_options
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import pluralize
@@ -75,12 +75,11 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         help="Show the recipes that come with es-sbert.",
     ),
 )
-@connection_options
 def train(recipe: str, output: Path | None, check: bool, as_json: bool, **options: Any) -> None:
     """Fine-tune a sentence encoder with RECIPE and export it to a checked ONNX bundle.
 
-    RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). Its data are files, or documents
-    of an index (`index:`). All data is read and checked before training starts. The best checkpoint on the dev set
+    RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read
+    and checked before training starts. The best checkpoint on the dev set
     becomes the model; FOLDER is then a bundle that `es-sbert ingest --model FOLDER` takes, with log and plot in
     FOLDER/training. The model is registered under the recipe's name (es-sbert model list), so that searches find it
     without --model.
@@ -98,7 +97,6 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
 
     training.require_training()
     from es_sbert.bundle.local_registry import try_register_model
-    from es_sbert.training.index_sources import has_index_sources
     from es_sbert.training.recipe import load_recipe, parse_overrides
 
     changes = parse_overrides(options["overrides"])
@@ -107,11 +105,10 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     settings = load_recipe(recipe, changes)
     path = Path(recipe)
     folder = options["data_folder"] or (path.parent if path.is_file() else Path())
-    engine = engine_settings(options) if has_index_sources(settings) else None
     if check:
         from es_sbert.training.training_run import check_recipe
 
-        found = check_recipe(settings, folder, options["device"], engine=engine, report=print_message)
+        found = check_recipe(settings, folder, options["device"])
         for stage, data in zip(settings.stages, found, strict=True):
             click.echo(
                 f"{stage.name}: {pluralize(sum(map(len, data.examples)), 'example')}, {len(data.dev or ()):,} for dev"
@@ -121,7 +118,7 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
         raise UsageError("an output folder is required", "Set a folder for the trained model: -o FOLDER")
     began = time.monotonic()
     run_options = select_options(options, ("device", "resume", "keep_checkpoints"))
-    trained = training.train(settings, output, data_folder=folder, report=print_message, engine=engine, **run_options)
+    trained = training.train(settings, output, data_folder=folder, report=print_message, **run_options)
     if trained.fingerprint is not None:
         try_register_model(trained.folder, trained.fingerprint, name=settings.name)
     if as_json:

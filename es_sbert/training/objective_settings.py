@@ -17,7 +17,8 @@ class RecipeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    # Settings of earlier releases, their defaults there, and what they were. Interrupted runs have recorded defaults.
+    # Settings of earlier versions, their defaults there, and what they were, with what to do instead. Interrupted runs
+    # have recorded the defaults.
     removed: ClassVar[tuple[tuple[str, object, str], ...]] = ()
 
     @model_validator(mode="before")
@@ -27,7 +28,7 @@ class RecipeSettings(BaseModel):
             return given
         for name, default, what in cls.removed:
             if given.get(name, default) != default:
-                raise ValueError(f"es-sbert no longer has {name} ({what}); {SENTENCE_TRANSFORMERS}")
+                raise ValueError(f"es-sbert no longer has {name} ({what})")
         return {key: value for key, value in given.items() if key not in {name for name, *_ in cls.removed}}
 
 
@@ -97,7 +98,7 @@ class RegressionSpec(_ObjectiveSpec):
         range: The range to which the data's `score_range` is mapped.
     """
 
-    removed = (("teacher", None, "Augmented SBERT"),)
+    removed = (("teacher", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),)
 
     kind: Literal["regression"]
     range: tuple[float, float] = (0.0, 1.0)

@@ -65,97 +65,61 @@ class HardNegativesSpec(RecipeSettings):
         return self
 
 
-class PassagesSpec(RecipeSettings):
-    """Make pairs of texts: a passage of a text as the anchor, the passage that follows it as the positive.
-
-    Attributes:
-        tokens: Maximum tokens of a passage. Texts are split at ends of paragraphs and sentences, without overlap.
-        seed: Seed of the choice of the passage.
-    """
-
-    tokens: int = Field(default=64, ge=16)
-    seed: int = Field(default=1, ge=0)
+# Settings of data read from an index, with their defaults.
+_INDEX_SETTINGS = {"index": None, "filter": None, "sample": None, "sample_seed": 0}
+_NO_INDEX = "documents of an index; write them to a file of JSON lines, or use `es-sbert adapt`, which makes the pairs"
 
 
 class SourceSpec(RecipeSettings):
-    """A source of rows: a file, or the documents of an index.
+    """A file of rows.
 
     Attributes:
         path: JSONL, CSV, TSV (each also .gz or .zst), Parquet, or a folder written by `datasets`. A relative path
             counts from the data folder of the run.
-        index: Index or alias whose documents are the rows, instead of `path`. The columns are then fields, or text
-            templates such as `{title}. {body}`. Documents without text in one of the columns are left out.
-        filter: With `index`: query that every document must match.
-        sample: With `index`: maximum number of documents, drawn at random; all by default.
-        sample_seed: With `index`: the seed of the order of the documents, which is random, and of the sample. Parts of
-            one sample (`skip`, `limit`) do not overlap.
         skip: Skip this many examples at the start.
         limit: Use at most this many.
     """
 
-    path: str | None = None
-    index: str | None = None
-    filter: dict[str, Any] | None = None
-    sample: PositiveInt | None = None
-    sample_seed: int = 0
+    removed = tuple((name, default, _NO_INDEX) for name, default in _INDEX_SETTINGS.items())
+
+    path: str
     skip: int = Field(default=0, ge=0)
     limit: PositiveInt | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.path is None) == (self.index is None):
-            raise ValueError("set exactly one of path and index")
-        if self.index is None and (self.filter is not None or self.sample is not None):
-            raise ValueError("filter and sample require index")
-        return self
-
-    @property
-    def source(self) -> str:
-        """The file or index, for messages."""
-        return f"index {self.index}" if self.path is None else self.path
-
-    @property
-    def file(self) -> str:
-        """Path of the file; for an index, known once its documents have been read (`read_index_sources`)."""
-        assert self.path is not None, "the documents of an index have been read into a file"
-        return self.path
 
 
 class DataSpec(SourceSpec):
     """One source of examples.
 
     Attributes:
-        name: Name for messages and the log; the name of the file or index by default.
+        name: Name for messages and the log; the name of the file by default.
         columns: Role of the objective → column of the source. The last role of objectives that repeat it may have a
             list of columns. Labels have the roles `score` or `class`.
         score_range: The lowest and highest gold score of the data; a score outside is an error.
         prompts: Role → name of the model's prompt for the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
-        passages: Make pairs of neighboring passages of the texts in the column `text`, for objectives that take an
-            anchor and a positive.
         hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet.
     """
 
-    removed = (("neighbors", None, "Augmented SBERT"), ("neighbours", None, "Augmented SBERT"))
+    removed = (
+        *SourceSpec.removed,
+        *((name, None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}") for name in ("neighbors", "neighbours")),
+        ("passages", None, "pairs of neighboring passages; make pairs with a program of your own"),
+    )
 
     name: str | None = None
     columns: dict[str, str | tuple[str, ...]]
     score_range: tuple[float, float] | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     objective: ObjectiveSpec | None = None
-    passages: PassagesSpec | None = None
     hard_negatives: HardNegativesSpec | None = None
 
     @property
     def trained_columns(self) -> dict[str, str | tuple[str, ...]]:
-        """`columns`, together with those of passages and mined negatives."""
-        columns = self.columns
-        if self.passages is not None:
-            columns = {"anchor": "passage", "positive": "next passage"}
+        """`columns`, together with those of mined negatives."""
         if self.hard_negatives is None:
-            return columns
+            return self.columns
         mined = tuple(f"negative {number}" for number in range(1, self.hard_negatives.count + 1))
-        return columns | {"negative": mined}
+        return self.columns | {"negative": mined}
 
 
 class DevSpec(SourceSpec):
@@ -235,7 +199,7 @@ class StageSpec(RecipeSettings):
 
     @model_validator(mode="after")
     def _every_data_set_has_an_objective(self) -> StageSpec:
-        without = [data.source for data in self.data if data.objective is None and self.objective is None]
+        without = [data.path for data in self.data if data.objective is None and self.objective is None]
         if without:
             raise ValueError(f"no objective for {', '.join(without)}: set one in the stage or the data set")
         if self.patience is not None and self.dev is None:
@@ -248,36 +212,15 @@ class StageSpec(RecipeSettings):
             raise ValueError("dev.task vectors needs a teacher: use objective vector-distillation for the first data")
         for data in self.data:
             objective = self.objective_of(data)
-            if data.passages:
-                _check_passages(data, objective)
             if data.hard_negatives:
                 _check_hard_negatives(data, objective)
         return self
-
-    @property
-    def sources(self) -> tuple[SourceSpec, ...]:
-        """The sources of the stage's training and dev data."""
-        return (*self.data, self.dev) if self.dev is not None else self.data
 
     def objective_of(self, data: DataSpec) -> ObjectiveSpec:
         """The objective of one of the stage's data sets: its own, else the stage's."""
         objective = data.objective or self.objective
         assert objective is not None, "the validator has made sure of one"
         return objective
-
-
-def _check_passages(data: DataSpec, objective: ObjectiveSpec) -> None:
-    """Check that an objective can use pairs of passages, and that `text` is the only column.
-
-    Raises:
-        ValueError: the objective cannot use them, or the columns are not a single `text`.
-    """
-    if not isinstance(objective, InBatchSpec) and data.hard_negatives is None:
-        raise ValueError(
-            f"{data.source}: passages make pairs: use the objective in-batch, or hard_negatives with another"
-        )
-    if set(data.columns) != {"text"}:
-        raise ValueError(f"{data.source}: passages need a single column: columns: {{text: COLUMN}}")
 
 
 def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
@@ -288,12 +231,11 @@ def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
     """
     if isinstance(objective, MarginDistillationSpec):
         raise ValueError(
-            f"{data.source}: es-sbert no longer has hard_negatives for margin-distillation (GPL); "
-            f"{SENTENCE_TRANSFORMERS}"
+            f"{data.path}: es-sbert no longer has hard_negatives for margin-distillation (GPL); {SENTENCE_TRANSFORMERS}"
         )
     if not isinstance(objective, InBatchSpec | TripletSpec) or "negative" in data.columns:
         raise ValueError(
-            f"{data.source}: hard_negatives requires the objective in-batch or triplet, and data without a column "
+            f"{data.path}: hard_negatives requires the objective in-batch or triplet, and data without a column "
             "negative"
         )
 
@@ -323,7 +265,7 @@ class ModelSpec(RecipeSettings):
         static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) instead of its network.
     """
 
-    removed = (("codes", 64, "poly-encoder"),)
+    removed = (("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),)
 
     base: str
     kind: ModelKind = ModelKind.BI_ENCODER
@@ -372,7 +314,7 @@ class Recipe(RecipeSettings):
         export: The export at the end.
     """
 
-    removed = (("compile", False, "torch.compile"),)
+    removed = (("compile", False, f"torch.compile; {SENTENCE_TRANSFORMERS}"),)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     description: str = ""
@@ -386,8 +328,8 @@ class Recipe(RecipeSettings):
     @property
     def sources(self) -> tuple[SourceSpec, ...]:
         """The sources of all data."""
-        own = tuple(source for stage in self.stages for source in stage.sources)
-        return own if self.test is None else (*own, self.test)
+        sources = [source for stage in self.stages for source in (*stage.data, stage.dev)]
+        return tuple(source for source in (*sources, self.test) if source is not None)
 
     @model_validator(mode="after")
     def _stages_have_different_names(self) -> Recipe:

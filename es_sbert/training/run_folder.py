@@ -128,28 +128,6 @@ class RunFolder:
         """
         self._check_empty(self.output)
 
-    def check_documents(self, files: Iterable[str], *, resume: bool) -> None:
-        """Check that documents of indices can be written to a new run, or that those of the run to resume are there.
-
-        Args:
-            files: Names of their files in `documents`.
-
-        Raises:
-            UsageError: the folder holds something else.
-            CheckpointInvalid: there is no run to resume, or one of the files is missing.
-        """
-        if not resume:
-            self._check_empty(self.output)
-            return
-        if not (self.folder / _RUN_FILE).exists():
-            raise self._no_run()
-        missing = [name for name in files if not (self.documents / name).is_file()]
-        if missing:
-            raise CheckpointInvalid(
-                f"{self.output} lacks {missing[0]}, a file with documents that the recipe reads from an index",
-                "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
-            )
-
     def _no_run(self) -> CheckpointInvalid:
         return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave out `resume` to start one.")
 
@@ -159,15 +137,11 @@ class RunFolder:
         )
 
     def _check_empty(self, path: Path) -> None:
-        # Ignore documents that were read from indices: a run with invalid data leaves only them.
-        if not path.exists() or (path.is_dir() and all(map(self._is_of_documents, path.rglob("*")))):
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return
         if self.output.is_dir():
             raise UsageError(f"{self.output} is not empty", "Use a new folder, or resume the run in it with `resume`.")
         raise UsageError(f"{self.output} is a file", "Use a folder that does not exist yet.")
-
-    def _is_of_documents(self, path: Path) -> bool:
-        return path == self.folder or path.is_relative_to(self.documents)
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:
         try:
@@ -222,11 +196,6 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # `lock` reports the error
         return precision if precision in get_args(NumberFormat) else None
-
-    @property
-    def documents(self) -> Path:
-        """Folder of the documents that were read from indices."""
-        return self.folder / "documents"
 
     def stage(self, name: str) -> Path:
         """Folder of a stage: its checkpoints, and `model` once it is finished."""

@@ -179,7 +179,7 @@ def read_examples(
             or out of range, or a false negative; the message names the file and the first such lines.
         UsageError: the library that reads the format is not installed.
     """
-    name = spec.name or Path(spec.file).name
+    name = spec.name or Path(spec.path).name
     roles = shape.roles if trained_roles is None else trained_roles
     unknown = sorted(set(spec.prompts) - set(roles))
     if unknown:
@@ -206,7 +206,7 @@ def _read_rows(
         raise RecipeInvalid(
             f"{name}: score_range {list(score_range)} is empty", "Set the lowest and the highest score, in this order."
         )
-    path = data_folder / spec.file
+    path = data_folder / spec.path
     columns = dict.fromkeys([*text_columns, *([label_column] if label_column else [])])  # each is read once
     table = read_table(path, list(columns), limit=None if spec.limit is None else spec.skip + spec.limit)
     problems = table.problems()
@@ -300,7 +300,7 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
         SourceError: the file or a row is bad, as for training data, or all gold labels or positives are the same.
         UsageError: the library that reads the format is not installed.
     """
-    path = data_folder / spec.file
+    path = data_folder / spec.path
     examples = _read_rows(f"dev ({path.name})", spec, _DEV_SCHEMAS[spec.task], data_folder)
     gold = examples.labels
     if gold is not None and np.all(gold == gold[0]):
@@ -363,8 +363,6 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
 
 def _given_schema(data: DataSpec, schema: ExampleSchema) -> ExampleSchema:
     """Return the schema of the data in the file, from which the rest of the objective's columns is derived."""
-    if data.passages:
-        return ExampleSchema(("text",))
     return schema.without_negatives() if data.hard_negatives else schema
 
 

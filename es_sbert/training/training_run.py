@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,19 +20,16 @@ from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle, open_e
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.config import EngineSettings
 from es_sbert.errors import ModelNotFound
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.hard_negatives import add_hard_negatives
-from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.model_card import model_card
 from es_sbert.training.objective_settings import InBatchSpec
 from es_sbert.training.open_task import open_task
-from es_sbert.training.passage_pairs import add_passage_pairs
-from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec, load_recipe
+from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, StageSpec, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
@@ -126,33 +121,20 @@ def next_model_spec(spec: ModelSpec, folder: Path) -> ModelSpec:
     return ModelSpec(base=str(folder), kind=spec.kind, lora=spec.lora)
 
 
-def check_recipe(
-    recipe: Recipe,
-    data_folder: Path,
-    device: str = "auto",
-    *,
-    engine: EngineSettings | None = None,
-    report: Callable[[str], None] = lambda message: None,
-) -> list[StageData]:
+def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> list[StageData]:
     """Check device and precision, find the models, read and check the data of every stage; write nothing.
 
     Args:
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         device: `auto`, `cpu` or `cuda`.
-        engine: Engine with the recipe's indices; None uses the settings of the environment.
-        report: Called with progress messages.
 
     Raises:
         EsSbertError: an input is missing or invalid.
     """
     choose_training_precision(recipe.precision, choose_training_device(device), has_bf16=has_native_bf16())
     find_models(recipe)
-    if not has_index_sources(recipe):
-        return read_stages(recipe, data_folder)
-    with tempfile.TemporaryDirectory() as folder:
-        read_index_sources(recipe, Path(folder), engine, report)
-        return read_stages(with_files(recipe, Path(folder)), data_folder)
+    return read_stages(recipe, data_folder)
 
 
 @dataclass(frozen=True)
@@ -164,15 +146,12 @@ class RunData:
         test: The test set; None without one.
         folder: Base of relative paths in the recipe.
         hashes: Path → SHA-256 of its content, so that a resumed run has the same data.
-        given: The recipe as it was given, with indices instead of the files that hold their documents; None for the
-            recipe itself.
     """
 
     stages: Sequence[StageData]
     test: DevData | None
     folder: Path
     hashes: Callable[[], dict[str, str]]
-    given: Recipe | None = None
 
 
 def train(
@@ -185,13 +164,11 @@ def train(
     resume: bool = False,
     keep_checkpoints: bool = False,
     report: Callable[[str], None] = lambda message: None,
-    engine: EngineSettings | None = None,
 ) -> TrainingResult:
     """Train a recipe and export the model to a checked ONNX bundle. Needs the extra `train`.
 
-    All inputs are read and checked before anything is written. The documents of indices are written to
-    `output/training/documents` first; a resumed run reads them from there. The trained model is not registered under a
-    name; `es-sbert train` does that too.
+    All inputs are read and checked before anything is written. The trained model is not registered under a name;
+    `es-sbert train` does that too.
 
     Args:
         recipe: Path of a YAML file, name of a recipe that comes with es-sbert, or a recipe.
@@ -202,7 +179,6 @@ def train(
         resume: Resume an interrupted run from its last complete checkpoint.
         keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
-        engine: The engine of the recipe's indices; None uses the settings of the environment.
 
     Raises:
         RecipeInvalid: the recipe is missing or invalid.
@@ -218,26 +194,15 @@ def train(
         data_folder = data_folder or (path.parent if path.is_file() else None)
         recipe = load_recipe(str(recipe), overrides)
     data_folder = data_folder or Path()
-    torch_device = choose_training_device(device)  # fails early: reading data may take long
-    files = recipe
-    if has_index_sources(recipe):
-        process, folder = accelerate.PartialState(cpu=torch_device == "cpu"), RunFolder(output)
-        if process.is_main_process:
-            folder.check_documents(map(source_file, _index_sources(recipe)), resume=resume)
-            if not resume:
-                find_models(recipe)  # fails early, before documents are read
-                read_index_sources(recipe, folder.documents, engine, report)
-        process.wait_for_everyone()
-        files = with_files(recipe, folder.documents)
+    choose_training_device(device)  # fails early: reading data may take long
     data = RunData(
-        read_stages(files, data_folder),
-        read_dev(files.test, data_folder) if files.test else None,
+        read_stages(recipe, data_folder),
+        read_dev(recipe.test, data_folder) if recipe.test else None,
         data_folder,
-        partial(_hash_data, recipe, files, data_folder),
-        given=recipe,
+        lambda: {path: hash_source(data_folder / path) for path in sorted({one.path for one in recipe.sources})},
     )
     return run_with_data(
-        files, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
+        recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
     )
 
 
@@ -271,7 +236,6 @@ def run_with_data(
     process = accelerate.PartialState(cpu=torch_device == "cpu")
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
-    original = data.given or recipe
     # A resumed run keeps its number format, also on another GPU.
     recorded = folder.precision() if resume and recipe.precision == "auto" else None
     precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
@@ -282,7 +246,7 @@ def run_with_data(
         if process.is_main_process:
             data_hashes = data.hashes()
             model_hashes = {name: hash_model(path) for name, path in models.items()}
-            stack.enter_context(folder.lock(original, data_hashes, model_hashes, precision.products, resume=resume))
+            stack.enter_context(folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume))
         process.wait_for_everyone()
         if resume and folder.finished():
             run.report(f"the run in {output} has finished: there is nothing to resume")
@@ -292,28 +256,10 @@ def run_with_data(
         if process.is_main_process:
             if data.test is not None:
                 test = _measure_test_set(run, data.stages, data.test, process)
-            fingerprint = _export(run, data.folder, _training_record(run, original, data_hashes, test))
+            fingerprint = _export(run, data.folder, _training_record(run, data_hashes, test))
             folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
         process.wait_for_everyone()
     return TrainingResult(output, results, fingerprint, test, str(precision))
-
-
-def _index_sources(recipe: Recipe) -> list[SourceSpec]:
-    return [source for source in recipe.sources if source.index is not None]
-
-
-def _hash_data(original: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
-    """Hash every file that the run reads: path (or the index that its documents came from) → SHA-256.
-
-    Args:
-        original: The recipe as it was given.
-        recipe: The recipe with files instead of indices.
-    """
-    files = {
-        f"{source.source} ({source_file(source)})" if source.index else source.source: data_folder / read.file
-        for source, read in zip(original.sources, recipe.sources, strict=True)
-    }
-    return {name: hash_source(files[name]) for name in sorted(files)}
 
 
 def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageResult, ...]:
@@ -332,18 +278,13 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
 
 
 def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-    """Make pairs of passages, mine negatives, and add teachers' labels.
-
-    All of them are stored in the stage's folder for a resumed run.
-    """
+    """Mine negatives, and add teachers' labels. Both are stored in the stage's folder for a resumed run."""
     folder, examples = run.folder.stage(stage.name), []
     datasets = zip(stage.data, data.examples, data.objectives, strict=True)
     for number, (spec, dataset, objective) in enumerate(datasets):
         labels, negatives = folder / f"teacher-{number}.npy", folder / f"negatives-{number}.npy"
-        passages = folder / f"passages-{number}.npy"
-        pairs = add_passage_pairs(dataset, spec.passages, run.recipe.model.base, passages, run.report)
         one_each = not isinstance(objective, InBatchSpec)
-        mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
+        mined = add_hard_negatives(dataset, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
         examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
     dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
     return replace(data, examples=tuple(examples), dev=dev)
@@ -369,14 +310,12 @@ def _measure_test_set(
     )
 
 
-def _training_record(
-    run: RunSettings, original: Recipe, data_hashes: dict[str, str], test: FinalScores | None
-) -> dict[str, Any]:
-    """Build the content of `training.json`: the recipe as it was given, hashes of the data, stage results, versions."""
+def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
+    """Build the content of `training.json`: the recipe, hashes of the data, stage results, versions."""
     packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
-        "recipe": original.model_dump(mode="json", exclude_defaults=True),
+        "recipe": run.recipe.model_dump(mode="json", exclude_defaults=True),
         "precision": str(run.precision),
         "data": data_hashes,
         "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,14 +116,8 @@ def test_analysis_of_vectors(vectors: np.ndarray) -> None:
     assert len(space["names"]) == 4  # type: ignore[arg-type]
 
 
-def test_query_generator_answers_every_line() -> None:
-    generator, adaptation = blocks("docs/commands/adapt.md")
-    code = f"my_model = str.upper\n{generator}"
-    lines = '{"id": "1", "text": "rain"}\n{"id": "2", "text": ""}\n'
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=lines, capture_output=True, text=True, check=True, env=dict(os.environ)
-    )
-    assert done.stdout.splitlines() == ['{"id": "1", "query": "RAIN"}', '{"id": "2", "query": ""}']
+def test_python_of_adapt() -> None:
+    [adaptation] = blocks("docs/commands/adapt.md")
     # Tuning takes minutes (tests/e2e/test_adapt_cli.py): all but its call runs here.
     before, call, _ = adaptation.partition("result = adapt(")
     assert call

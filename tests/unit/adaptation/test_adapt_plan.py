@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from es_sbert.adaptation.adapt import Adaptation
 from es_sbert.adaptation.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
     AdaptSettings,
-    _choose_pairs,
     _text_fields,
     first_passages,
     make_plan,
@@ -23,8 +23,7 @@ from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.adapt import default_name
 from es_sbert.diagnostics.index_calibration import LabeledQuery
-from es_sbert.errors import UsageError
-from es_sbert.index.document_sample import SampledDocument
+from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.unit.checkpoints import write_checkpoint
 
@@ -47,7 +46,7 @@ def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, 
     model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1)
     # sentence-transformers adds empty prompts for queries and documents to those that it is given.
     (model / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}", "title")
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}")
     (stage,) = training_recipe(AdaptSettings(index="docs", name="docs-tuned", negatives=2), plan).stages
     assert stage.data[0].prompts == expected
     searched = read_sentence_model(model)
@@ -80,66 +79,9 @@ def test_digest_tells_queries_apart() -> None:
     assert AdaptInputs(one).digest() == AdaptInputs(list(one)).digest()
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("model") / "model", hidden=16, heads=2, layers=1)
-
-
-def sampled(first: str, sentences: int) -> list[SampledDocument]:
-    texts = [
-        " ".join(
-            [first.format(number), *(f"Sentence {n} of text {number} says a little more." for n in range(sentences))]
-        )
-        for number in range(20)
-    ]
-    return [SampledDocument((str(number), None), {"body": text}) for number, text in enumerate(texts)]
-
-
-@pytest.mark.parametrize(
-    ("title", "asked", "documents", "chosen"),
-    [
-        ("title", "auto", sampled("All texts begin like this.", 20), "title"),
-        (None, "auto", sampled("Text {} begins like this.", 20), "sentence"),
-        (None, "auto", sampled("All texts begin like this.", 20), "passage"),
-        # Too short for two passages.
-        (None, "auto", sampled("All texts begin like this.", 1), "sentence"),
-        (None, "passage", sampled("Text {} begins like this.", 20), "passage"),
-        (None, "sentence", sampled("All texts begin like this.", 20), "sentence"),
-    ],
-)
-def test_passages_are_chosen_only_where_titles_and_first_sentences_are_unfit(
-    model: Path, title: str | None, asked: str, documents: list[SampledDocument], chosen: str
-) -> None:
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice(title, ("body",)), "{body}", "title")
-    settings = AdaptSettings(index="docs", name="docs-tuned", pairs=asked)  # type: ignore[arg-type]
-    said: list[str] = []
-    pairs = _choose_pairs(plan, settings, documents, said.append)
-    assert pairs == chosen
-    assert bool(said) == (asked == "auto" and chosen == "passage")
-    assert all("only 5% of them are distinct" in message for message in said)
-    assert "Texts: body" in replace(plan, pairs=pairs).describe()
-
-
-def test_kind_of_the_pairs_is_chosen_from_the_text_without_tags(model: Path) -> None:
-    # With the comment, all first sentences would be the same.
-    documents = sampled("<!-- All texts begin with this notice. -->Text {} begins like this.", 20)
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice(None, ("body",)), "{body|strip_html}", "title")
-    assert _choose_pairs(plan, AdaptSettings(index="docs", name="docs-tuned"), documents, print) == "sentence"
-
-
-def test_generator_makes_the_queries(model: Path) -> None:
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice(None, ("body",)), "{body}", "title")
-    settings = AdaptSettings(index="docs", name="docs-tuned", generator="generate")
-    assert _choose_pairs(plan, settings, [], lambda message: None) == "generated"
-    assert replace(plan, pairs="generated").describe() == "Model: model. Queries: generated. Texts: body"
-    for changes in ({"pairs": "title"}, {"title_field": "title"}):
-        with pytest.raises(UsageError, match="`generator` cannot be combined"):
-            make_plan(Mock(), Mock(), settings.model_copy(update=changes), lambda message: None)
-
-
 def test_title_that_no_pair_uses_is_refused() -> None:
-    settings = AdaptSettings(index="docs", name="docs-tuned", pairs="passage", title_field="title")
-    with pytest.raises(UsageError, match='`pairs="passage"` does not use titles'):
+    settings = AdaptSettings(index="docs", name="docs-tuned", pairs="sentence", title_field="title")
+    with pytest.raises(UsageError, match='`pairs="sentence"` does not use titles'):
         make_plan(Mock(), Mock(), settings, lambda message: None)
 
 
@@ -158,7 +100,7 @@ def test_default_name_is_one_that_models_may_have(index: str, name: str) -> None
 
 def test_training_reads_whole_sentences_at_the_beginning(tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1, max_tokens=64)
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}", "title")
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}")
     sentence = "The cat sleeps on the mat."
     long = " ".join([sentence] * 20)
     passages = first_passages([sentence, long, "", long], plan, 32)
@@ -169,3 +111,21 @@ def test_training_reads_whole_sentences_at_the_beginning(tmp_path: Path) -> None
     assert 16 < len(tokenizer([passages[1]]).ids[0]) <= 32
     # More than the model reads is nothing to train on.
     assert len(tokenizer([first_passages([long], plan, 1000)[0]]).ids[0]) <= 64
+
+
+@pytest.mark.parametrize(
+    ("earlier", "changed"), [({"generator": None}, None), ({"generator": "ask"}, "generator"), ({"seed": 1}, "seed")]
+)
+def test_run_of_an_earlier_version_resumes_unless_it_used_what_is_gone(
+    tmp_path: Path, earlier: dict[str, object], changed: str | None
+) -> None:
+    settings = AdaptSettings(index="docs", name="docs-tuned")
+    run = Adaptation(
+        Mock(), settings, AdaptInputs(), tmp_path, device="cpu", threads=None, report=print, retrying=Mock()
+    )
+    run.begin(resume=False)
+    path = tmp_path / "adapt/run.json"
+    recorded = json.loads(path.read_text())
+    path.write_text(json.dumps(recorded | {"settings": recorded["settings"] | earlier}))
+    with pytest.raises(CheckpointInvalid, match=f"other settings: {changed}\\n") if changed else nullcontext():
+        run.begin(resume=True)

@@ -7,10 +7,8 @@ import pytest
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.pair_corpus import (
     PairDocument,
-    PairSource,
     build_corpus,
     sentence_problem,
-    split_passage,
     split_sentence,
     strip_heading,
 )
@@ -43,8 +41,7 @@ def corpus_of(
     choice: FieldChoice, template: str, *sources: dict[str, object]
 ) -> tuple[list[PairDocument], dict[str, int]]:
     documents = [SampledDocument((str(number), None), source) for number, source in enumerate(sources)]
-    source: PairSource = "sentence" if choice.title is None else "title"
-    corpus = build_corpus(documents, choice, TextTemplate.parse(template), source)
+    corpus = build_corpus(documents, choice, TextTemplate.parse(template))
     return list(corpus.documents), corpus.left_out
 
 
@@ -93,21 +90,6 @@ def test_first_sentence_is_not_in_the_rest() -> None:
     assert split_sentence(repeated) == (None, "It is so: a cat purrs at night. And by day.")
     documents, left_out = corpus_of(FieldChoice(None, ("text",)), "{text}", {"text": "One sentence only"})
     assert (documents[0].query, left_out) == (None, {"with a text of one sentence": 1})
-
-
-def test_passage_is_not_in_the_text_that_it_finds() -> None:
-    sentences = [f"This is sentence number {number} of the text." for number in range(6)]
-    text = " ".join(sentences)
-    spans = [(text.index(sentence), text.index(sentence) + len(sentence)) for sentence in sentences]
-    found = {split_passage(text, spans, f"d{number}") for number in range(50)}
-    assert found == {(sentences[place], " ".join(sentences[place + 1 :])) for place in range(5)}
-    assert split_passage(text, spans[:1], "d") == (None, text)
-    source = [SampledDocument(("d7", None), {"text": text}), SampledDocument(("d8", None), {"text": "A short one."})]
-    choice, template = FieldChoice(None, ("text",)), TextTemplate.parse("{text}")
-    corpus = build_corpus(source, choice, template, "passage", lambda texts: [spans, [(0, 12)]])
-    assert (corpus.documents[0].query, corpus.documents[0].text) == split_passage(text, spans, "d7")
-    assert corpus.documents[0].full_text == text
-    assert corpus.left_out == {"with a text of one passage": 1}
 
 
 def test_first_sentences_that_are_missing_or_alike_are_unfit() -> None:

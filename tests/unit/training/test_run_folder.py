@@ -46,7 +46,9 @@ def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> 
     del noted["precision"]
     noted["recipe"] |= {"precision": "bf16", "compile": False}
     noted["recipe"]["model"]["codes"] = 64
-    noted["recipe"]["stages"][0]["data"][0]["neighbors"] = None
+    noted["recipe"]["stages"][0]["data"][0] |= {
+        "neighbors": None, "index": None, "filter": None, "sample": None, "sample_seed": 0, "passages": None,
+    }  # fmt: skip
     path.write_text(json.dumps(noted))
     assert RunFolder(tmp_path / "out").precision() == "bf16"
     hold(tmp_path / "out", distilling, resume=True)
@@ -56,13 +58,22 @@ def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> 
             hold(tmp_path / "out", distilling.model_copy(update=changes), resume=True)
 
 
-def test_run_of_a_removed_objective_is_refused_by_name(tmp_path: Path, distilling: Recipe) -> None:
+@pytest.mark.parametrize(
+    ("part", "settings", "refusal"),
+    [
+        ("objective", {"kind": "denoising", "ratio": 0.6}, r"denoising \(TSDAE\).*sentence-transformers"),
+        ("dev", {"task": "pairs", "index": "docs", "path": None}, r"no longer has index \(.*`es-sbert adapt`"),
+    ],
+)
+def test_run_of_a_removed_setting_is_refused_by_name(
+    tmp_path: Path, distilling: Recipe, part: str, settings: dict[str, Any], refusal: str
+) -> None:
     hold(tmp_path / "out", distilling, resume=False)
     path = tmp_path / "out/training/run.json"
     recorded = json.loads(path.read_text())
-    recorded["recipe"]["stages"][0]["objective"] = {"kind": "denoising", "ratio": 0.6, "matryoshka": None}
+    recorded["recipe"]["stages"][0][part] = settings
     path.write_text(json.dumps(recorded))
-    with pytest.raises(CheckpointInvalid, match=r"cannot be resumed: .*denoising \(TSDAE\).*sentence-transformers"):
+    with pytest.raises(CheckpointInvalid, match=f"cannot be resumed: .*{refusal}"):
         hold(tmp_path / "out", distilling, resume=True)
 
 
