@@ -21,7 +21,7 @@ demo: $(DEMO)/.installed ## Start Elasticsearch, load the Python library's docum
 	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" examples/demo $(ENGINE)
 
 demo-down: ## Stop the demo's server and remove its data
-	$(DEMO)/bin/es-sbert engine down $(ENGINE) --port 9200 --purge
+	$(DEMO)/bin/es-sbert engine down $(ENGINE) --port 9200 --purge --yes
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 

@@ -87,7 +87,7 @@ MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
 # Settings of earlier versions → what to do instead. They are refused, because without them a command would do less.
 REMOVED_SETTINGS = {
     "sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas.",
-    "keyring": "Remove it, and name a file with the secret: `password_file`, `api_key_file` or `token_file`.",
+    "keyring": "Remove it, and name a file with the secret: password_file, api_key_file or token_file.",
 }
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
 # A comma separates two addresses only before an address, another comma or the end: a password may contain commas.

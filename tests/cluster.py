@@ -9,16 +9,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from es_sbert.engines.local import RunningEngine, start_cluster, start_node, stop_cluster, stop_engine
-from es_sbert.engines.local.server_health import port_is_free
-from es_sbert.engines.local.server_process import transport_port
-from tests.conftest import build_of, free_ports
+from es_sbert.engines.local import RunningEngine, start_engine, stop_engine
+from tests.conftest import build_of, free_ports, port_is_free, transport_port
+from tests.engine_builds import find_build
 from tests.memory import folder_in_memory
 
 NODES = 3
@@ -126,22 +126,35 @@ class OwnCluster(Cluster):
 
     def __init__(self, engine: str, *, data: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         self.engine = engine
-        self._options: dict[str, Any] = {
-            "nodes": NODES,
-            "port": free_ports(NODES),
-            "timeout": _STARTED_WITHIN,
-            "heap": _HEAP,
-            "settings": {**_FAULT_DETECTION, **(settings or {})},
-            "data": data,
+        self._build = find_build(build_of(engine))
+        first = free_ports(NODES)
+        self._ports = range(first, first + NODES)
+        term, several = ("cluster_manager", "zen") if engine == "opensearch" else ("master", "multi-node")
+        self._data = data
+        self._settings = {
+            "discovery.type": several,
+            "discovery.seed_hosts": ",".join(f"127.0.0.1:{transport_port(port)}" for port in self._ports),
+            f"cluster.initial_{term}_nodes": ",".join(f"{self._build.name}-{port}" for port in self._ports),
+            **_FAULT_DETECTION,
+            **(settings or {}),
         }
-        self._cluster = start_cluster(build_of(engine), **self._options)
         self._frozen: set[int] = set()
-        super().__init__(self._cluster.urls)
+        # By number, also those that were stopped.
+        self.nodes: list[RunningEngine] = []
+        self._start_all()
+        super().__init__([node.url for node in self.nodes])
 
-    @property
-    def nodes(self) -> tuple[RunningEngine, ...]:
-        """The nodes by number, also those that were stopped."""
-        return self._cluster.nodes
+    def _start_all(self) -> None:
+        """Start the nodes that do not run, at the same time: each waits for a majority."""
+        with ThreadPoolExecutor(NODES) as pool:
+            self.nodes = list(pool.map(self._start, range(NODES)))
+
+    def _start(self, number: int) -> RunningEngine:
+        port = self._ports[number]
+        settings = self._settings | {"transport.port": str(transport_port(port))}
+        if self._data is not None:
+            settings["path.data"] = str(self._data / str(port))
+        return start_engine(self._build, port=port, heap=_HEAP, timeout=_STARTED_WITHIN, settings=settings)
 
     def kill(self, *numbers: int) -> None:
         """SIGKILL to nodes, at the same time; returns when nothing listens on their ports any more."""
@@ -163,7 +176,7 @@ class OwnCluster(Cluster):
 
         With several nodes down, the first start may wait for a majority: use `restore`.
         """
-        self._cluster = start_node(self._cluster, self.nodes[number].port, timeout=_STARTED_WITHIN)
+        self.nodes[number] = self._start(number)
 
     def freeze(self, number: int) -> None:
         """A node keeps its connections, takes new ones, and answers none."""
@@ -179,7 +192,7 @@ class OwnCluster(Cluster):
         """Resume and start nodes until all are in the cluster again and every shard is allocated."""
         for number in tuple(self._frozen):
             self.resume(number)
-        self._cluster = start_cluster(build_of(self.engine), **self._options)
+        self._start_all()
         self.wait_until("green")
 
     def _reachable_urls(self) -> tuple[str, ...]:
@@ -198,7 +211,8 @@ class OwnCluster(Cluster):
         """Stop all nodes and remove their data."""
         for number in tuple(self._frozen):
             self.resume(number)
-        stop_cluster(self.nodes, purge=True)
+        with ThreadPoolExecutor(NODES) as pool:  # a node that waits for others that are gone takes longer to end
+            list(pool.map(lambda node: stop_engine(node, purge=True), self.nodes))
 
 
 @contextmanager

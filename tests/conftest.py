@@ -246,19 +246,24 @@ def free_port() -> int:
 
 def free_ports(count: int) -> int:
     """The first of consecutive such ports for the nodes of a cluster, which also have ports to talk to each other."""
-    from es_sbert.engines.local.server_process import transport_port
-
     for port in _ports:
         http = range(port, port + count)
         wanted = {*http, *map(transport_port, http)} if count > 1 else {port}
-        if not wanted & _taken and wanted <= set(_own_range()) and all(map(_can_listen, wanted)):
+        if not wanted & _taken and wanted <= set(_own_range()) and all(map(port_is_free, wanted)):
             _taken.update(wanted)
             return port
     raise AssertionError("every port of this process's range has been given away")
 
 
-def _can_listen(port: int) -> bool:
+def transport_port(port: int) -> int:
+    """Port on which the node of an HTTP port listens for the other nodes."""
+    return port + 50
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on a port of the loopback interface."""
     with socket.socket() as probe, suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers set it
         probe.bind(("127.0.0.1", port))
         return True
     return False
@@ -313,6 +318,7 @@ def _server(factory: pytest.TempPathFactory, engine: str, build: str = "", heap:
 def start_server(build: str, heap: str) -> dict[str, Any]:
     """Start a server with its data in memory where that is possible; described so that any process can stop it."""
     from es_sbert.engines.local import start_engine
+    from tests.engine_builds import find_build
     from tests.memory import make_folder_in_memory
 
     data = make_folder_in_memory()
@@ -320,7 +326,7 @@ def start_server(build: str, heap: str) -> dict[str, Any]:
     try:
         settings = {"path.data": str(data)} if data else {}
         # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-        server = start_engine(build, port=free_port(), heap=heap, timeout=600, settings=settings)
+        server = start_engine(find_build(build), port=free_port(), heap=heap, timeout=600, settings=settings)
         return described | {"engine": server.model_dump(mode="json")}
     except BaseException:
         stop_server(described)

@@ -23,25 +23,24 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from es_sbert.engines.local import find_build, server_process
+from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.engine_install import install
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_process import prepare_work_folder, server_account, server_environment
-from es_sbert.io.maven import find_maven
 from tests.conftest import build_of, free_port
+from tests.engine_builds import BUILDS, install_build
 from tests.memory import make_folder_in_memory
 from tests.shared import shared
 
 PASSWORD = "correct-horse"
-SECURITY = (
-    ("xpack.security.enabled", "true"),
-    ("xpack.security.autoconfiguration.enabled", "false"),
-    ("xpack.security.http.ssl.enabled", "true"),
-    ("xpack.security.http.ssl.certificate", "node.crt"),
-    ("xpack.security.http.ssl.key", "node.key"),
-)
+SECURITY = {
+    "xpack.security.enabled": "true",
+    "xpack.security.autoconfiguration.enabled": "false",
+    "xpack.security.http.ssl.enabled": "true",
+    "xpack.security.http.ssl.certificate": "node.crt",
+    "xpack.security.http.ssl.key": "node.key",
+}
 # Users and roles from files: the API's own index needs analysers that the integration-test build lacks.
 NARROW_ROLE = """
 narrow:
@@ -113,9 +112,7 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
 
 
 def _start(folder: Path, name: str) -> dict[str, Any]:
-    standard = find_build(build_of(name))
-    settings = [*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY]
-    build = replace(standard, settings=tuple(settings))
+    build = replace(BUILDS[build_of(name)], settings=SECURITY)
 
     def add_users(home: Path, conf: Path, run_tool: Callable[..., None]) -> None:
         run_tool(home / "bin/elasticsearch-keystore", "add", "-f", "-x", "bootstrap.password", given=PASSWORD)
@@ -144,16 +141,14 @@ def start_server(
     account = server_account()
     layout = EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
     layout.create(account)
-    home = layout.dist / build.folder_name
-    if not home.is_dir():
-        home = install(build, layout.dist, find_maven(os.environ, print).fetch, print)
+    home = install_build(build)
     jdk = find_jdk(build.minimum_jdk, os.environ, account, newest=build.newest_jdk)
     port = free_port()
     work = layout.work("secured", port)
     folders = [str(work)]
     if (data := make_folder_in_memory()) is not None:
         folders.append(str(data))
-        build = replace(build, settings=(*build.settings, ("path.data", str(data))))
+        build = replace(build, settings={**build.settings, "path.data": str(data)})
     described: dict[str, Any] = {"port": port, "ca_certs": str(ca_certs), "folders": folders}
     try:
         console = prepare_work_folder(build, home, port, work, account)
@@ -182,7 +177,11 @@ def start_server(
             path.write_bytes(content)
         configure(home, work / "conf", run_tool)
         pid = server_process.start_process(
-            [str(home / build.launcher)], folder=home, environment=environment, console=console, account=account
+            [str(home / "bin" / build.product.lower())],
+            folder=home,
+            environment=environment,
+            console=console,
+            account=account,
         )
         described |= {"pid": pid, "started": server_process.process_identity(pid) or "ended"}
         _wait(kind(port, ca_certs), pid, console)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from es_sbert.engines.local import find_build
 from es_sbert.engines.local.engine_builds import Piece
 from es_sbert.io.maven import Artifact
 from tests.engine.secured import SecuredServer, start_server, stop_server
+from tests.engine_builds import BUILDS
 from tests.shared import shared
 
 # Of `PASSWORD`, with the fewest rounds: the plugin verifies passwords anew after each change of a role.
@@ -78,12 +78,12 @@ def secured_opensearch(folder: Path) -> Iterator[SecuredOpenSearch]:
 
 
 def _start(folder: Path) -> dict[str, Any]:
-    standard = find_build("opensearch2")
+    standard = BUILDS["opensearch2"]
     build = replace(
         standard,
         name="opensearch2-security",
         pieces=(*standard.pieces, Piece(_PLUGIN, (("", _FOLDER),))),
-        settings=(*standard.settings, *_SETTINGS.items()),
+        settings=_SETTINGS,
     )
 
     def add_users(home: Path, conf: Path, run_tool: Callable[..., None]) -> None:

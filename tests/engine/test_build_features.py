@@ -109,13 +109,13 @@ def test_feature_table_has_all_features_and_builds() -> None:
     rows = table()
     assert list(rows) == list(PROBES)
     for cells in rows.values():
-        assert list(cells) == ["es9", "es9-small", "es8", "opensearch", "opensearch2", "Docker"]
+        assert list(cells) == ["es9", "es9-small", "opensearch", "Docker"]
         assert set(cells.values()) <= {"yes", "no"}
 
 
 @pytest.mark.parametrize(
     "fixture",
-    [pytest.param("es9_full_url", marks=pytest.mark.long), "es9_url", "es8_url", "opensearch_url", "opensearch2_url"],
+    [pytest.param("es9_full_url", marks=pytest.mark.long), "es9_url", "opensearch_url"],
 )
 def test_feature_table_matches_real_builds(
     fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]

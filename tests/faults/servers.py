@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from es_sbert.engines.local import start_engine, stop_engine
-from es_sbert.engines.local.server_health import port_is_free
-from tests.conftest import build_of, free_port
+from tests.conftest import build_of, free_port, port_is_free
+from tests.engine_builds import find_build
 
 
 class OwnServer:
@@ -38,7 +38,7 @@ class OwnServer:
     def start(self) -> None:
         """Start it, or start it again."""
         self._server = start_engine(
-            build_of(self._name), port=self._port, heap="512m", timeout=400, settings=self._settings
+            find_build(build_of(self._name)), port=self._port, heap="512m", timeout=400, settings=self._settings
         )
 
     def stop(self) -> None:

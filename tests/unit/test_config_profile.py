@@ -107,7 +107,7 @@ def test_password_in_any_typed_address_is_refused(file: Path) -> None:
     [
         ("modl = 'x'", "Did you mean model?"),
         ("api_key = 'k3y'", 'api_key_file = "FILE"'),
-        ("keyring = 'search'", "`api_key_file`"),
+        ("keyring = 'search'", "api_key_file"),
         ("sniff = true", "set `url` to the addresses of several nodes"),
         ("timeout = -1", "timeout"),
         ("url = 1", "url"),

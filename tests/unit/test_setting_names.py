@@ -100,7 +100,6 @@ _PARTS_OF_COMMANDS = {
     "es_sbert/diagnostics/index_advice.py": {"--replace-index"},
     "es_sbert/runtime/cuda_session.py": {"--upgrade"},
     "es_sbert/runtime/openvino_session.py": {"--upgrade", "--force-reinstall"},
-    "es_sbert/engines/local/engine_home.py": {" --nodes {}"},
     "es_sbert/index/adopt.py": {" --vector-field OTHER"},
     "es_sbert/index/text_template.py": {"--text-field {}", "--text-template {}", " --vector-field {}"},
     "es_sbert/index/vector_field.py": {"--text-field"},  # how text options begin

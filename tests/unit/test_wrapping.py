@@ -30,12 +30,12 @@ def test_no_line_of_words_is_longer_than_the_terminal(words: list[str], width: i
 
 def test_commands_stay_in_one_piece() -> None:
     message = (
-        "A cluster of three nodes runs. Stop it: es-sbert engine down es9 --port 9200, or use `es-sbert engine list`."
+        "A cluster of three nodes runs. Stop it: es-sbert engine down es9 --port 9200, or use `es-sbert engine down`."
     )
     assert wrap(message, 45).split("\n") == [
         "A cluster of three nodes runs. Stop it:",
         "es-sbert engine down es9 --port 9200, or use",
-        "`es-sbert engine list`.",
+        "`es-sbert engine down`.",
     ]
     long = "`es-sbert ingest --index docs --text-template '{title}. {body}' --id-field id docs.jsonl`"
     assert wrap(f"Run {long} again.", 40).split("\n") == ["Run", long, "again."]

@@ -3,10 +3,6 @@
 engine = start_engine("es9")
 print(engine.url)
 stop_engine(engine)
-
-cluster = start_cluster("es9", nodes=3)
-print(cluster.urls)
-stop_cluster(cluster.nodes)
 """
 
 from __future__ import annotations
@@ -21,33 +17,8 @@ if os.name != "posix":
         "Use docker-compose.yml, or the Windows Subsystem for Linux.",
     )
 
-from es_sbert.engines.local.engine_builds import ENGINES, find_build
+from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild
 from es_sbert.engines.local.engine_home import RunningEngine
-from es_sbert.engines.local.local_engine import (
-    RunningCluster,
-    folders_in_shared_use,
-    purge_stopped,
-    running_engines,
-    start_cluster,
-    start_engine,
-    start_node,
-    stop_cluster,
-    stop_engine,
-    stopped_servers,
-)
+from es_sbert.engines.local.local_engine import LocalServer, find_servers, start_engine, stop_engine
 
-__all__ = [
-    "ENGINES",
-    "RunningCluster",
-    "RunningEngine",
-    "find_build",
-    "folders_in_shared_use",
-    "purge_stopped",
-    "running_engines",
-    "start_cluster",
-    "start_engine",
-    "start_node",
-    "stop_cluster",
-    "stop_engine",
-    "stopped_servers",
-]
+__all__ = ["ENGINES", "EngineBuild", "LocalServer", "RunningEngine", "find_servers", "start_engine", "stop_engine"]

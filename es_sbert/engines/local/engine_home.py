@@ -1,7 +1,7 @@
 """Paths of installed engines, of their data, and of the state files of running servers.
 
     HOME/dist/es9-9.4.3-1a2b3c4d/     an unpacked server, shared by all servers of that version
-    HOME/servers/es9-9200/            conf, data, logs, tmp of one server; `uses`: how often it was started or found
+    HOME/servers/es9-9200/            conf, data, logs, tmp of one server
     HOME/state/es9-9200.json          exists while that server runs
     HOME/state/*.lock                 held during install, start and stop
 
@@ -11,32 +11,19 @@ HOME is `ES_SBERT_ENGINE_HOME`, else `/var/lib/es-sbert/engines` for root (the s
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.config import expand_home, home_folder
-from es_sbert.engines.local.server_process import Account, holds_data, process_identity
+from es_sbert.engines.local.server_process import Account, process_identity
 from es_sbert.errors import LocalEngineError
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
-_ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of free space."
-
-
-def up_command(name: str, port: int, nodes: int = 1) -> str:
-    """The command that starts a server or a cluster."""
-    return f"es-sbert engine up {name} --port {port}" + (f" --nodes {nodes}" if nodes > 1 else "")
-
-
-def down_command(name: str, port: int) -> str:
-    """The command that stops a server or a cluster."""
-    return f"es-sbert engine down {name} --port {port}"
 
 
 class RunningEngine(BaseModel):
@@ -49,8 +36,7 @@ class RunningEngine(BaseModel):
         pid: Id of the process that was started; it is also the id of its process group.
         started: `process_identity` of that process.
         work: Folder with its configuration, data and logs.
-        log: File with the server's console output.
-        cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
+        log: File with its console output.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,17 +49,6 @@ class RunningEngine(BaseModel):
     started: str
     work: Path
     log: Path
-    cluster_ports: tuple[int, ...] = ()
-
-    @property
-    def all_ports(self) -> tuple[int, ...]:
-        """HTTP ports of all nodes of its cluster; a single server has one."""
-        return self.cluster_ports or (self.port,)
-
-    @property
-    def down_command(self) -> str:
-        """The command that stops it, with the other nodes of its cluster."""
-        return down_command(self.name, self.all_ports[0])
 
     @property
     def is_alive(self) -> bool:
@@ -120,10 +95,6 @@ class EngineHome:
             )
         return cls(home)
 
-    def work(self, name: str, port: int) -> Path:
-        """Folder of one server's configuration, data and logs."""
-        return self.servers / f"{name}-{port}"
-
     def create(self, account: Account | None) -> None:
         """Create the folders.
 
@@ -133,11 +104,15 @@ class EngineHome:
         with storage_errors(self.home):
             for folder in (self.dist, self.servers, self.state):
                 make_folder(folder)
-            if account is not None and not account.can_enter(self.servers):
-                raise LocalEngineError(
-                    f"root's search engines run as the user {account.name}, who cannot enter {self.home}",
-                    f"Set {HOME_VARIABLE} to a folder that every user may enter, such as /var/lib/es-sbert.",
-                )
+        if account is not None and not account.can_enter(self.servers):
+            raise LocalEngineError(
+                f"root's search engines run as the user {account.name}, who cannot enter {self.home}",
+                f"Set {HOME_VARIABLE} to a folder that every user may enter, such as /var/lib/es-sbert.",
+            )
+
+    def work(self, name: str, port: int) -> Path:
+        """Folder of one server's configuration, data and logs."""
+        return self.servers / f"{name}-{port}"
 
     def lock_file(self, name: str, port: int) -> Path:
         """The lock that is held while the server of that name and port is started or stopped."""
@@ -150,14 +125,28 @@ class EngineHome:
         draft.write_text(engine.model_dump_json(indent=2) + "\n", encoding="utf-8")
         os.replace(draft, path)
 
-    def read_state(self, name: str, port: int) -> RunningEngine | None:
+    def last_state(self, name: str, port: int) -> RunningEngine | None:
+        """The server last started with that name and port, alive or not; None if it was stopped.
+
+        Raises:
+            LocalEngineError: the file cannot be read.
+        """
+        path = self._state_file(name, port)
+        try:
+            return RunningEngine.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+            raise LocalEngineError(
+                f"{path} cannot be read: {reason}",
+                "Run this as the user who started the server, or as root. If it does not run, remove the file.",
+            ) from error
+
+    def running(self, name: str, port: int) -> RunningEngine | None:
         """The server of that name and port, if it is alive."""
         engine = self.last_state(name, port)
         return engine if engine and engine.is_alive else None
-
-    def last_state(self, name: str, port: int) -> RunningEngine | None:
-        """The server last started with that name and port, alive or not; None if it was stopped."""
-        return _read_state_file(self._state_file(name, port))
 
     def forget(self, name: str, port: int, *, purge: bool = False) -> None:
         """Remove the state of a server that has ended.
@@ -169,41 +158,6 @@ class EngineHome:
         work = self.work(name, port)
         if purge and work.exists():
             shutil.rmtree(work)
-
-    def write_uses(self, name: str, port: int, count: int) -> None:
-        """Store the number of times that `engine up` has started or found a server with its current data."""
-        self._uses_file(name, port).write_text(f"{count}\n", encoding="ascii")
-
-    def uses(self, name: str, port: int) -> int:
-        """Number of times that `engine up` has started or found a server with its current data."""
-        try:
-            return int(self._uses_file(name, port).read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
-            # Existing data counts as one use: it is from a version of es-sbert that did not count.
-            return 1 if holds_data(self.work(name, port)) else 0
-
-    def started_at(self, engine: RunningEngine) -> datetime:
-        """Time at which a server was started, in local time."""
-        return datetime.fromtimestamp(self._state_file(engine.name, engine.port).stat().st_mtime).astimezone()
-
-    def running_engines(self) -> list[RunningEngine]:
-        """All servers that are alive, by name and port.
-
-        State files of stopped servers stay: the next start overwrites them under its lock.
-        """
-        try:
-            names = os.listdir(self.state)
-        except FileNotFoundError:  # no server was ever started
-            return []
-        except OSError as error:
-            raise _unreadable_error(self.state, error) from error
-        found = [_read_state_file(self.state / name) for name in names if name.endswith(".json")]
-        return sorted(
-            (engine for engine in found if engine and engine.is_alive), key=lambda engine: (engine.name, engine.port)
-        )
-
-    def _uses_file(self, name: str, port: int) -> Path:
-        return self.work(name, port) / "uses"
 
     def _state_file(self, name: str, port: int) -> Path:
         return self.state / f"{name}-{port}.json"
@@ -223,33 +177,7 @@ def storage_errors(home: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or home
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = f"; {shutil.disk_usage(home).free // 2**20} MB are left" if home.exists() else ""
-            raise LocalEngineError(
-                f"the disk of {home} is full{free}", f"Free disk space, or use another folder: {_ELSEWHERE}"
-            ) from error
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise LocalEngineError(f"cannot write to {where}: {reason}", _ELSEWHERE) from error
-
-
-def _unreadable_error(path: Path, error: OSError) -> LocalEngineError:
-    return LocalEngineError(
-        f"{path} cannot be read: {error.strerror}", "Run this as the user who started the servers, or as root."
-    )
-
-
-def _read_state_file(path: Path) -> RunningEngine | None:
-    try:
-        engine = RunningEngine.model_validate_json(path.read_bytes())
-    except FileNotFoundError:  # another command has just removed it
-        return None
-    except OSError as error:
-        raise _unreadable_error(path, error) from error
-    except ValidationError as error:
-        first = error.errors()[0]
         raise LocalEngineError(
-            f"{path} is not the state of a running server: {first['msg']}",
-            "Stop its server, if that still runs, and remove the file.",
+            f"cannot write to {error.filename or home}: {error.strerror or error}",
+            f"Free disk space, or set {HOME_VARIABLE} to a folder on a local disk with 2 GB of free space.",
         ) from error
-    return engine

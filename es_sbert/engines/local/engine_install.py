@@ -14,10 +14,13 @@ from es_sbert.errors import LocalEngineError
 from es_sbert.filesystem import file_lock
 from es_sbert.io.maven import Artifact
 
+Fetch = Callable[[Artifact, Path], Path]
+_REMEDY = (
+    "Remove the file from Maven's local repository (~/.m2/repository), and check the mirror that Maven downloads from."
+)
 
-def install(
-    build: EngineBuild, dist: Path, fetch: Callable[[Artifact, Path], Path], progress: Callable[[str], None]
-) -> Path:
+
+def install(build: EngineBuild, dist: Path, fetch: Fetch, progress: Callable[[str], None]) -> Path:
     """Return the home of an unpacked server; download and unpack it if it does not exist.
 
     Args:
@@ -28,43 +31,25 @@ def install(
         LocalEngineError: a file cannot be fetched or written, or is damaged or unsafe.
     """
     home = dist / build.folder_name
-    with storage_errors(dist):
+    waiting = f"Waiting for another es-sbert to install {build.label} …"
+    with storage_errors(dist), file_lock(dist / f"{home.name}.lock", lambda: progress(waiting)):
         if home.is_dir():
             return home
-        waiting = f"Waiting for another es-sbert to install {build.label} …"
-        with file_lock(dist / f"{home.name}.lock", lambda: progress(waiting)):
-            if not home.is_dir():
-                _create_home(build, home, fetch, progress)
-        return home
-
-
-def _create_home(
-    build: EngineBuild, home: Path, fetch: Callable[[Artifact, Path], Path], progress: Callable[[str], None]
-) -> None:
-    staging = home.with_name(f"{home.name}.partial")
-    if staging.exists():
-        # Remove what a killed run has left: no other run can use it, because this process holds the lock.
-        shutil.rmtree(staging)
-    try:
-        zips = staging / "zips"
-        make_folder(zips)
-        for piece in build.pieces:
-            archive = fetch(piece.artifact, zips)
-            progress(f"Unpacking {archive.name} …")
-            unpack(archive, piece.folders, staging / "home")
-            archive.unlink()
-        for module in build.modules:
-            folder = staging / "home" / "modules" / module.name
-            make_folder(folder)
-            for jar in module.jars:
-                fetch(jar, folder).chmod(0o644)
-            for name, content in module.files(build.version, build.minimum_jdk).items():
-                (folder / name).write_text(content, encoding="utf-8")
-                (folder / name).chmod(0o644)
-        (staging / "home").rename(home)
-    finally:
+        staging = home.with_name(f"{home.name}.partial")
         if staging.exists():
+            # Remove what a killed run has left: no other run can use it, because this process holds the lock.
             shutil.rmtree(staging)
+        make_folder(staging)
+        try:
+            for piece in build.pieces:
+                archive = fetch(piece.artifact, staging)
+                progress(f"Unpacking {archive.name} …")
+                unpack(archive, piece.folders, staging / "home")
+                archive.unlink()
+            (staging / "home").rename(home)
+        finally:
+            shutil.rmtree(staging)
+        return home
 
 
 def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) -> None:
@@ -78,27 +63,19 @@ def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) ->
     Raises:
         LocalEngineError: the zip is damaged, contains an unsafe name or lacks one of the folders.
     """
-    found = dict.fromkeys(folders, 0)
+    missing = {inside for inside, _ in folders}
     try:
         with zipfile.ZipFile(archive) as source:
             for member in source.infolist():
-                for folder in folders:
-                    inside, outside = folder
+                for inside, outside in folders:
                     if member.filename.startswith(inside):
-                        found[folder] += 1
+                        missing.discard(inside)
                         name = outside + member.filename[len(inside) :]
                         _unpack_member(source, member, target / safe_name(name, archive))
     except (zipfile.BadZipFile, EOFError) as error:
-        raise LocalEngineError(
-            f"{archive.name} is damaged: {error}",
-            "Remove it from Maven's local repository (~/.m2/repository) and try again.",
-        ) from error
-    for (inside, _), members in found.items():
-        if not members:
-            raise LocalEngineError(
-                f"{archive.name} does not contain {inside}",
-                "It is not the file that this version of es-sbert expects: check the mirror that Maven downloads from.",
-            )
+        raise LocalEngineError(f"{archive.name} is damaged: {error}", _REMEDY) from error
+    if missing:
+        raise LocalEngineError(f"{archive.name} does not contain {', '.join(sorted(missing))}", _REMEDY)
 
 
 def safe_name(name: str, archive: Path) -> PurePosixPath:
@@ -109,21 +86,15 @@ def safe_name(name: str, archive: Path) -> PurePosixPath:
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
-        raise _unsafe_error(archive.name, f"the unsafe name {name!r}")
+        raise LocalEngineError(f"{archive.name} contains the unsafe name {name!r}, so it is not used", _REMEDY)
     return path
-
-
-def _unsafe_error(archive: str, what: str) -> LocalEngineError:
-    return LocalEngineError(
-        f"{archive} contains {what}, so it is not used",
-        "Remove the file from Maven's local repository and check the mirror that Maven downloads from.",
-    )
 
 
 def _unpack_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
     mode = member.external_attr >> 16
     if stat.S_ISLNK(mode):
-        raise _unsafe_error(str(source.filename), f"the symbolic link {member.filename!r}")
+        what = f"the symbolic link {member.filename!r}"
+        raise LocalEngineError(f"{source.filename} contains {what}, so it is not used", _REMEDY)
     make_folder(path if member.is_dir() else path.parent)
     if not member.is_dir():
         with source.open(member) as data, path.open("wb") as copy:

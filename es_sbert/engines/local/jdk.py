@@ -7,14 +7,13 @@ managers install JDKs. Among those folders, the newest release up to `NEWEST_TES
 from __future__ import annotations
 
 import glob
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from es_sbert.config import expand_home
 from es_sbert.engines.local.server_process import Account
 from es_sbert.errors import LocalEngineError
 
@@ -38,16 +37,10 @@ JDK_FOLDERS = (
 
 @dataclass(frozen=True)
 class Jdk:
-    """A Java runtime.
-
-    Attributes:
-        version: Feature release (21, 25).
-        modules: Names of its modules.
-    """
+    """A Java runtime, and its feature release (21, 25)."""
 
     home: Path
     version: int
-    modules: frozenset[str]
 
 
 def find_jdk(
@@ -73,17 +66,18 @@ def find_jdk(
 
     def fitting(homes: Iterable[Path]) -> Iterator[Jdk]:
         for home in homes:
-            if home not in refused:
-                jdk, refused[home] = _check_home(home, minimum, account, newest)
-                if jdk is not None:
-                    yield jdk
+            try:
+                yield _read_jdk(home, minimum, newest, account)
+            except ValueError as error:
+                refused[home] = str(error)
 
     chosen = next(fitting(_environment_homes(environ)), None)
     if chosen is not None:
         return chosen
-    installed = list(fitting(_installed_homes(places, environ)))
+    installed = list(fitting(_installed_homes(places)))
     if installed:
-        return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED_JDK, _version_rank(jdk.version)))
+        # The newest tested release, else the oldest of those that are not tested.
+        return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED_JDK, -abs(jdk.version - NEWEST_TESTED_JDK)))
     seen = "".join(f"\n    {home}: {reason}" for home, reason in refused.items())
     wanted = f"{minimum} or newer" if newest is None else f"{minimum} to {newest}"
     raise LocalEngineError(
@@ -93,12 +87,7 @@ def find_jdk(
     )
 
 
-def _version_rank(version: int) -> int:
-    """Newest first up to the newest tested release, then the oldest of the untested ones."""
-    return version if version <= NEWEST_TESTED_JDK else -version
-
-
-def _environment_homes(environ: Mapping[str, str]) -> Iterable[Path]:
+def _environment_homes(environ: Mapping[str, str]) -> Iterator[Path]:
     for name in ("ES_JAVA_HOME", "JAVA_HOME"):
         if environ.get(name):
             yield Path(environ[name])
@@ -107,63 +96,34 @@ def _environment_homes(environ: Mapping[str, str]) -> Iterable[Path]:
         yield Path(program).resolve().parent.parent
 
 
-def _installed_homes(places: Iterable[str], environ: Mapping[str, str]) -> Iterable[Path]:
-    user_home = environ.get("HOME") or os.path.expanduser("~")
-    for place in places:
-        pattern = place.replace("~", user_home, 1) if place.startswith("~") else place
-        for found in sorted(glob.glob(pattern)):
-            # Distributions link several names to one JDK: follow the links, so that it is checked once.
-            home = Path(found).resolve()
-            if (home / "bin" / "java").exists():
-                yield home
+def _installed_homes(places: Iterable[str]) -> Iterable[Path]:
+    """Folders with a `java`. Distributions link several names to one JDK: the links are followed."""
+    found = [Path(folder).resolve() for place in places for folder in sorted(glob.glob(str(expand_home(place))))]
+    return dict.fromkeys(home for home in found if (home / "bin" / "java").exists())
 
 
-def _check_home(home: Path, minimum: int, account: Account | None, newest: int | None) -> tuple[Jdk | None, str]:
-    """Return the runtime if it fits, else the reason why it does not."""
-    java = home / "bin" / "java"
-    if not os.access(java, os.X_OK):
-        return None, "no bin/java in it"
-    if account is not None and not account.can_enter(java.parent):
-        return None, f"the user {account.name}, who will run the server, cannot enter it"
-    jdk = read_release(home) or run_java(home)
-    if jdk is None:
-        return None, "neither its release file nor its java gives a version"
-    if jdk.version < minimum:
-        return None, f"Java {jdk.version} is too old"
-    if newest is not None and jdk.version > newest:
-        return None, f"Java {jdk.version} is too new"
-    if missing := sorted(REQUIRED_MODULES - jdk.modules):
-        return None, f"Java {jdk.version}, but without {', '.join(missing)}: not a full JDK"
-    return jdk, ""
+def _read_jdk(home: Path, minimum: int, newest: int | None, account: Account | None) -> Jdk:
+    """Read the version and the modules of a JDK.
 
-
-def read_release(home: Path) -> Jdk | None:
-    """Read the `release` file of a JDK; None if the version or the modules are missing."""
+    Raises:
+        ValueError: it does not fit; the message says why.
+    """
+    if not (home / "bin" / "java").exists():
+        raise ValueError("no bin/java in it")
+    if account is not None and not account.can_enter(home / "bin"):
+        raise ValueError(f"the user {account.name}, who will run the server, cannot enter it")
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
+    except OSError as error:
+        raise ValueError(f"its file release cannot be read: {error.strerror}") from error
     entries = dict(re.findall(r'^(\w+)="?([^"\n]*)"?\s*$', text, flags=re.MULTILINE))
-    version = feature_release(entries.get("JAVA_VERSION", ""))
-    modules = frozenset(entries.get("MODULES", "").split())
-    return Jdk(home, version, modules) if version is not None and modules else None
-
-
-def run_java(home: Path) -> Jdk | None:
-    """Run `java -version` and `java --list-modules`; None if Java does not run or prints no version."""
-    java = str(home / "bin" / "java")
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
-        listed = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    quoted = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
-    version = feature_release(quoted[1]) if quoted else None
-    modules = frozenset(line.split("@")[0].strip() for line in listed.stdout.splitlines())
-    return Jdk(home, version, modules) if version is not None else None
-
-
-def feature_release(version: str) -> int | None:
-    """`25.0.3` → 25, `21-ea` → 21, `1.8.0_412` → 8; None for anything else."""
-    match = re.match(r"(?:1\.)?(\d+)", version)
-    return int(match[1]) if match else None
+    # `25.0.3` is 25, `21-ea` is 21, `1.8.0_412` is 8.
+    number = re.match(r"(?:1\.)?(\d+)", entries.get("JAVA_VERSION", ""))
+    if number is None:
+        raise ValueError("its file release has no version")
+    version = int(number[1])
+    if version < minimum or version > (newest or version):
+        raise ValueError(f"Java {version} is too {'old' if version < minimum else 'new'}")
+    if missing := REQUIRED_MODULES - set(entries.get("MODULES", "").split()):
+        raise ValueError(f"Java {version}, but without {', '.join(sorted(missing))}: not a full JDK")
+    return Jdk(home, version)

@@ -15,14 +15,19 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from es_sbert.engines.local.engine_builds import EngineBuild
-from es_sbert.errors import LocalEngineError, UsageError
+from es_sbert.errors import LocalEngineError
 
 UNPRIVILEGED_USER = "nobody"
+LOOPBACK = "127.0.0.1"
+# More options for the server's JVM, in the syntax of `java`.
+JAVA_OPTS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
+# Seconds that a process has to end after SIGKILL.
+_KILL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -123,39 +128,36 @@ def process_exit_code(pid: int) -> int | None:
 
 def process_identity(pid: int) -> str | None:
     """Return a value that identifies a process even if its id is reused later; None if there is no such process."""
-    if Path("/proc/self/stat").exists():
-        return _identity_from_proc(pid)
-    return _identity_from_ps(pid)
+    return next((started for _, started in _processes(pid).values()), None)
 
 
-def _identity_from_proc(pid: int) -> str | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):  # the process has ended
-        return None
-    # The second field is the program's name in parentheses, and may contain spaces and parentheses itself.
-    fields = text.rpartition(")")[2].split()
-    state, threads, started = fields[0], int(fields[17]), fields[19]
-    # A zombie: dead, but not yet collected by its parent. If other threads are left, only the first one is dead: the
-    # process counts as alive until they release the port and the data.
-    if state in "ZX" and threads <= 1:
-        return None
+def _processes(pid: int | None = None) -> dict[int, tuple[int, str]]:
+    """Id of each living process → its process group and the time of its start; with a pid, of that process only."""
+    found = {}
+    if not Path("/proc/self/stat").exists():
+        which = ["-A"] if pid is None else ["-p", str(pid)]
+        columns = ["-o", "pid=", "-o", "pgid=", "-o", "stat=", "-o", "lstart="]
+        environment = {**os.environ, "LC_ALL": "C"}
+        listed = subprocess.run(["ps", *which, *columns], capture_output=True, text=True, check=False, env=environment)
+        for line in listed.stdout.splitlines():
+            number, group, state, started = line.split(maxsplit=3)
+            if not state.startswith("Z"):
+                found[int(number)] = int(group), started
+        return found
     # The start is counted in clock ticks since boot, so the boot is part of the identity.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot}/{started}"
-
-
-def _identity_from_ps(pid: int) -> str | None:
-    command, environment = ["ps", "-o", "stat=,lstart=", "-p", str(pid)], {**os.environ, "LC_ALL": "C"}
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    except FileNotFoundError:
-        raise LocalEngineError(
-            "this system has neither /proc nor ps, so a server's process cannot be recognized",
-            "Install ps (package procps).",
-        ) from None
-    state, _, started = said.stdout.strip().partition(" ")
-    return None if not started or state.startswith("Z") else started.strip()
+    for name in os.listdir("/proc") if pid is None else [str(pid)]:
+        try:
+            text = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace") if name.isdigit() else ""
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
+            continue
+        # The second field is the program's name in parentheses, and may contain spaces and parentheses itself.
+        fields = text.rpartition(")")[2].split()
+        # A zombie: dead, but not yet collected by its parent. If other threads are left, only the first one is dead:
+        # the process counts as alive until they release the port and the data.
+        if fields and (fields[0] not in "ZX" or int(fields[17]) > 1):
+            found[int(name)] = int(fields[2]), f"{boot}/{fields[19]}"
+    return found
 
 
 def stop_process(pid: int, started: str, *, grace: float) -> None:
@@ -172,17 +174,12 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
     try:
         if process_identity(pid) == started:
             os.kill(pid, signal.SIGTERM)
-            if not _wait_until_gone(pid, started, grace):
-                # Elasticsearch's launcher has the server as a child: killing the launcher alone leaves it, and the
-                # server may end later than the launcher while it still holds the lock of its data.
-                group = _group_members(pid) | {pid: started}
+            if not _wait_until(lambda: process_identity(pid) != started, grace):
                 os.killpg(pid, signal.SIGKILL)
-                for member, began in group.items():
-                    if not _wait_until_gone(member, began, 10.0):
-                        raise LocalEngineError(
-                            f"process {member} does not end",
-                            "It waits for the system, most likely for a disk; try later.",
-                        )
+                if not wait_for_group(pid):
+                    raise LocalEngineError(
+                        f"process {pid} does not end", "It waits for the system, most likely for a disk; try later."
+                    )
     except ProcessLookupError:
         # The process ended between the check and the signal.
         pass
@@ -194,140 +191,45 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
         _children.pop(pid).wait()
 
 
-def wait_for_group(leader: int) -> None:
-    """Wait up to ten seconds for the processes of a group whose leader has ended."""
-    deadline = time.monotonic() + 10.0
-    while process_identity(leader) is None and _group_members(leader) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def wait_for_group(leader: int) -> bool:
+    """Wait until the processes of a group have ended; False if some have not after ten seconds.
+
+    Elasticsearch's launcher has the server as a child, which may end later and holds the lock of its data until then.
+    """
+    return _wait_until(lambda: all(group != leader for group, _ in _processes().values()), _KILL_SECONDS)
 
 
-def _group_members(leader: int) -> dict[int, str]:
-    """Return id → `process_identity` of the processes in a process group."""
-    members = {}
-    for pid in _all_pids():
-        try:
-            started = process_identity(pid) if os.getpgid(pid) == leader else None
-        except ProcessLookupError:  # ended since the list was made
-            continue
-        if started is not None:
-            members[pid] = started
-    return members
-
-
-def _all_pids() -> list[int]:
-    if Path("/proc/self/stat").exists():
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    listed = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=True)
-    return [int(pid) for pid in listed.stdout.split()]
-
-
-def _wait_until_gone(pid: int, started: str, seconds: float) -> bool:
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while process_identity(pid) == started:
+    while not condition():
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.1)
     return True
 
 
-LOOPBACK = "127.0.0.1"
-
-# More options for the server's JVM, in the syntax of `java`.
-JAVA_OPTS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
-_HEAP_PATTERN = re.compile(r"[1-9][0-9]*[kKmMgG]")
-_FIRST_LINE = "# Written by es-sbert at every start of {label}: changes are lost.\n"
-_VERSION_IN_FIRST_LINE = re.compile(r"# Written by es-sbert at every start of \S+ (\d+(?:\.\d+)+): ")
-
-
-def check_heap(heap: str) -> str:
-    """Check a heap size, and return it.
-
-    Raises:
-        UsageError: the JVM does not accept the size.
-    """
-    if not _HEAP_PATTERN.fullmatch(heap):
-        raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
-    return heap
-
-
-# Keeps transport ports away from the default HTTP ports of the builds and from 9300, the usual transport port.
-TRANSPORT_OFFSET = 50
-
-
-def transport_port(port: int) -> int:
-    """Port on which a node listens for the other nodes. It is fixed, so that they find a node that was restarted."""
-    return port + TRANSPORT_OFFSET
-
-
-def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequence[int] = ()) -> str:
+def settings_file(build: EngineBuild, port: int, work: Path) -> str:
     """Build the text of `elasticsearch.yml` or `opensearch.yml`. Values are JSON strings, which are valid YAML.
 
     Args:
         port: HTTP port of this server.
-        cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
     """
     settings = {
         "cluster.name": f"es-sbert-{build.name}",
         "node.name": f"{build.name}-{port}",
-        **_discovery_settings(build, port, cluster_ports),
+        "discovery.type": "single-node",
+        # Use any free transport port: no node connects to it, and a fixed one would collide with other servers.
+        "transport.port": "0",
         "network.host": LOOPBACK,
         "http.port": str(port),
         "path.data": str(work / "data"),
         "path.logs": str(work / "logs"),
         # Disable the threshold: on a disk that is 95% full, the servers would make indices read-only.
         "cluster.routing.allocation.disk.threshold_enabled": "false",
-        **dict(build.settings),
+        **build.settings,
     }
-    return _FIRST_LINE.format(label=build.label) + "".join(
-        f"{key}: {json.dumps(value)}\n" for key, value in settings.items()
-    )
-
-
-def _discovery_settings(build: EngineBuild, port: int, cluster_ports: Sequence[int]) -> dict[str, str]:
-    if not cluster_ports:
-        # Use any free transport port: no node connects to it, and a fixed one would collide with other servers.
-        return {"discovery.type": "single-node", "transport.port": "0"}
-    return {
-        f"cluster.initial_{build.master_term}_nodes": ",".join(f"{build.name}-{each}" for each in cluster_ports),
-        "discovery.seed_hosts": ",".join(f"{LOOPBACK}:{transport_port(each)}" for each in cluster_ports),
-        "transport.port": str(transport_port(port)),
-    }
-
-
-def cluster_ports(build: EngineBuild, work: Path) -> tuple[int, ...] | None:
-    """Read the HTTP ports of all nodes of the cluster to which the server of a work folder last belonged.
-
-    Returns:
-        Empty for a single server; None if the folder has no configuration file.
-    """
-    settings = _settings_path(build, work)
-    if not settings.exists():
-        return None
-    text = settings.read_text(encoding="utf-8", errors="replace")
-    names = re.search(rf'^cluster\.initial_{build.master_term}_nodes: "(.+)"$', text, re.MULTILINE)
-    return tuple(int(name.rpartition("-")[2]) for name in names[1].split(",")) if names else ()
-
-
-def holds_data(work: Path) -> bool:
-    """Whether a server has written data into a work folder."""
-    data = work / "data"
-    return data.exists() and any(data.iterdir())
-
-
-def data_version(build: EngineBuild, work: Path) -> str | None:
-    """Read the version of the server that last started on a work folder; None if there is no data.
-
-    Servers cannot open data of later versions. Every start writes the server's version into the configuration file.
-    """
-    settings = _settings_path(build, work)
-    if not settings.exists() or not holds_data(work):
-        return None
-    written = _VERSION_IN_FIRST_LINE.match(settings.read_text(encoding="utf-8", errors="replace"))
-    return written[1] if written else None
-
-
-def _settings_path(build: EngineBuild, work: Path) -> Path:
-    return work / "conf" / f"{Path(build.launcher).name}.yml"
+    first_line = f"# Written by es-sbert at every start of {build.label}: changes are lost.\n"
+    return first_line + "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
 
 
 def redirect_jvm_files(options: str, logs: Path) -> str:
@@ -361,13 +263,8 @@ def server_environment(
     }
 
 
-def prepare_work_folder(
-    build: EngineBuild, home: Path, port: int, work: Path, account: Account | None, cluster_ports: Sequence[int] = ()
-) -> Path:
+def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, account: Account | None) -> Path:
     """Create a server's folders and write its configuration; data and earlier logs are kept.
-
-    Args:
-        cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
 
     Returns:
         The file for the server's console output; the previous run's file is kept in the same folder.
@@ -379,7 +276,7 @@ def prepare_work_folder(
     if conf.exists():
         shutil.rmtree(conf)
     shutil.copytree(home / "config", conf)
-    _settings_path(build, work).write_text(settings_file(build, port, work, cluster_ports), encoding="utf-8")
+    (conf / f"{build.product.lower()}.yml").write_text(settings_file(build, port, work), encoding="utf-8")
     options = conf / "jvm.options"
     options.write_text(redirect_jvm_files(options.read_text(encoding="utf-8"), work / "logs"), encoding="utf-8")
     console = work / "logs" / "console.log"

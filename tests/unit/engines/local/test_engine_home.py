@@ -13,6 +13,7 @@ from es_sbert.config import cache_folder
 from es_sbert.engines.local.engine_home import EngineHome, make_folder, storage_errors
 from es_sbert.engines.local.server_process import Account
 from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError
+from tests.unit.engines.local.notes import engine
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_home_inaccessible_to_the_server_user_is_rejected(tmp_path: Path) -> Non
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full to meet a full disk")
 def test_full_disk_is_reported(tmp_path: Path) -> None:
     with (
-        pytest.raises(LocalEngineError, match=r"is full; \d+ MB are left") as caught,
+        pytest.raises(LocalEngineError, match="No space left on device") as caught,
         storage_errors(tmp_path),
         open("/dev/full", "wb", buffering=0) as device,
     ):
@@ -90,3 +91,34 @@ def test_make_folder_ignores_the_umask(tmp_path: Path) -> None:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> EngineHome:
+    home = EngineHome(tmp_path)
+    home.state.mkdir()
+    return home
+
+
+def test_state_is_kept_until_it_is_forgotten(home: EngineHome) -> None:
+    home.write_state(engine())
+    assert home.running("es9", 9200) == engine()
+    assert home.running("es9", 9201) is None
+    assert [path.name for path in home.state.iterdir()] == ["es9-9200.json"]
+    for _ in range(2):
+        home.forget("es9", 9200)
+    assert list(home.state.iterdir()) == []
+
+
+def test_state_of_a_dead_process_is_ignored(home: EngineHome) -> None:
+    home.write_state(engine(started="another boot/1"))
+    assert home.running("es9", 9200) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "es9"}', None])
+def test_broken_state_file_is_named(home: EngineHome, text: str | None) -> None:
+    file = home.state / "es9-9200.json"
+    file.mkdir() if text is None else file.write_text(text)
+    with pytest.raises(LocalEngineError, match=r"es9-9200\.json cannot be read") as caught:
+        home.running("es9", 9200)
+    assert "remove the file" in caught.value.remedy

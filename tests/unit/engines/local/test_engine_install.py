@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import stat
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.local.engine_builds import EngineBuild, JarModule, Piece
+from es_sbert.engines.local.engine_builds import EngineBuild, Piece
 from es_sbert.engines.local.engine_install import install, safe_name, unpack
 from es_sbert.errors import LocalEngineError
 from es_sbert.io.maven import Artifact
@@ -75,28 +74,6 @@ def test_home_has_the_files_of_all_pieces(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]
 
 
-def test_module_is_put_together_from_jars(tmp_path: Path) -> None:
-    jar = Artifact("g", "scripts", "1.0", 1, packaging="jar")
-    module = JarModule("scripts", "g.Scripts", (jar,), extends="other", permissions=('Allowed "all"',))
-    build = replace(BUILD, modules=(module,))
-
-    def fetch(artifact: Artifact, folder: Path) -> Path:
-        if artifact != jar:
-            return FakeMaven(tmp_path).fetch(artifact, folder)
-        path = folder / artifact.file_name
-        path.write_text("code")
-        return path
-
-    assert build.folder_name != BUILD.folder_name
-    folder = install(build, tmp_path, fetch, print) / "modules" / "scripts"
-    assert (folder / "scripts-1.0.jar").read_text() == "code"
-    descriptor = (folder / "plugin-descriptor.properties").read_text().splitlines()
-    assert {"name=scripts", "classname=g.Scripts", "opensearch.version=1.0"} <= set(descriptor)
-    assert "extended.plugins=other" in descriptor
-    assert (folder / "plugin-security.policy").read_text() == 'grant {\n  permission Allowed "all";\n};\n'
-    assert all(path.stat().st_mode & 0o444 == 0o444 for path in folder.iterdir())
-
-
 def test_second_install_downloads_nothing(tmp_path: Path) -> None:
     maven = FakeMaven(tmp_path)
     assert install(BUILD, tmp_path, maven.fetch, print) == install(BUILD, tmp_path, maven.fetch, print)
@@ -156,7 +133,7 @@ def test_damaged_zip_is_reported(tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:40])
     with pytest.raises(LocalEngineError, match=r"half\.zip is damaged") as caught:
         unpack(archive, (("top/", ""),), tmp_path / "target")
-    assert "Remove it" in caught.value.remedy
+    assert "Remove the file" in caught.value.remedy
 
 
 def test_zip_without_the_folder_is_rejected(tmp_path: Path) -> None:

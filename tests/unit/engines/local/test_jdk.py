@@ -6,34 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.jdk import REQUIRED_MODULES, feature_release, find_jdk
+from es_sbert.engines.local.jdk import REQUIRED_MODULES, find_jdk
 from es_sbert.errors import LocalEngineError
 
 
-def make_jdk(home: Path, version: str, *, lacking: tuple[str, ...] = (), release: bool = True) -> Path:
-    """A folder with a `java` that answers -version and --list-modules, and the file `release` if wanted."""
-    modules = sorted({"java.base", *REQUIRED_MODULES} - set(lacking))
-    java = home / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    listing = "\n".join(f"{module}@{version}" for module in modules)
-    java.write_text(
-        f'#!/bin/sh\ncase "$1" in\n-version) echo \'openjdk version "{version}" 2026-01-01\' >&2;;\n'
-        f"--list-modules) echo '{listing}';;\nesac\n"
-    )
-    java.chmod(0o755)
-    if release:
-        (home / "release").write_text(
-            f'IMPLEMENTOR="Nobody"\nJAVA_VERSION="{version}"\nMODULES="{" ".join(modules)}"\n'
-        )
+def make_jdk(home: Path, version: str, *, lacking: str = "") -> Path:
+    """A folder with a `java` and the file `release`."""
+    modules = sorted(REQUIRED_MODULES - {lacking})
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").touch(0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="Nobody"\nJAVA_VERSION="{version}"\nMODULES="{" ".join(modules)}"\n')
     return home
-
-
-@pytest.mark.parametrize(
-    ("text", "release"),
-    [("25.0.3", 25), ("21", 21), ("21-ea", 21), ("1.8.0_412", 8), ("17.0.15+6", 17), ("", None), ("x", None)],
-)
-def test_feature_release(text: str, release: int | None) -> None:
-    assert feature_release(text) == release
 
 
 def test_environment_precedes_default_jdk_locations(tmp_path: Path) -> None:
@@ -80,22 +63,18 @@ def test_release_that_is_too_new_is_passed_over(tmp_path: Path) -> None:
     assert "Java 25 is too new" in caught.value.message
 
 
-def test_version_from_java_without_a_release_file(tmp_path: Path) -> None:
-    home = make_jdk(tmp_path / "jdk", "21.0.4", release=False)
-    jdk = find_jdk(21, {"JAVA_HOME": str(home)}, None, ())
-    assert (jdk.home, jdk.version) == (home, 21)
-
-
-def test_jdk_locations_expand_the_home_folder(tmp_path: Path) -> None:
+def test_jdk_locations_expand_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     home = make_jdk(tmp_path / ".sdkman" / "candidates" / "java" / "21-tem", "21.0.4")
-    assert find_jdk(21, {"HOME": str(tmp_path)}, None, ["~/.sdkman/candidates/java/*"]).home == home
+    assert find_jdk(21, {}, None, ["~/.sdkman/candidates/java/*"]).home == home
 
 
 def test_every_rejected_jdk_is_explained(tmp_path: Path) -> None:
     make_jdk(tmp_path / "all" / "old", "17.0.1")
-    make_jdk(tmp_path / "all" / "small", "25.0.1", lacking=("jdk.incubator.vector",))
-    broken = make_jdk(tmp_path / "all" / "broken", "25.0.1", release=False)
-    (broken / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    make_jdk(tmp_path / "all" / "small", "25.0.1", lacking="jdk.incubator.vector")
+    (make_jdk(tmp_path / "all" / "broken", "25.0.1") / "release").unlink()
+    make_jdk(tmp_path / "all" / "unnamed", "x")
+    make_jdk(tmp_path / "all" / "ancient", "1.8.0_412")
     environ = {"JAVA_HOME": str(tmp_path / "nowhere")}
     with pytest.raises(LocalEngineError) as caught:
         find_jdk(21, environ, None, [str(tmp_path / "all" / "*")])
@@ -104,7 +83,9 @@ def test_every_rejected_jdk_is_explained(tmp_path: Path) -> None:
     assert f"{tmp_path / 'nowhere'}: no bin/java in it" in message
     assert "old: Java 17 is too old" in message
     assert "small: Java 25, but without jdk.incubator.vector: not a full JDK" in message
-    assert "broken: neither its release file nor its java gives a version" in message
+    assert "broken: its file release cannot be read: No such file" in message
+    assert "unnamed: its file release has no version" in message
+    assert "ancient: Java 8 is too old" in message
     assert "ES_JAVA_HOME" in caught.value.remedy
 
 

@@ -9,14 +9,11 @@ import yaml
 
 from es_sbert.engines.local import ENGINES
 from es_sbert.engines.local.server_process import (
-    check_heap,
-    data_version,
     prepare_work_folder,
     redirect_jvm_files,
     server_environment,
     settings_file,
 )
-from es_sbert.errors import UsageError
 
 WORK = Path("/home/ada/engines/servers/es9-9200")
 
@@ -77,17 +74,6 @@ def test_extra_jvm_options_follow_the_heap() -> None:
     assert options == "-Xms2g -Xmx2g -XX:TieredStopAtLevel=1 -Dx=y"
 
 
-@pytest.mark.parametrize("heap", ["512m", "1g", "4G", "900000k"])
-def test_valid_heap_sizes(heap: str) -> None:
-    assert check_heap(heap) == heap
-
-
-@pytest.mark.parametrize("heap", ["", "g", "1", "0g", "1.5g", "1t", "1g -Dx=y", "-1g"])
-def test_invalid_heap_sizes_are_rejected(heap: str) -> None:
-    with pytest.raises(UsageError, match="is not a heap size"):
-        check_heap(heap)
-
-
 def test_restart_keeps_data_and_the_previous_log(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "config").mkdir(parents=True)
@@ -106,18 +92,3 @@ def test_restart_keeps_data_and_the_previous_log(tmp_path: Path) -> None:
     assert (work / "conf" / "jvm.options").read_text() == f"-XX:HeapDumpPath={work}/logs\n"
     assert (home / "config" / "elasticsearch.yml").read_text() == "# the distribution's\n"
     assert work.stat().st_mode & 0o777 == 0o700
-
-
-def test_data_version(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    (home / "config").mkdir(parents=True)
-    (home / "config" / "jvm.options").write_text("")
-    work = tmp_path / "work"
-    build = ENGINES["es9-small"]
-    assert data_version(build, work) is None
-    prepare_work_folder(build, home, 9200, work, None)
-    assert data_version(build, work) is None  # started, but nothing was written
-    (work / "data" / "documents").write_text("precious")
-    assert data_version(build, work) == build.version
-    (work / "conf" / "elasticsearch.yml").write_text("cluster.name: mine\n")
-    assert data_version(build, work) is None

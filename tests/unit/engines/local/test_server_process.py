@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.engines.local import server_process
+from es_sbert.engines.local.server_process import Account, server_account
 from es_sbert.errors import LocalEngineError
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -76,12 +77,13 @@ def test_process_identity_is_stable_and_unique(tmp_path: Path) -> None:
     assert server_process.process_identity(pid) is None
 
 
-def test_ps_and_proc_agree_on_identity(tmp_path: Path) -> None:
-    pid, started, _ = start(tmp_path, SLEEPER)
-    by_ps = server_process._identity_from_ps(pid)
-    assert by_ps is not None
-    server_process.stop_process(pid, started, grace=10)
-    assert server_process._identity_from_ps(pid) is None
+def test_processes_are_identified_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self/stat") and exists(path))
+    pid, started, child = start(tmp_path, STUBBORN)
+    assert server_process.process_identity(int(child)) is not None
+    server_process.stop_process(pid, started, grace=0)
+    assert server_process.process_identity(pid) is server_process.process_identity(int(child)) is None
 
 
 def test_stop_does_not_kill_a_reused_pid(tmp_path: Path) -> None:
@@ -102,15 +104,6 @@ def test_unresponsive_process_is_killed_with_its_children(tmp_path: Path) -> Non
     assert 0.2 <= time.monotonic() - begin < 300  # its own end would come after 600
     assert server_process.process_identity(pid) is None
     assert server_process.process_identity(int(child)) != child_started
-
-
-def test_group_members_are_the_leader_and_its_children(tmp_path: Path) -> None:
-    pid, started, child = start(tmp_path, STUBBORN)
-    members = server_process._group_members(pid)
-    assert members.pop(pid) == started
-    assert list(members) == [int(child)]
-    server_process.stop_process(pid, started, grace=0)
-    assert server_process._group_members(pid) == {}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="threads are told from processes by /proc")
@@ -159,3 +152,30 @@ def test_command_that_cannot_run_raises(tmp_path: Path) -> None:
         server_process.start_process(
             [str(tmp_path)], folder=tmp_path, environment={}, console=tmp_path / "log", account=None
         )
+
+
+def test_permissions_of_owner_group_and_others_say_who_may_enter_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for each in folder.parents[:2]:
+        each.chmod(0o755)
+    me = Account("me", os.getuid(), os.getgid())
+    colleague = Account("colleague", os.getuid() + 4242, folder.stat().st_gid)
+    stranger = Account("stranger", os.getuid() + 4242, os.getgid() + 4242)
+    is_open = stranger.can_enter(folder)  # unless a parent of pytest's folder is closed
+    allowed = {0o700: (True, False, False), 0o077: (False, is_open, is_open), 0o707: (True, False, is_open)}
+    for mode, expected in allowed.items():
+        folder.chmod(mode)
+        assert tuple(each.can_enter(folder) for each in (me, colleague, stranger)) == expected
+
+
+def test_only_root_starts_servers_as_another_user() -> None:
+    account = server_account()
+    if os.geteuid() != 0:
+        assert account is None
+        return
+    assert account is not None
+    assert account.uid != 0
+    with pytest.raises(LocalEngineError, match="refuse to run as root") as caught:
+        server_account("no-such-user-here")
+    assert "useradd" in caught.value.remedy
