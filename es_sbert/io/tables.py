@@ -1,4 +1,4 @@
-"""Read columns of JSON Lines, CSV, TSV, Parquet or `datasets` files into memory, with the line number of each row.
+"""Read columns of JSON Lines, CSV, TSV or Parquet files into memory, with the line number of each row.
 
 Training, evaluation and calibration read their data through `read_table`.
 """
@@ -6,7 +6,6 @@ Training, evaluation and calibration read their data through `read_table`.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.errors import SourceError, error_summary, require_extra
+from es_sbert.errors import SourceError, error_summary
 from es_sbert.io.file_formats import (
     FileFormat,
     guess_format,
@@ -27,7 +26,6 @@ from es_sbert.io.file_formats import (
     parquet_batches,
     text_chunks,
 )
-from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
 from es_sbert.io.text_formats import (
     CorruptStream,
     ParsedRow,
@@ -65,9 +63,6 @@ class RowErrors:
             reason: The problem.
         """
         self._found.append((number, reason))
-
-    def __len__(self) -> int:
-        return len(self._found)
 
     def check(self, remedy: str) -> None:
         """Raise an error if there are problems.
@@ -125,7 +120,7 @@ class Table:
     """Some columns of a file.
 
     Attributes:
-        path: The file or folder.
+        path: The file.
         columns: Maps each name to one value per row: strings in CSV and TSV, else the format's own type; None if a JSON
             object lacks the key.
         lines: ``(rows,)`` int64, from 1: the line in which a row begins (a header counts), or the number of the row if
@@ -223,26 +218,11 @@ def _abbreviate(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-_CHUNK = 1 << 18
 # Bytes of a row. Tables are completely in memory, but no example is this long: it is a damaged or hostile file.
 _MAX_BYTES = 64 << 20
 
-_TEXT_FORMATS = (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV)
 
-
-def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit: int | None) -> Table:
-    """Read a JSONL, CSV or TSV file, compressed or not.
-
-    Args:
-        path: The file.
-        form: Format of the file inside the compression.
-        columns: Columns to keep.
-        limit: Maximum number of rows to read.
-
-    Raises:
-        SourceError: the file cannot be read, rows are broken (the message lists the first ones), or a column is
-            missing in all rows.
-    """
+def _read_text(path: Path, form: FileFormat, columns: Sequence[str], limit: int | None) -> Table:
     values: dict[str, list[Any]] = {column: [] for column in columns}
     lines: list[int] = []
     names: dict[str, None] = {}  # in the order of the file
@@ -264,8 +244,7 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
         raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check its permissions.") from error
-    if problems:
-        problems.check("Fix these rows, or remove them.")
+    problems.check("Fix these rows, or remove them.")
     if lines:
         require_columns(path, columns, list(names))
     return Table(path, values, np.array(lines, dtype=np.int64))
@@ -283,16 +262,10 @@ def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:
 
 def _file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        yield from iter(partial(file.read, _CHUNK), b"")
+        yield from iter(partial(file.read, 1 << 18), b"")
 
 
-def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) -> Table:
-    """Read a Parquet file, with values as Python objects.
-
-    Raises:
-        SourceError: the file is not a Parquet file, is damaged, or lacks a column.
-        UsageError: pyarrow is not installed.
-    """
+def _read_parquet(path: Path, columns: Sequence[str], limit: int | None) -> Table:
     values: dict[str, list[Any]] = {column: [] for column in columns}
     rows = 0
     try:
@@ -313,68 +286,17 @@ def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) ->
     return Table(path, values, np.arange(1, rows + 1, dtype=np.int64), unit="row")
 
 
-def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) -> Table:
-    """Read a folder that `Dataset.save_to_disk` wrote.
-
-    Raises:
-        SourceError: the folder was not written by it, holds several splits, is damaged, or lacks a column.
-        UsageError: datasets is not installed.
-    """
-    splits = path / "dataset_dict.json"
-    if splits.is_file():
-        raise SourceError(f"{path} contains several splits", f"Choose one of them: {_split_names(path, splits)}.")
-    if not (path / "dataset_info.json").is_file() or not (path / "state.json").is_file():
-        remedy = "Choose a file in it, or write it with dataset.save_to_disk(folder)."
-        raise SourceError(f"{path} is a folder that was not written by datasets' save_to_disk", remedy)
-    require_extra("train", "datasets")
-    from datasets import load_from_disk
-
-    try:
-        # Without a format, values are Python objects, regardless of the format with which the data set was saved.
-        dataset = load_from_disk(str(path)).with_format(None)
-        names = dataset.column_names
-        require_columns(path, columns, names)
-        rows = len(dataset) if limit is None else min(limit, len(dataset))
-        taken = dataset.select(range(rows))
-        values = {column: list(taken[column]) for column in columns}
-    except SourceError:
-        raise
-    except Exception as error:  # datasets and pyarrow raise many kinds on damaged files
-        raise SourceError(
-            f"{path} cannot be read by datasets: {error_summary(error)}", "Write it again with dataset.save_to_disk()."
-        ) from error
-    return Table(path, values, np.arange(1, rows + 1, dtype=np.int64), unit="row")
-
-
-def _split_names(path: Path, file: Path) -> str:
-    try:
-        names = json.loads(file.read_bytes())["splits"]
-        return ", ".join(str(path / name) for name in names)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"{file} cannot be read: {error}", "Write the folder again with save_to_disk().") from error
-
-
-def _known_kind(path: Path) -> str:
-    """The recognized kind of a file in an unsupported format, as the end of a sentence; empty if unknown."""
-    try:
-        with path.open("rb") as file:
-            signature = recognize_file(file.read(SIGNATURE_BYTES))
-    except OSError:
-        return ""
-    return "" if signature is None else f": it is {signature.kind}"
-
-
-_KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), .parquet, or a folder written by datasets' save_to_disk"
+_KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), or .parquet"
 
 
 def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) -> Table:
-    """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file, or of a datasets folder.
+    """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file.
 
     JSONL, CSV and TSV may be compressed by gzip or zstd, and are UTF-8, or UTF-16 with a byte order mark. The
-    delimiter of CSV is recognized. Parquet needs the extra `parquet`, datasets folders `train`; `train` brings both.
+    delimiter of CSV is recognized. Parquet needs the extra `parquet` or `train`.
 
     Args:
-        path: The file or folder.
+        path: The file.
         columns: Names of the columns to keep.
         limit: Maximum number of rows to read.
 
@@ -386,20 +308,22 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
             all rows, or there are no rows.
         UsageError: the library that reads the format is not installed.
     """
+    if path.is_dir():
+        raise SourceError(
+            f"{path} is a folder", "Name a file. `datasets` writes one: dataset.to_parquet('FILE.parquet')."
+        )
     if not path.exists():
         raise SourceError(f"{path} does not exist", "Check the path; relative paths start at the data folder (`data`).")
-    if not path.is_file() and not path.is_dir():
+    if not path.is_file():
         raise SourceError(f"{path} is a pipe, a device or a socket", "Write its data to a file.")
     form, compression = guess_format(path.name)
-    if path.is_dir():
-        table = read_datasets_folder(path, columns, limit)
-    elif form in _TEXT_FORMATS:
-        table = read_text_table(path, form, columns, limit)
+    if form in (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV):
+        table = _read_text(path, form, columns, limit)
     elif form is FileFormat.PARQUET and compression is None:
-        table = read_parquet_table(path, columns, limit)
+        table = _read_parquet(path, columns, limit)
     else:
         raise SourceError(
-            f"the name of {path} does not indicate its format{_known_kind(path)}",
+            f"the name of {path} does not indicate a format that is read here",
             f"Use a file that ends in {_KNOWN_FORMATS}.",
         )
     if not len(table):

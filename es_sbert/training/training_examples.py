@@ -251,7 +251,7 @@ def _classes(table: Table, column: str, classes: tuple[str, ...], problems: RowE
 
 
 def _class_name(value: object) -> str:
-    # JSON, Parquet and datasets folders hold numbers where the classes are called 0, 1, 2; false and true are 0 and 1.
+    # JSON and Parquet hold numbers where the classes are called 0, 1, 2; false and true are 0 and 1.
     if isinstance(value, str):
         return value
     return str(int(value)) if isinstance(value, int) else ""

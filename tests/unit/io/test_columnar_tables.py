@@ -1,4 +1,4 @@
-"""Parquet files and datasets folders as tables."""
+"""Parquet files as tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import re
 from pathlib import Path
 
-import datasets
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -18,18 +17,10 @@ from es_sbert.io.tables import read_table
 COLUMNS = {"a": ["x", "y", None], "b": [1.5, 2.0, 3.0], "c": [0, 1, 2]}
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    datasets.disable_progress_bars()
-
-
-@pytest.fixture(params=["parquet", "datasets"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "parquet":
-        parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=2)
-        return tmp_path / "t.parquet"
-    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(tmp_path / "folder"))
-    return tmp_path / "folder"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=2)
+    return tmp_path / "t.parquet"
 
 
 def test_values_and_row_numbers(path: Path) -> None:
@@ -67,36 +58,12 @@ def test_invalid_parquet_is_rejected(tmp_path: Path) -> None:
         read_table(tmp_path / "t.parquet", ["a"])
 
 
-def test_dataset_dict_requires_a_split(tmp_path: Path) -> None:
-    data = datasets.Dataset.from_dict({"a": ["x"]})
-    datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(tmp_path / "folder"))
-    with pytest.raises(SourceError, match="several splits\n  Choose one of them: .*folder/train, .*folder/test"):
-        read_table(tmp_path / "folder", ["a"])
-    assert read_table(tmp_path / "folder" / "test", ["a"]).columns["a"] == ["x"]
-
-
-def test_other_folder_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is a folder that was not written by"):
-        read_table(tmp_path, ["a"])
-
-
-def test_datasets_folder_without_data_is_rejected(tmp_path: Path) -> None:
-    datasets.Dataset.from_dict({"a": ["x"]}).save_to_disk(str(tmp_path / "folder"))
-    for file in (tmp_path / "folder").glob("*.arrow"):
-        file.unlink()
-    with pytest.raises(SourceError, match="cannot be read by datasets"):
-        read_table(tmp_path / "folder", ["a"])
-
-
-@pytest.mark.parametrize("text", ["{", "{}", '{"splits": 1}'])
-def test_broken_split_list_is_rejected(text: str, tmp_path: Path) -> None:
-    (tmp_path / "dataset_dict.json").write_text(text)
-    with pytest.raises(SourceError, match="dataset_dict.json cannot be read"):
+def test_folder_is_refused_with_the_way_to_write_a_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"is a folder\n.*dataset.to_parquet"):
         read_table(tmp_path, ["a"])
 
 
 def test_missing_extra_raises_usage_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    extra = "parquet" if path.suffix else "train"
-    with pytest.raises(UsageError, match=re.escape(install_extra_command(extra))):
+    with pytest.raises(UsageError, match=re.escape(install_extra_command("parquet"))):
         read_table(path, ["a"])
