@@ -7,8 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 from urllib.parse import urlsplit
 
 from es_sbert.engines.retry import Backoff, RetryPolicy
@@ -34,16 +33,12 @@ _USER_AND_PASSWORD = re.compile(r"(?<=//)[^/\s@:]*:[^/\s]*@")
 _HTTP_USER = re.compile(r"(?<=http://|ttps://)[^/\s]*@")
 # The query of an HTTP address, which holds the signature of a signed address.
 _HTTP_QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
+_HTTP_SCHEMES = ("http", "https")
 
 
 def is_url(argument: str) -> bool:
     """Whether a FILE argument is written as an address rather than a path."""
     return _URL.match(argument) is not None
-
-
-def url_scheme(address: str) -> str:
-    """The scheme of an address: `s3`, `https`, …."""
-    return re.split("://|::", address)[0].lower()
 
 
 def redact_secrets(text: str) -> str:
@@ -58,22 +53,12 @@ _BLOCK = 4 << 20
 _WHOLE_FILE = 0  # fsspec's way to ask for one request from the beginning to the end
 # Names of the entries by which filesystems identify a version of a file.
 _VERSION_KEYS = (
-    "size",
-    "ETag",
-    "etag",
-    "LastModified",
-    "Last-Modified",
-    "last_modified",
-    "mtime",
-    "modified",
-    "created",
-)
-
-
+    "size", "ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mtime", "modified", "created",
+)  # fmt: skip
 _NOT_FOUND, _ACCESS_DENIED = (404, 410), (401, 403)
 
 
-def underlying_error(error: Exception) -> Exception:
+def _underlying_error(error: Exception) -> Exception:
     """Return the original error, because fsspec reports every HTTP failure as FileNotFoundError."""
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
@@ -100,33 +85,33 @@ class RemoteFile(ByteInput):
     path: None = None
 
     def chunks(self, context: ReadContext) -> Iterator[bytes]:
-        with self.open(context) as file:
+        with _RemoteReader(self, context, is_sequential=True) as file:
             while chunk := file.read(_CHUNK):
                 context.counter.bytes += len(chunk)
                 yield chunk
 
     def open(self, context: ReadContext) -> BinaryIO:
-        return cast(BinaryIO, RemoteReader(self, context))
+        return cast(BinaryIO, _RemoteReader(self, context, is_sequential=False))
 
 
-class RemoteReader(io.RawIOBase):
+class _RemoteReader(io.RawIOBase):
     """A seekable remote file; failed reads are retried within the retry budget.
 
     Its methods raise the errors of `DocumentSource.records`: OSError if nothing was read yet, CorruptStream if the rest
     of the file cannot be read, SourceUnavailable if the budget is spent, ReadCancelled.
     """
 
-    def __init__(self, file: RemoteFile, context: ReadContext) -> None:
+    def __init__(self, file: RemoteFile, context: ReadContext, *, is_sequential: bool) -> None:
         super().__init__()
         self._file = file
+        self._is_sequential = is_sequential
         self._stop = context.stop
         self._backoff = Backoff(RetryPolicy(context.settings.retry_seconds), context.stop)
         self._calls = BlockingCalls(context.stop)
         self._handle: Any = None
         self._offset = 0
-        self._sought = False
         self._block = _BLOCK
-        self._version: dict[str, Any] | None = None
+        self._version: list[Any] | None = None
 
     def readable(self) -> bool:
         return True
@@ -142,15 +127,32 @@ class RemoteReader(io.RawIOBase):
         elif whence == io.SEEK_CUR:
             offset += self._offset
         if offset != self._offset:
-            self._offset, self._sought = offset, True
+            self._offset = offset
             self._drop()
         return offset
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer).cast("B")
-        data = self._read(len(view))
-        view[: len(data)] = data
-        return len(data)
+        size, count = self._file.size, len(view)
+        if size is not None:
+            count = min(count, max(0, size - self._offset))
+        while count:
+            try:
+                data = self._calls(lambda: self._read(count))
+                if not data and size is not None:
+                    raise EOFError(f"it returned {self._offset:,} of {size:,} bytes")
+            except (CorruptStream, ReadCancelled):
+                raise
+            # Each filesystem raises its library's errors, few of which are OSErrors.
+            except Exception as error:
+                self._drop()
+                self._wait_or_raise(_underlying_error(error))
+                continue
+            self._backoff.reset()
+            self._offset += len(data)
+            view[: len(data)] = data
+            return len(data)
+        return 0
 
     def close(self) -> None:
         if not self.closed:
@@ -158,29 +160,6 @@ class RemoteReader(io.RawIOBase):
         super().close()
 
     def _read(self, count: int) -> bytes:
-        if self._file.size is not None:
-            count = min(count, max(0, self._file.size - self._offset))
-            if not count:
-                return b""
-        while True:
-            if self._stop.is_set():
-                raise ReadCancelled
-            try:
-                data = self._calls(partial(self._read_from_handle, count))
-                if not data and self._file.size is not None:
-                    raise EOFError(f"it returned {self._offset:,} of {self._file.size:,} bytes")
-            except (CorruptStream, ReadCancelled):
-                raise
-            # Each filesystem raises its library's errors, few of which are OSErrors.
-            except Exception as error:
-                self._drop()
-                self._wait_or_raise(error)
-                continue
-            self._backoff.reset()
-            self._offset += len(data)
-            return data
-
-    def _read_from_handle(self, count: int) -> bytes:
         if self._handle is None:
             self._open_handle()
         data: bytes = self._handle.read(count)
@@ -192,49 +171,39 @@ class RemoteReader(io.RawIOBase):
         # The file's metadata may come from an old listing.
         filesystem.invalidate_cache(location.rpartition("/")[0])
         info = filesystem.info(location)
-        version = {key: info[key] for key in _VERSION_KEYS if info.get(key) is not None}
-        if self._version is not None and version != self._version:
+        version = [info.get(key) for key in _VERSION_KEYS]
+        if self._version not in (None, version):
             raise CorruptStream("the file was changed while it was read")
         self._version = version
         self._handle = filesystem.open(location, "rb", block_size=self._block)
-        if self._block == _WHOLE_FILE:
-            self._skip_to_offset()
-        elif self._offset:
+        if self._offset and self._block != _WHOLE_FILE:
             self._handle.seek(self._offset)
-
-    def _skip_to_offset(self) -> None:
-        """Skip to the offset in a stream that can only be read from its beginning."""
+            return
         left = self._offset
         while left:
-            if self._stop.is_set():
-                raise ReadCancelled
-            data = self._handle.read(min(left, _CHUNK))
-            if not data:
+            skipped = len(self._handle.read(min(left, _CHUNK)))
+            if not skipped:
                 raise EOFError(f"it returned {self._offset - left:,} bytes")
-            left -= len(data)
+            left -= skipped
 
-    def _wait_or_raise(self, raised: Exception) -> None:
+    def _wait_or_raise(self, error: Exception) -> None:
         """Wait after a transient error; raise a permanent one."""
-        error = underlying_error(raised)
-        # Do not chain the other library's error: it may hold the address with its secrets.
-        reason = redact_secrets(error_summary(error)).replace(self._file.location, self._file.name)
+        reason = _reason(error, self._file.location, self._file.name)
+        # The other library's error is not chained: it may hold the address with its secrets.
         if isinstance(error, FileNotFoundError):
             if self._version is None:
                 raise FileNotFoundError(f"no such file: {self._file.name}") from None
             raise CorruptStream("the file was removed while it was read") from None
         if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
             raise SourceUnavailable(f"access is refused ({reason})") from None
-        if isinstance(error, ValueError) and "http" in self._file.filesystem.protocol and self._block != _WHOLE_FILE:
+        is_http = _has_protocol(self._file.filesystem, "http")
+        if is_http and isinstance(error, ValueError) and self._block != _WHOLE_FILE:
             # The server does not support range requests. This is noticed only at the second block.
-            if self._sought:
-                raise CorruptStream(
-                    "the server does not support range requests; download the file and load the copy"
-                ) from None
+            if not self._is_sequential:
+                reason = "the server does not support range requests; download the file and load the copy"
+                raise CorruptStream(reason) from None
             self._block = _WHOLE_FILE
-            return
-        if not self._backoff.wait():
-            if self._stop.is_set():
-                raise ReadCancelled from None
+        elif not self._backoff.wait() and not self._stop.is_set():
             raise SourceUnavailable(reason) from None
 
     def _drop(self) -> None:
@@ -243,11 +212,12 @@ class RemoteReader(io.RawIOBase):
             handle.close()
 
 
-_HTTP_SCHEMES = ("http", "https")
-_UNREACHABLE_HINT = (
-    "Check the address, the network and the credentials, which the filesystem's own environment or configuration holds "
-    "(AWS_ACCESS_KEY_ID and the like, or fsspec's conf.json)."
-)
+def _has_protocol(filesystem: Any, name: str) -> bool:
+    return name in ([filesystem.protocol] if isinstance(filesystem.protocol, str) else filesystem.protocol)
+
+
+def _reason(error: Exception, location: str, name: str) -> str:
+    return redact_secrets(error_summary(error)).replace(location, name)
 
 
 def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
@@ -266,21 +236,28 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
     shown = redact_secrets(address)
     filesystem, location = _open_filesystem(address, shown)
     try:
-        locations = _expand_remote_pattern(filesystem, location)
+        locations = _expand_pattern(filesystem, location)
         if not locations:
             raise SourceError(f"no file matches {shown}", "Check the pattern; ** matches any number of nested folders.")
-        if "file" in _protocols_of(filesystem):
+        if _has_protocol(filesystem, "file"):
             return [], locations
         return [_remote_file(filesystem, each, shown if each == location else None) for each in locations], []
     except SourceError:
         raise
-    # Each filesystem raises its library's errors. Do not chain them: they may hold the address with its secrets.
-    except Exception as raised:
-        error = underlying_error(raised)
-        if isinstance(error, FileNotFoundError):
-            raise SourceError(f"{shown} cannot be read: no such file", "Check the address.") from None
-        reason = redact_secrets(error_summary(error)).replace(location, shown)
-        raise SourceError(f"{shown} cannot be read: {reason}", _UNREACHABLE_HINT) from None
+    except Exception as error:  # each filesystem raises its library's errors
+        _raise_unreadable(_underlying_error(error), location, shown)
+
+
+def _raise_unreadable(error: Exception, location: str, shown: str) -> NoReturn:
+    reason, remedy = "no such file", "Check the address."
+    if not isinstance(error, FileNotFoundError):
+        reason = _reason(error, location, shown)
+        remedy = (
+            "Check the address, the network and the credentials, which the filesystem's own environment or "
+            "configuration holds (AWS_ACCESS_KEY_ID and the like, or fsspec's conf.json)."
+        )
+    # The other library's error is not chained: it may hold the address with its secrets.
+    raise SourceError(f"{shown} cannot be read: {reason}", remedy) from None
 
 
 def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
@@ -288,9 +265,18 @@ def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
     require_extra("remote", "fsspec")
     import fsspec
 
-    protocol = url_scheme(address)
+    protocol = re.split("://|::", address)[0].lower()
+    options: dict[str, Any] = {}
+    if protocol in _HTTP_SCHEMES:
+        require_extra("remote", "aiohttp")
+        from aiohttp import ClientTimeout
+        from fsspec.config import conf
+
+        # By default, aiohttp ends every request after five minutes, but a load may read a file more slowly.
+        patient = {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=60)}
+        options = {"client_kwargs": patient | conf.get(protocol, {}).get("client_kwargs", {})}
     try:
-        filesystem, location = fsspec.url_to_fs(address, **_filesystem_options(protocol))
+        filesystem, location = fsspec.url_to_fs(address, **options)
         return filesystem, location
     except ImportError as error:
         raise UsageError(
@@ -302,27 +288,14 @@ def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
         raise UsageError(f"{shown} cannot be read: {redact_secrets(error_summary(error))}", remedy) from None
 
 
-def _filesystem_options(protocol: str) -> dict[str, Any]:
-    """Options that the filesystem needs for a load."""
-    if protocol not in _HTTP_SCHEMES:
-        return {}
-    require_extra("remote", "aiohttp")
-    from aiohttp import ClientTimeout
-    from fsspec.config import conf
-
-    # By default, aiohttp ends every request after five minutes, but a load may read a file more slowly.
-    patient = {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=60)}
-    return {"client_kwargs": patient | conf.get(protocol, {}).get("client_kwargs", {})}
-
-
-def _expand_remote_pattern(filesystem: Any, location: str) -> list[str]:
+def _expand_pattern(filesystem: Any, location: str) -> list[str]:
     if not glob.has_magic(location):
         return [location]
     try:
         # A name may hold brackets, and most addresses of HTTP with a query hold a question mark.
         filesystem.info(location)
     except FileNotFoundError as error:
-        if underlying_error(error) is not error:
+        if _underlying_error(error) is not error:
             raise
         found = filesystem.glob(location, detail=True)
         return sorted(each for each, info in found.items() if info.get("type") != "directory")
@@ -334,11 +307,6 @@ def _remote_file(filesystem: Any, location: str, shown: str | None) -> tuple[Rem
     name = shown or redact_secrets(filesystem.unstrip_protocol(location))
     if info.get("type") == "directory":
         raise SourceError(f"{name} is a folder", f"Name the files in it, e.g. '{name.rstrip('/')}/*.jsonl'.")
-    is_http = any(protocol in _HTTP_SCHEMES for protocol in _protocols_of(filesystem))
-    told_by = urlsplit(location).path if is_http else location
-    return RemoteFile(name, filesystem, location, info.get("size")), told_by
-
-
-def _protocols_of(filesystem: Any) -> tuple[str, ...]:
-    protocol = filesystem.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    # Without the query of an HTTP address.
+    named = urlsplit(location).path if location.startswith(("http://", "https://")) else location
+    return RemoteFile(name, filesystem, location, info.get("size")), named
