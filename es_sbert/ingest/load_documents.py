@@ -39,8 +39,13 @@ from es_sbert.ingest.sources.document_source import (
     document_id,
     metadata_id_field,
 )
-from es_sbert.ingest.sources.json_values import UnserializableValue, object_to_json
-from es_sbert.ingest.sources.table_rows import PYTHON_ROWS, row_record, row_to_json
+from es_sbert.ingest.sources.table_rows import (
+    PYTHON_ROWS,
+    UnserializableValue,
+    object_to_json,
+    row_record,
+    row_to_json,
+)
 from es_sbert.messages import setting_text
 
 _DELETE_PAGE = 1000
@@ -50,7 +55,7 @@ _DELETE_PAGE = 1000
 class IterableSource(DocumentSource):
     """Documents from an iterable of dicts. An iterator is consumed once, from another thread.
 
-    Values that JSON lacks are converted, see `json_values`. A field `_id` is the id of its document, as for
+    Values that JSON lacks are converted, see `table_rows`. A field `_id` is the id of its document, as for
     elasticsearch-py's helpers, and not a part of it.
 
     Attributes:

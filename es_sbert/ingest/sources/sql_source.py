@@ -24,8 +24,7 @@ from es_sbert.ingest.sources.document_source import (
     SourceUnavailable,
     check_table_columns,
 )
-from es_sbert.ingest.sources.json_values import value_to_json
-from es_sbert.ingest.sources.table_rows import SQL_ROWS, row_record
+from es_sbert.ingest.sources.table_rows import SQL_ROWS, row_record, value_to_json
 from es_sbert.installation import install_command, install_extra_command
 from es_sbert.io.text_formats import CorruptStream
 from es_sbert.messages import shorten

@@ -1,4 +1,19 @@
-"""Rows of SQL results, columnar files and Python programs as records; see `json_values` for their values.
+"""Rows of SQL results, columnar files and Python programs as records.
+
+| value | JSON |
+|---|---|
+| integer | unchanged; beyond 64 bits, which no numeric field holds, a string |
+| decimal | a number with all its digits; an integer beyond 64 bits is a string |
+| NaN, and pandas' `NA` and `NaT` | null: numpy and pandas write them for a missing value |
+| infinity | rejected: JSON has no infinity |
+| date, time | ISO 8601; with a time zone, converted to UTC and written with a Z |
+| duration | ISO 8601 (`P1DT2H`) |
+| binary | text in the fields of the text, the id and the routing; elsewhere Base64, as `binary` fields expect it |
+| UUID, IP address, path, BSON's `ObjectId` | text |
+| numpy scalar (but timedelta64), array, pandas Series | the value, or an array of the values |
+| tuple, set | array; that of a set is sorted, so that equal documents have equal hashes in all processes |
+| member of an Enum | its value |
+| anything else | rejected |
 
 pyarrow's own `to_pylist` fails for a whole column on one nanosecond timestamp, one year beyond 9999 or one byte of
 invalid UTF-8. Here only that value is an `UnserializableValue`; the other values are converted.
@@ -6,28 +21,244 @@ invalid UTF-8. Here only that value is an `UnserializableValue`; the other value
 
 from __future__ import annotations
 
+import math
+import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import orjson
 
 from es_sbert.index.text_template import change_values
 from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
-from es_sbert.ingest.sources.json_values import (
-    BinaryValue,
-    SerializationError,
-    UnknownTypeError,
-    UnserializableValue,
-    duration_to_json,
-    float_to_json,
-    json_default,
-    temporal_to_json,
-    value_to_json,
-)
 from es_sbert.messages import pluralize
+
+_INTEGER_RANGE = (-(2**63), 2**64 - 1)
+# By default, Python refuses to convert longer integers to text.
+_MAX_INTEGER_BITS = 4300 * 3
+_TEXT_TYPES = (UUID, PurePath, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
+# A date of the years 1 to 9999, or a time of day.
+_IN_RANGE = re.compile(r"(?!0000)\d\d(\d\d-|:)")
+_OUT_OF_RANGE = "the time lies outside the years 1 to 9999"
+
+
+class SerializationError(Exception):
+    """A value that cannot be written as JSON; the message gives the reason."""
+
+
+class UnserializableValue:
+    """Placeholder for a value that JSON cannot hold, in a converted column.
+
+    Args:
+        reason: Reason why it cannot be converted.
+        has_cast: Whether a cast to text converts it: its type is unknown here.
+    """
+
+    def __init__(self, reason: str, *, has_cast: bool = False) -> None:
+        self.reason = reason
+        self.has_cast = has_cast
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class BinaryValue:
+    """Placeholder for bytes in a converted column: whether they are text depends on the field.
+
+    Args:
+        data: The bytes.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __str__(self) -> str:
+        return b64encode(self.data).decode()
+
+    def text(self) -> str:
+        """Decode the bytes.
+
+        Raises:
+            SerializationError: the bytes are not valid UTF-8.
+        """
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError as error:
+            position = f"byte 0x{self.data[error.start]:02x} at position {error.start}"
+            raise SerializationError(f"bytes that are not valid UTF-8 ({position})") from None
+
+
+def value_to_json(value: object) -> Any:
+    """Convert a value of a Python program or a database driver to its JSON form.
+
+    Returns:
+        The JSON form; `UnserializableValue` if there is none, `BinaryValue` for bytes.
+    """
+    match value:
+        case Enum():
+            return value_to_json(value.value)
+        case None | bool() | str():
+            return value
+        case int():
+            return _integer_to_json(int(value))
+        case float() | np.floating():
+            return float_to_json(float(value))
+        case np.datetime64():
+            return _numpy_moment_to_json(value)
+        case np.timedelta64():
+            return _unknown_type(value)
+        case np.generic():
+            return value_to_json(value.item())
+        case Decimal():
+            return decimal_to_json(value)
+        case date() | time():
+            return _moment_to_json(value)
+        case timedelta():
+            # pandas counts nanoseconds, too.
+            nanoseconds = int(value // timedelta(microseconds=1)) * 1000 + getattr(value, "nanoseconds", 0)
+            return duration_to_json(nanoseconds, 10**9)
+        case bytes() | bytearray() | memoryview():
+            return BinaryValue(bytes(value))
+        case Mapping():
+            return object_to_json(value)
+        case list() | tuple():
+            return [value_to_json(inner) for inner in value]
+        case set() | frozenset():
+            # Sorted, because the order of a set depends on the process, and ids may be hashes of the document.
+            return sorted(map(value_to_json, value), key=lambda inner: orjson.dumps(inner, default=str))
+        case np.ndarray():
+            # `tolist` is not used for other types than numbers, because times would lose their unit.
+            is_plain = value.dtype.kind in "biuf"
+            return value_to_json(value.tolist() if is_plain else list(value) if value.ndim else value[()])
+        case _ if isinstance(value, _TEXT_TYPES):
+            return str(value)
+        case _:
+            return _foreign_to_json(value)
+
+
+def object_to_json(value: Mapping[Any, Any]) -> dict[str, Any] | UnserializableValue:
+    """Convert a mapping to an object, and its keys to text."""
+    result: dict[str, Any] = {}
+    for key, inner in value.items():
+        name = key.value if isinstance(key, Enum) else key
+        try:
+            name = BinaryValue(name).text() if isinstance(name, bytes) else str(name)
+        except SerializationError as error:
+            return UnserializableValue(f"a key is {error}")
+        if name in result:
+            return UnserializableValue(f"two keys of an object are {name} as text")
+        result[name] = value_to_json(inner)
+    return result
+
+
+def _integer_to_json(value: int) -> int | str | UnserializableValue:
+    if _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1]:
+        return value
+    if value.bit_length() > _MAX_INTEGER_BITS:
+        return UnserializableValue("an integer of thousands of digits cannot be written as JSON")
+    return str(value)
+
+
+def _moment_to_json(value: date | time) -> str | UnserializableValue | None:
+    if value != value:  # pandas' NaT, which is a datetime
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return value.isoformat()
+    try:
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+    except OverflowError:
+        return UnserializableValue(_OUT_OF_RANGE)
+
+
+def _numpy_moment_to_json(value: np.datetime64) -> str | UnserializableValue | None:
+    if np.isnat(value):
+        return None
+    unit = np.datetime_data(value.dtype)[0]
+    # Engines reject hours without minutes, and fractions of a second below a nanosecond.
+    target_unit = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns"}.get(unit, unit)
+    return temporal_to_json(str(value.astype(f"datetime64[{target_unit}]")), "")
+
+
+def _foreign_to_json(value: object) -> Any:
+    """Convert a value of another library, recognized without importing that library."""
+    module, name = type(value).__module__.partition(".")[0], type(value).__qualname__
+    if (module, name) == ("pandas", "NAType"):
+        return None
+    if (module, name) == ("bson", "ObjectId"):
+        return str(value)
+    if (module, name) == ("bson", "Decimal128"):
+        return decimal_to_json(Decimal(str(value)))
+    if hasattr(value, "__array__") and hasattr(value, "tolist"):  # pandas' Series, Index and Categorical; tensors
+        return value_to_json(value.tolist())
+    return _unknown_type(value)
+
+
+def _unknown_type(value: object) -> UnserializableValue:
+    return UnserializableValue(f"a {type(value).__name__} cannot be written as JSON", has_cast=True)
+
+
+def float_to_json(value: float) -> float | UnserializableValue | None:
+    if math.isinf(value):
+        return UnserializableValue(f"{'-' if value < 0 else ''}Infinity cannot be written as JSON")
+    return None if math.isnan(value) else value
+
+
+def decimal_to_json(value: Decimal) -> Any:
+    """Convert a decimal to an exact JSON number (an `orjson.Fragment`), or to its replacement."""
+    if value.is_nan():
+        return None
+    if value.is_infinite():
+        return UnserializableValue(f"{value} cannot be written as JSON")
+    if value == value.to_integral_value() and not _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1]:
+        return format(value, "f")
+    return orjson.Fragment(format(value, "f").encode())
+
+
+def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
+    """Format a date, a time of day or a timestamp.
+
+    Args:
+        text: The time as Arrow writes it: with a space in the middle and all digits of the fraction.
+        zone: `Z`, or empty for a local time.
+    """
+    if not _IN_RANGE.match(text):
+        return UnserializableValue(_OUT_OF_RANGE)
+    whole, _, fraction = text.replace(" ", "T").partition(".")
+    return whole + _format_fraction(fraction) + zone
+
+
+def duration_to_json(count: int, unit: int) -> str:
+    """Format a span of time, in days and smaller units.
+
+    Args:
+        unit: Units per second: 1, 10³, 10⁶ or 10⁹.
+    """
+    seconds, rest = divmod(abs(count), unit)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    day = f"{days}D" if days else ""
+    fraction = _format_fraction(f"{rest * 1_000_000_000 // unit:09}")
+    inside = "".join(
+        (f"{hour}H" if hour else "", f"{minute}M" if minute else "", f"{second}{fraction}S" if second or rest else "")
+    )
+    return f"{'-' if count < 0 else ''}P{day}{'T' + inside if inside else ''}" if day or inside else "PT0S"
+
+
+def _format_fraction(digits: str) -> str:
+    """`500000000` as `.500`: three, six or nine digits, as many as are needed."""
+    while digits.endswith("000"):
+        digits = digits[:-3]
+    return f".{digits}" if digits else ""
 
 
 @dataclass(frozen=True)
@@ -36,43 +267,29 @@ class RowTerms:
 
     Attributes:
         row, column: The words for a row and a column.
-        convert: Advice on how to convert a value of a type that JSON lacks.
-        decode: Advice on how to turn bytes in another encoding into text; `{column}` is replaced by the name.
-        encode: Advice on how to turn bytes that are not text into an id.
+        cast: Advice on how to turn a value into text; `{column}` is replaced by the name.
         limit: The limit of the size of a row, as words after "more than".
     """
 
     row: str
     column: str
-    convert: str
-    decode: str
-    encode: str
+    cast: str
     limit: str = "`max_document_bytes` allows"
 
 
-ARROW_ROWS = RowTerms(
-    row="row",
-    column="column",
-    convert="write it as text into the file",
-    decode="cast the column to a string when you write the file, such as decode({column}, 'ISO-8859-1') in Spark",
-    encode="cast the column to a string when you write the file, such as hex({column}) in Spark",
-)
+ARROW_ROWS = RowTerms("row", "column", "cast the column to a string when you write the file")
 SQL_ROWS = RowTerms(
-    row="row",
-    column="column",
-    convert="turn it into text in the query",
-    decode="cast it in the query, such as convert_from({column}, 'LATIN1') in PostgreSQL or "
-    "CAST({column} AS CHAR CHARACTER SET latin1) in MySQL",
-    encode="cast it in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and SQLite",
+    "row",
+    "column",
+    "cast it to text in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and SQLite",
 )
-PYTHON_ROWS = RowTerms(
-    row="document",
-    column="field",
-    convert="convert it first, for example with str()",
-    decode="decode it first, such as value.decode('latin-1')",
-    encode="convert it first, such as value.hex()",
-    limit="a document may have",
-)
+PYTHON_ROWS = RowTerms("document", "field", "convert it to a str first", limit="a document may have")
+
+
+def _json_default(value: object) -> str:
+    if isinstance(value, BinaryValue):
+        return str(value)
+    raise SerializationError(value)
 
 
 def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
@@ -82,41 +299,36 @@ def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
         SerializationError: a value is `UnserializableValue`, or a text is not Unicode; the message names the column.
     """
     try:
-        return orjson.dumps(row, default=json_default)
+        return orjson.dumps(row, default=_json_default)
     except orjson.JSONEncodeError:  # the loop finds the column to blame
         pass
     for name, value in row.items():
         try:
-            orjson.dumps({name: value}, default=json_default)
+            orjson.dumps({name: value}, default=_json_default)
         except orjson.JSONEncodeError as error:
-            reason = f"the {terms.column} {name}: {error.__cause__ or error}"
-            advice = f": {terms.convert}" if isinstance(error.__cause__, UnknownTypeError) else ""
-            raise SerializationError(reason + advice) from error
+            [refused] = error.__cause__.args if isinstance(error.__cause__, SerializationError) else [error]
+            advice = f": {terms.cast.format(column=name)}" if getattr(refused, "has_cast", False) else ""
+            raise SerializationError(f"the {terms.column} {name}: {refused}{advice}") from error
     raise AssertionError("each column of the row can be written, the row cannot")
 
 
-def decode_row(row: dict[str, Any], settings: ReadSettings, terms: RowTerms) -> None:
+def _decode_row(row: dict[str, Any], settings: ReadSettings, terms: RowTerms) -> None:
     """Turn bytes in the fields of the text, the id and the routing into text.
 
     Raises:
         SerializationError: the bytes are not valid UTF-8; the message names the column.
     """
-    for names, advice in ((settings.text_fields, terms.decode), (settings.key_fields, terms.encode)):
-        for name in names:
-            if type(row.get(name)) is str:
-                continue  # nearly all values
-            try:
-                change_values(row, name, _decoded)
-            except SerializationError as error:
-                reason = f"the {terms.column} {name} holds {error}: {advice.format(column=name)}"
-                raise SerializationError(reason) from None
+    for name in (*settings.text_fields, *settings.key_fields):
+        if type(row.get(name)) is str:
+            continue  # nearly all values
+        try:
+            change_values(row, name, lambda value: value.text() if isinstance(value, BinaryValue) else value)
+        except SerializationError as error:
+            advice = terms.cast.format(column=name)
+            raise SerializationError(f"the {terms.column} {name} holds {error}: {advice}") from None
 
 
-def _decoded(value: Any) -> Any:
-    return value.text() if isinstance(value, BinaryValue) else value
-
-
-def preview_row(row: Mapping[str, Any]) -> bytes:
+def _preview_row(row: Mapping[str, Any]) -> bytes:
     """Format a row for display if it cannot be serialized: reasons replace the values concerned."""
     shown: dict[str, Any] = {}
     for name, value in row.items():
@@ -260,10 +472,10 @@ def row_record(row: dict[str, Any], origin: Origin, settings: ReadSettings, term
         terms: The words of messages.
     """
     try:
-        decode_row(row, settings, terms)
+        _decode_row(row, settings, terms)
         data = row_to_json(row, terms)
     except SerializationError as bad:
-        return RejectedRecord.of_bytes(origin, str(bad), preview_row(row))
+        return RejectedRecord.of_bytes(origin, str(bad), _preview_row(row))
     if len(data) > settings.max_bytes:
         reason = f"the {terms.row} has {pluralize(len(data), 'byte')} as JSON, more than {terms.limit}"
         return RejectedRecord.of_bytes(origin, reason, data)

@@ -179,10 +179,8 @@ def test_blobs_of_texts_and_ids_are_text(database: Path) -> None:
         for n in (0, 7)
     ]
     assert isinstance(third, RejectedRecord)
-    assert third.reason == (
-        "the column id holds bytes that are not valid UTF-8 (byte 0xff at position 0): cast it in the query, such as "
-        "encode(id, 'hex') in PostgreSQL or hex(id) in MySQL and SQLite"
-    )
+    assert "the column id holds bytes that are not valid UTF-8 (byte 0xff at position 0)" in third.reason
+    assert "encode(id, 'hex') in PostgreSQL" in third.reason
 
 
 def test_query_failing_midway_names_the_last_row(database: Path) -> None:

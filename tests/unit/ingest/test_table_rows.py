@@ -20,8 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
-from es_sbert.ingest.sources.json_values import SerializationError, UnserializableValue, object_to_json, value_to_json
-from es_sbert.ingest.sources.table_rows import ARROW_ROWS, SQL_ROWS, column_to_json, row_record, row_to_json
+from es_sbert.ingest.sources.table_rows import (
+    ARROW_ROWS,
+    SQL_ROWS,
+    SerializationError,
+    UnserializableValue,
+    column_to_json,
+    object_to_json,
+    row_record,
+    row_to_json,
+    value_to_json,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -203,7 +212,7 @@ def test_database_values_are_serialized() -> None:
     assert written(memoryview(b"x")) == '"eA=="'
     assert written(time(1, 2)) == '"01:02:00"'
     assert written(True) == "true"
-    assert "a complex cannot be written as JSON: turn it into text in the query" in refusal(value_to_json([1j]))
+    assert "a complex cannot be written as JSON: cast it to text in the query" in refusal(value_to_json([1j]))
     assert "surrogates" in refusal(value_to_json("\ud800"))
 
 
@@ -237,7 +246,7 @@ def test_numpy_values_are_those_of_python() -> None:
     assert written(np.array([{"a": np.int8(1)}, None], dtype=object)) == '[{"a":1},null]'
     assert written(np.ma.masked_array([1, 2], [False, True])) == "[1,null]"
     assert "Infinity" in refusal(value_to_json(np.float32("inf")))
-    assert "a complex128 cannot be written as JSON" in refusal(value_to_json(np.complex128(1j)))
+    assert "a complex cannot be written as JSON" in refusal(value_to_json(np.complex128(1j)))
 
 
 @pytest.mark.parametrize(
@@ -246,8 +255,6 @@ def test_numpy_values_are_those_of_python() -> None:
         (np.datetime64("2026-01-31T12:00:00.123456789"), "2026-01-31T12:00:00.123456789"),
         (np.datetime64("2026-01-31"), "2026-01-31"), (np.datetime64("2026"), "2026-01-01"),
         (np.datetime64("2026-01-31T12"), "2026-01-31T12:00:00"), (np.datetime64("NaT"), None),
-        (np.timedelta64(36, "h"), "P1DT12H"), (np.timedelta64(5, "ns"), "PT0.000000005S"),
-        (np.timedelta64("NaT"), None),
         (np.array(["2026-01-31", "NaT"], "datetime64[ns]"), ["2026-01-31T00:00:00", None]),
     ],
 )  # fmt: skip
@@ -257,7 +264,7 @@ def test_numpy_times_are_iso_8601(value: Any, text: Any) -> None:
 
 def test_numpy_times_out_of_range_are_refused() -> None:
     assert "outside the years" in refusal(value_to_json(np.datetime64("12026-01-01")))
-    assert "in the unit M of numpy" in refusal(value_to_json(np.timedelta64(1, "M")))
+    assert "a timedelta64 cannot be written as JSON: cast" in refusal(value_to_json(np.timedelta64(1, "M")))
     assert "outside the years" in refusal(value_to_json(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))))
 
 
@@ -354,7 +361,10 @@ def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
             "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): cast",
         ),
         ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
-        ({"id": UUID(int=2**127).bytes}, "(byte 0x80 at position 0): cast it in the query, such as encode(id, 'hex')"),
+        (
+            {"id": UUID(int=2**127).bytes},
+            "(byte 0x80 at position 0): cast it to text in the query",
+        ),
     ],
 )
 def test_bytes_that_are_not_text_are_refused_with_the_column_and_the_cast(row: dict[str, Any], reason: str) -> None:
