@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
-from typing import Any
+from typing import Any, NoReturn
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
@@ -28,7 +28,6 @@ from es_sbert.index.text_template import (
     fields_hint,
     find_field,
     mapping_field_names,
-    text_problem,
 )
 from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.ledger import ErrorReasons
@@ -44,12 +43,20 @@ MOST_RECORDS = 1000
 MOST_BYTES = 16 << 20
 # Documents whose field names are listed in a message.
 _NAMED_DOCUMENTS = 100
+# Limits for the search for a missing field in further files: records per file, and number of files.
+_FURTHER_RECORDS, _FURTHER_FILES = 100, 32
+# Documents of the index that are searched for a field, and those whose fields are listed in a message.
+_SAMPLE, _LISTED = 100, 10
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
     "_id", "_index", "_routing", "_source", "_type", "_version", "dynamic_templates", "if_primary_term", "if_seq_no",
     "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
     "retry_on_conflict", "routing", "version", "version_type",
 })  # fmt: skip
+
+
+_CORRECT = "Correct the source and run the command again."
+DOCUMENTS_HAVE = "The documents have"
 
 
 @dataclass
@@ -68,7 +75,6 @@ class FirstRecords:
     documents: list[Document] = field(default_factory=list)
     rejects: list[RejectedRecord] = field(default_factory=list)
     _present: set[str] = field(default_factory=set)
-    _has_routing: bool = False
 
     def add(self, record: Record | RejectedRecord) -> None:
         """Examine the next record."""
@@ -76,9 +82,8 @@ class FirstRecords:
         if isinstance(record, RejectedRecord):
             self.rejects.append(record)
             return
-        self._present |= {name for name in self.missing if find_field(record.fields, name) is not MISSING}
-        routing_field = self.rules.routing_field
-        self._has_routing |= routing_field is not None and find_field(record.fields, routing_field) is not MISSING
+        names = [*self.missing, str(self.rules.routing_field)]
+        self._present |= {name for name in names if find_field(record.fields, name) is not MISSING}
         document = to_document(record, self.rules)
         if isinstance(document, RejectedRecord):
             self.rejects.append(document)
@@ -99,7 +104,7 @@ class FirstRecords:
     @property
     def lacks_routing(self) -> bool:
         """Whether there is a field of the routing that no record has; null counts as present."""
-        return self.rules.routing_field is not None and not self._has_routing
+        return self.rules.routing_field is not None and self.rules.routing_field not in self._present
 
     @property
     def has_text(self) -> bool:
@@ -107,13 +112,14 @@ class FirstRecords:
         filled = [target.filled for target in self.rules.targets]
         return any(any(compress(document.texts, filled)) for document in self.documents)
 
-    def documents_as_json(self) -> Iterator[dict[str, Any]]:
+    @property
+    def objects(self) -> list[dict[str, Any]]:
         """The fields of the records that are objects."""
-        return (record.fields for record in self.records if isinstance(record, Record))
+        return [record.fields for record in self.records if isinstance(record, Record)]
 
     def field_names(self) -> list[str]:
         """Names of the fields that the first documents have, in their order."""
-        documents = islice(self.documents_as_json(), _NAMED_DOCUMENTS)
+        documents = self.objects[:_NAMED_DOCUMENTS]
         return list(dict.fromkeys(name for fields in documents for name in document_field_names(fields)))
 
 
@@ -143,27 +149,11 @@ def read_first_records(
         size += len(record.source) if isinstance(record, Record) else 0
         if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop_reading.is_set():
             break
-        is_action = len(first.records) == 1 and isinstance(record, Record) and is_bulk_action(record.fields)
+        is_action = len(first.records) == 1 and isinstance(record, Record) and _is_bulk_action(record.fields)
         is_routed = not first.lacks_routing and not first.may_lack_routing
         if first.has_text and not first.missing and is_routed and not is_action:
             break
     return first
-
-
-def is_bulk_action(fields: Mapping[str, Any]) -> bool:
-    """Whether an object is the action of a `_bulk` body, such as `{"index": {"_id": "1"}}`."""
-    if len(fields) != 1:
-        return False
-    [(action, parameters)] = fields.items()
-    return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
-
-
-# Limits for the search for a missing field in further files: records per file, and number of files.
-_FURTHER_RECORDS, _FURTHER_FILES = 100, 32
-# Number of documents of the index that are searched for a field.
-_SAMPLE = 100
-# Documents of the index whose fields are listed in a message.
-_LISTED = 10
 
 
 @contextmanager
@@ -214,23 +204,21 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     """
     if not first.records:
         return
-    format_problem = diagnose_format(first)
-    if format_problem is not None:
-        raise SourceError(*format_problem)
+    _refuse_other_formats(first)
     if plan.state is not None:
-        check_strict_mapping(plan.state, [first.rules.own_fields(fields) for fields in first.documents_as_json()])
+        check_strict_mapping(plan.state, [first.rules.own_fields(fields) for fields in first.objects])
     unrouted = next((reject for reject in first.rejects if reject.reason.startswith(UNROUTED_CHILD)), None)
     if unrouted is not None and first.may_lack_routing:
         problem, _, advice = unrouted.reason.rpartition(": ")
         raise SourceError(f"{unrouted.origin}: {problem}", f"{advice[0].upper()}{advice[1:]}.")
     if not first.has_text and not _clears_documents(engine, plan, first):
-        _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
-        raise SourceError(*diagnose_unloadable(first))
+        _refuse_unknown_fields(engine, plan, first.missing, first.field_names(), len(first.records))
+        _refuse_unloadable(first)
     if first.missing:
         missing = set(first.missing)
         for fields in _further_documents(plan):
             missing = {name for name in missing if find_field(fields, name) is MISSING}
-        _raise_unknown_fields(engine, plan, missing, first.field_names(), first)
+        _refuse_unknown_fields(engine, plan, missing, first.field_names(), len(first.records))
     if first.lacks_routing:
         _check_routing_field(plan, first)
 
@@ -263,40 +251,30 @@ def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bo
     return any(found is not None for found in engine.mget(plan.state.name, keys, source_includes=None))
 
 
-def _raise_unknown_fields(
-    engine: Engine, plan: LoadPlan, missing: Collection[str], names: Sequence[str], first: FirstRecords | None = None
+def _refuse_unknown_fields(
+    engine: Engine, plan: LoadPlan, missing: Collection[str], names: Sequence[str], records: int | None = None
 ) -> None:
-    """Reject text fields that exist neither in the documents nor in the mapping.
+    """Refuse text fields that exist neither in the documents nor in the mapping.
 
     Args:
         missing: Fields of texts that none of the checked documents has.
         names: Existing fields.
-        first: The first records of a source; None for documents of the index.
+        records: Number of records of a source that were checked; None for documents of the index.
     """
     mappings = {} if plan.state is None else plan.state.mappings
     mapped = mapping_field_names(mappings.get("properties", {}))
-    derived = derived_fields(mappings)
     for planned in plan.fields:
         unknown = [name for name in planned.template.fields if name in missing and name not in mapped]
-        if not unknown or (names == [] and first is not None) or _has_vectors_of_text(engine, plan.state, planned):
+        if not unknown or (not names and records) or _has_vectors_of_text(engine, plan.state, planned):
             continue
-        several = "fields" if len(unknown) > 1 else "field"
-        looked_at = (
-            "the documents of the index" if first is None else f"the first {pluralize(len(first.records), 'record')}"
-        )
-        all_derived = all(name in derived for name in unknown)
-        mapping = "" if plan.state is None or all_derived else f", and the mapping of {plan.state.name} lacks it"
-        hint = fields_hint(unknown, names, DOCUMENTS_HAVE, derived)
-        if first is not None and not all_derived and plan.from_python:
-            hint += f" {PYTHON_TEXT_REMEDY}"
-        elif first is not None and not all_derived:
-            hint += " A field that only later documents have must be in the mapping before the load begins."
-        if not all_derived and not plan.from_python:
-            hint += " Name the fields of the text with `text_fields` or `text_template`."
+        checked = "the documents of the index" if records is None else f"the first {pluralize(records, 'record')}"
+        remedy = PYTHON_TEXT_REMEDY if plan.from_python else _TEXT_REMEDY
+        if records is not None and not plan.from_python:
+            remedy += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
-            f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} (the text is "
-            f"{planned.template.template!r})",
-            hint,
+            f"none of {checked} has the {'fields' if len(unknown) > 1 else 'field'} {' and '.join(unknown)}, nor has "
+            f"the mapping (the text is {planned.template.template!r})",
+            f"{fields_hint(unknown, names, DOCUMENTS_HAVE, derived_fields(mappings))} {remedy}",
         )
 
 
@@ -325,8 +303,8 @@ def _check_dead_letters(engine: Engine, plan: LoadPlan) -> None:
     control = LoadControl()
     with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as stream:
         first = read_first_records(plan, engine.info, stream.peek(), control)
-    if any(first.documents_as_json()):
-        _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
+    if any(first.objects):
+        _refuse_unknown_fields(engine, plan, first.missing, first.field_names(), len(first.records))
 
 
 def _check_index(engine: Engine, plan: LoadPlan) -> None:
@@ -343,10 +321,10 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     if not first.records:
         return
     names = _index_names(engine, plan)
-    _raise_unknown_fields(engine, plan, first.missing, names)
+    _refuse_unknown_fields(engine, plan, first.missing, names)
     if first.has_text:
         return
-    hint = f"{fields_hint([], names, DOCUMENTS_HAVE)} Name a field of text with `text_fields` or `text_template`."
+    hint = f"{fields_hint([], names, DOCUMENTS_HAVE)} {_TEXT_REMEDY}"
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})
@@ -389,158 +367,90 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
     return list(engine.search(name, body)["hits"]["hits"])
 
 
-DOCUMENTS_HAVE = "The documents have"
-_PYTHON_HITS = "Pass the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
+PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
+_TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
 
 
-def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
-    """Return problem and remedy if a source has a known wrong format; None if its records may be documents.
+def _is_bulk_action(fields: Mapping[str, Any]) -> bool:
+    """Whether an object is the action of a `_bulk` body, such as `{"index": {"_id": "1"}}`."""
+    [(action, parameters)] = fields.items() if len(fields) == 1 else [("", None)]
+    return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
 
-    These formats are rejected even if some of their lines could be loaded.
+
+def _refuse_other_formats(first: FirstRecords) -> None:
+    """Refuse formats that are known not to be documents, even if some of their lines could be loaded.
+
+    Raises:
+        SourceError: the first records have such a format.
     """
-    if not first.records:
-        return None
     record = first.records[0]
-    source, name = record.origin.source, _shell_name(record)
+    source, file = record.origin.source, _shell_name(record)
     if isinstance(record, RejectedRecord):
         # Files are checked for this before they are read; pipes are not.
         if record.raw.lstrip().startswith(b"[") and _is_json(record):
-            return f"{source} holds a JSON array, not one object per line", f"Use: jq -c '.[]' {name}"
-        return None
-    fields = record.fields
+            raise SourceError(f"{source} holds a JSON array, not one object per line", f"Use: jq -c '.[]' {file}")
+        return
+    hits = record.fields.get("hits")
     # An action alone may be a strange document; followed by another line it is a bulk body.
-    if is_bulk_action(fields) and len(first.records) > 1:
-        if first.rules.from_python:
-            problem = f"the {source} are the lines of a _bulk body: each document comes after its action"
-            return problem, "Pass the documents without the actions, each with its id in the field _id."
-        problem = f"{source} looks like a _bulk body: each document comes after a line with its action"
-        return problem, _bulk_body_remedy(first, fields, name)
-    hits = fields.get("hits")
-    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
-        if first.rules.from_python:
-            return f"the {source} are responses to searches", _PYTHON_HITS.format(hits="response['hits']['hits']")
-        return (
-            f"{source} looks like the response to a search, not like one document per line",
-            f"Write its documents one per line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
-            'with `id_field="_id"`.',
+    if _is_bulk_action(record.fields) and len(first.records) > 1:
+        problem = "a _bulk body: each document comes after a line with its action"
+        remedy = (
+            "Send it to the _bulk API of the engine, then embed the documents in place: "
+            "`es-sbert ingest --index INDEX --text-field FIELD`."
         )
-    if isinstance(fields.get("_source"), dict):
-        if first.rules.from_python:
-            return f"the {source} are hits of a search: each document is in _source", _PYTHON_HITS.format(hits="hits")
+        python_remedy = "the documents without the actions, each with its id in the field _id"
+    elif isinstance(hits, dict) and isinstance(hits.get("hits"), list):
+        problem = "the response to a search, not one document per line"
+        command = f"jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {file}"
+        remedy = f'Write its documents one per line: {command}, and load them with `id_field="_id"`.'
+        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit in response['hits']['hits']"
+    elif isinstance(record.fields.get("_source"), dict):
+        problem = "the hits of a search: the documents are in _source"
         keys, options = "_id: ._id", '`id_field="_id"`'
-        if any("_routing" in fields for fields in first.documents_as_json()):
+        if any("_routing" in fields for fields in first.objects):
             keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
-        return (
-            f"{source} holds the hits of a search: the documents are in _source",
-            f"Write them one per line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
-        )
-    return None
+        remedy = f"Write them one per line: jq -c '._source + {{{keys}}}' {file}, and load them with {options}."
+        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit"
+    else:
+        return
+    raise SourceError(f"{source}: this is {problem}", f"Pass {python_remedy}." if first.rules.from_python else remedy)
 
 
-def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
-    """Find the reason why none of the first records can be loaded, and the remedy.
+def _refuse_unloadable(first: FirstRecords) -> NoReturn:
+    """Refuse records of which none can be loaded.
 
     Args:
         first: At least one record, and none with a text.
+
+    Raises:
+        SourceError: in any case.
     """
-    source, name = first.records[0].origin.source, _shell_name(first.records[0])
+    record, objects, rules = first.records[0], first.objects, first.rules
+    source = record.origin.source
     problem = f"{source}: none of the first {pluralize(len(first.records), 'record')} can be loaded"
-    objects = list(first.documents_as_json())
-    from_python = first.rules.from_python
     if not objects:
-        if from_python:
-            return f"{problem}: {_frequent_reasons(first)}", "Correct the documents and add them again."
-        columns = any(reject.reason.startswith("the column ") for reject in first.rejects)
-        remedy = _CORRECT if columns else "Check that the file holds what its name or `format` says."
-        return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
-    names, texts = first.field_names(), first.rules.text_fields
-    have = fields_hint([], names, DOCUMENTS_HAVE)
-    reserved = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
-    if reserved:
-        filtered = ", ".join(f".{field}" for field in reserved)
-        return (
-            f"{problem}, since the documents already have the field {reserved[0]}, into which this load would write",
-            f"Leave out the fields {', '.join(reserved)}, or create the index with another vector_field."
-            if from_python
-            else f"Set `vector_field` to a different name, or leave the fields out: jq -c 'del({filtered})' {name}",
-        )
-    metadata = _diagnose_metadata_fields(first, objects, name)
-    if metadata is not None:
-        return f"{problem}, {metadata[0]}", metadata[1]
-    id_field = first.rules.id_field
-    if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
-        hint = fields_hint([id_field], names, DOCUMENTS_HAVE)
-        return (
-            f"{problem}, since no document has the id field {id_field}",
-            f"{hint} Correct `id_field`, or leave it out: ids are then hashes of the content.",
-        )
-    remedy = PYTHON_TEXT_REMEDY if from_python else "Name a field of text with `text_fields` or `text_template`."
-    for text in texts:
-        type_problem = text_problem(*(find_field(fields, text) for fields in objects))
-        if type_problem is not None:
-            return (
-                f"{problem}, since the text field {text} is {type_problem}",
-                f"{have} {remedy}",
-            )
-    if first.rejects and not first.documents:
-        return f"{problem}: {_frequent_reasons(first)}", _CORRECT
-    remedy = PYTHON_TEXT_REMEDY if from_python else "Name the fields of the text with `text_fields` or `text_template`."
-    if first.missing == list(texts):
-        hint = fields_hint(texts, names, DOCUMENTS_HAVE)
-        return f"{problem}, since no document has the text field {' or '.join(texts)}", f"{hint} {remedy}"
-    return f"{problem}, since the text field {' and '.join(texts)} is empty in all of them", f"{have} {remedy}"
-
-
-_CORRECT = "Correct the source and run the command again."
-PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
-
-
-def _diagnose_metadata_fields(
-    first: FirstRecords, objects: Sequence[Mapping[str, Any]], file: str
-) -> tuple[str, str] | None:
-    """Return reason and remedy if all of the first objects have metadata fields."""
-    rules, values = first.rules, dict[str, Any]()
-    for fields in objects:
-        names = rules.metadata_names(fields)
-        if not names:
-            return None
-        for name in names:
-            values.setdefault(name, fields.get(name, MISSING))
-    keys = [name for name in values if name in ("_id", "_routing")]
-    others = [name for name in values if name not in keys]
-    remedies = [rules.metadata_remedy(name, values[name]) for name in keys]
-    if others and rules.from_python:
-        remedies.append(f"remove {', '.join(others)} from the documents")
-    elif others:
-        filtered = ", ".join(f".{name}" for name in others)
-        remedies.append(f"remove {', '.join(others)} from the documents: jq -c 'del({filtered})' {file}")
-    several, are = ("fields", "metadata fields") if len(values) > 1 else ("field", "a metadata field")
-    advice = ". ".join(remedy[0].upper() + remedy[1:] for remedy in remedies)
-    return f"since they have the {several} {', '.join(values)}, {are} that engines refuse in documents", f"{advice}."
-
-
-def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, str] | None:
-    """Return problem and remedy if the lines, none of which is an object, have a known format."""
-    lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
-    if not lines or not all(map(_is_json, first.rejects)):
-        return None
-    if lines[0] == b"{":
-        text = b"\n".join(lines)
-        is_response = b'"hits"' in text and b'"_source"' in text
-        picked = ".hits.hits[] | ._source + {_id: ._id}" if is_response else "."
-        return (
-            f"{source} holds a JSON object over several lines, not one object per line",
-            f"Write one document per line: jq -c '{picked}' {name}"
-            + (', and load them with `id_field="_id"`.' if is_response else ""),
-        )
-    kind = _table_format(lines)
-    if kind is None:
-        return None
-    first_line = lines[0][:200].decode(errors="replace")
-    return (
-        f"{source} looks like {kind.upper()}, not like JSON Lines: its first line is {first_line!r}",
-        f"Add {setting_text('format', kind)}, or name the file .{kind}.",
-    )
+        lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
+        remedy = _CORRECT
+        if lines and all(map(_is_json, first.rejects)):
+            kind = _table_format(lines)
+            if lines[0] == b"{":
+                problem = f"{source} holds a JSON object over several lines, not one object per line"
+                remedy = f"Write one document per line: jq -c . {_shell_name(record)}"
+            elif kind is not None:
+                problem = f"{source} looks like {kind.upper()}, not like JSON Lines"
+                remedy = f"Add {setting_text('format', kind)}, or name the file .{kind}."
+        raise SourceError(f"{problem}: {_frequent_reasons(first)}", remedy)
+    named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
+    unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in objects)]
+    hint = fields_hint(unknown, first.field_names(), DOCUMENTS_HAVE)
+    if first.rejects:
+        # Documents without a text are no error, so the reasons are those of the others.
+        problem = f"{problem}: {_frequent_reasons(first)}"
+    else:
+        missing = len(first.missing) == len(rules.text_fields)
+        cause = "is missing in all of them" if missing else "is empty in all of them"
+        problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause}"
+    raise SourceError(problem, f"{hint} {PYTHON_TEXT_REMEDY if rules.from_python else f'{_TEXT_REMEDY} {_CORRECT}'}")
 
 
 def _is_json(reject: RejectedRecord) -> bool:
@@ -563,19 +473,6 @@ def _frequent_reasons(first: FirstRecords) -> str:
     for reject in first.rejects:
         reasons.add(reject.reason)
     return "; ".join(reason for _, reason in reasons.most_frequent())
-
-
-def _bulk_body_remedy(first: FirstRecords, action: Mapping[str, Any], file: str) -> str:
-    actions = {name for fields in first.documents_as_json() if is_bulk_action(fields) for name in fields}
-    if not actions <= {"index", "create"}:
-        return (
-            "Send it to the _bulk API of the engine, then embed the documents in place: "
-            "`es-sbert ingest --index INDEX --text-field FIELD`."
-        )
-    if any("_id" in parameters for parameters in action.values()):
-        keep = f"jq -nc 'inputs as $action | input + {{_id: ($action | first(.[])._id)}}' {file}"
-        return f'Keep its documents, each with its id: {keep}, and load them with `id_field="_id"`.'
-    return f"Keep its documents: awk 'NR % 2 == 0' {file}"
 
 
 def _shell_name(record: Record | RejectedRecord) -> str:

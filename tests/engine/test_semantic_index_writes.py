@@ -132,15 +132,15 @@ def test_field_id_of_documents_is_their_id(engine: Engine, encoder: Encoder, nam
     [
         (
             [{"_id": 1, "_index": "docs", "text": "a cat"}],
-            "have the field _index, .*\n  Remove _index from the documents",
+            "the field _index, .*: remove it from the documents",
         ),
         ([{"_routing": "r", "text": "a cat"}], 'set `routing_field="_routing"`'),
         (
             [{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}],
-            "are hits of a search.*\n.*hit\\['_source'\\]",
+            "the hits of a search.*\n.*hit\\['_source'\\]",
         ),
-        ([{"index": {"_id": "1"}}, {"text": "a cat"}], "are the lines of a _bulk body.*\n.*in the field _id"),
-        ([{"text": b"caf\xe9"}], "the field text holds bytes .*: decode it first"),
+        ([{"index": {"_id": "1"}}, {"text": "a cat"}], "a _bulk body.*\n.*in the field _id"),
+        ([{"text": b"caf\xe9"}], "the field text holds bytes .*: convert it to a str"),
         ([{"body": "a cat"}], "has the field text, .*\n.*text_fields"),
         ([{"text": 7}], "is a JSON number.*\n.*text_fields"),
     ],
