@@ -19,7 +19,6 @@ _OF_TRAIN = (
     "accelerate",
     "datasets",
     "gensim",
-    "matplotlib",
     "peft",
     "sentence_transformers",
     "torch",

@@ -18,8 +18,7 @@ STEPS = (
 TRAINING = (
     "sentence-transformers", "transformers", "tokenizers", "huggingface_hub", "hf-xet", "httpx2", "httpcore2", "h11",
     "anyio", "idna", "truststore", "typer", "shellingham", "accelerate", "psutil", "datasets", "pyarrow", "pandas",
-    "dill", "xxhash", "multiprocess", "peft", "matplotlib", "contourpy", "cycler", "fonttools", "kiwisolver",
-    "pyparsing", "pillow",
+    "dill", "xxhash", "multiprocess",
 )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ STEPS = (
     Step("profile", "stages", "kernels by time on the card; operators that compute on the CPU", uses=("torch",)),
     Step("pairs", "speed", "10,000 sentences to their most similar pair, in seconds"),
     Step("training", "training", "training steps a second, compared with sentence-transformers' trainer",
-         needs=(*_SENTENCE_TRANSFORMERS, "datasets", "accelerate", "peft", "matplotlib", "yaml", "click")),
+         needs=(*_SENTENCE_TRANSFORMERS, "datasets", "accelerate", "yaml", "click")),
     Step("reranker", "training", "cross-encoder pairs a second in fp16, compared with sentence-transformers",
          needs=_SENTENCE_TRANSFORMERS),
 )  # fmt: skip

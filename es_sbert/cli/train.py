@@ -80,7 +80,7 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
 
     RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read
     and checked before training starts. The best checkpoint on the dev set
-    becomes the model; FOLDER is then a bundle that `es-sbert ingest --model FOLDER` takes, with log and plot in
+    becomes the model; FOLDER is then a bundle that `es-sbert ingest --model FOLDER` takes, with a log in
     FOLDER/training. The model is registered under the recipe's name (es-sbert model list), so that searches find it
     without --model.
 

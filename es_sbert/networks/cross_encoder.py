@@ -122,15 +122,6 @@ class CrossEncoder(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    @property
-    def head(self) -> list[str]:
-        """Names of the transformer's modules above the encoder, which LoRA must not freeze: a new head is random."""
-        network: Any = self.transformer
-        below = network.base_model_prefix
-        return [
-            name for name, child in network.named_children() if name != below and any(True for _ in child.parameters())
-        ]
-
     def tokenize(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
         """Tokenize pairs of texts as the network reads them, truncated to the model's maximum.
 
@@ -261,7 +252,7 @@ def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
     """Write a transformers folder with which sentence-transformers' CrossEncoder computes the same scores.
 
     Args:
-        network: The cross-encoder; updates by LoRA are merged into the written weights.
+        network: The cross-encoder.
         folder: A new or empty folder.
 
     Raises:

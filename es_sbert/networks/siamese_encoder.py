@@ -7,7 +7,6 @@ It is opened from and saved as a sentence-transformers folder.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -381,7 +380,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     """Write a folder that es-sbert and sentence-transformers open.
 
     Args:
-        encoder: The encoder; updates by LoRA are merged into the written weights.
+        encoder: The encoder.
         folder: A new or empty folder.
 
     Raises:
@@ -441,7 +440,7 @@ def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
 
 
 def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_options: Any) -> None:
-    """Write a transformer and its tokenizer; updates by LoRA are merged into the written weights.
+    """Write a transformer and its tokenizer.
 
     Args:
         transformer: The network; not changed.
@@ -452,8 +451,6 @@ def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_opt
     Raises:
         OSError: the disk is full, or the folder cannot be written to.
     """
-    if hasattr(transformer, "merge_and_unload"):
-        transformer = copy.deepcopy(transformer).merge_and_unload()
     try:
         transformer.save_pretrained(str(folder))
     except safetensors.SafetensorError as error:  # not an OSError, even for disk errors

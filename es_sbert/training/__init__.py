@@ -35,4 +35,4 @@ def require_training() -> None:
     Raises:
         UsageError: the extra `train` is missing.
     """
-    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn")

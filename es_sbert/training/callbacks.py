@@ -1,4 +1,4 @@
-"""Trainer callbacks: schedule of checkpoints and early stopping, CSV log and plot, progress bar."""
+"""Trainer callbacks: schedule of checkpoints and early stopping, CSV log, progress bar."""
 
 from __future__ import annotations
 
@@ -97,58 +97,20 @@ def metrics_csv(rows: Sequence[MetricsRow]) -> str:
     return text.getvalue()
 
 
-def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name: str | None) -> None:
-    """Draw loss and dev score over the steps.
-
-    Args:
-        rows: As `metrics_history` returns them.
-        path: PNG file to write.
-        title: Title of the plot.
-        dev_name: Name of the dev metric; None without a dev set.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, and no global state of pyplot
-    axes = figure.add_subplot(title=title, xlabel="step", ylabel="loss")
-    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
-    axes.plot([step for step, _ in losses], [loss for _, loss in losses], color="tab:blue", label="loss")
-    measured = [(row["step"], row["dev"]) for row in rows if "dev" in row]
-    if dev_name and measured:
-        steps, scores = zip(*measured, strict=True)
-        right = axes.twinx()
-        right.set_ylabel(dev_name)
-        right.plot(steps, scores, color="tab:orange", marker="o", label=dev_name)
-    figure.legend(loc="outside lower center", ncols=2)
-    figure.savefig(path, dpi=120)
-
-
 class MetricsLogCallback(TrainerCallback):
-    """Writes log and plot next to the checkpoints; after a resume, they continue the checkpoint's log.
+    """Writes the log next to the checkpoints; after a resume, it continues the checkpoint's log.
 
     Args:
-        stem: Path without suffix: `<stem>.csv` and `<stem>.png` are written.
-        title: Title of the plot.
-        dev_name: Name of the dev metric; None without a dev set.
+        path: The CSV file.
     """
 
-    def __init__(self, stem: Path, *, title: str, dev_name: str | None) -> None:
-        self._stem = stem
-        self._title = title
-        self._dev_name = dev_name
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            rows = metrics_history(state.log_history)
-            with translate_disk_errors(self._stem.parent):
-                self._stem.with_name(f"{self._stem.name}.csv").write_text(metrics_csv(rows), encoding="utf-8")
-
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            path = self._stem.with_name(f"{self._stem.name}.png")
-            with translate_disk_errors(self._stem.parent):
-                plot_metrics(metrics_history(state.log_history), path, title=self._title, dev_name=self._dev_name)
+            with translate_disk_errors(self._path.parent):
+                self._path.write_text(metrics_csv(metrics_history(state.log_history)), encoding="utf-8")
 
 
 class ProgressBarCallback(TrainerCallback):

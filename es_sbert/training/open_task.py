@@ -1,4 +1,4 @@
-"""Open the start model of a stage as a training task, with its objectives, LoRA and gradient checkpointing."""
+"""Open the start model of a stage as a training task, with its objectives and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.encoder.static_model import static_model_folder
 from es_sbert.errors import RecipeInvalid
-from es_sbert.networks.cross_encoder import CrossEncoder, start_cross_encoder
+from es_sbert.networks.cross_encoder import start_cross_encoder
 from es_sbert.networks.layer_removal import remove_layers
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder
 from es_sbert.networks.token_table import TokenTable
@@ -20,7 +20,7 @@ from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.losses import build_objective, objective_schema
 from es_sbert.training.objective_settings import ObjectiveSpec
 from es_sbert.training.pair_tasks import CrossEncoderTask, head_labels
-from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
+from es_sbert.training.recipe import ModelKind, ModelSpec, StageSpec
 from es_sbert.training.training_examples import Examples
 
 
@@ -46,7 +46,7 @@ def open_task(
     else:
         _check_pair_stage(stage)
         task = open_cross_encoder_task(spec, by_name)
-    _prepare_transformer(task.encoder, stage, spec.lora)
+    _enable_gradient_checkpointing(task.encoder, stage)
     max_tokens = task.encoder.model.max_tokens
     if spec.max_tokens is not None and max_tokens < spec.max_tokens:
         raise RecipeInvalid(
@@ -135,40 +135,16 @@ def prompts_of_columns(
     return column_prompts
 
 
-def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | None) -> None:
-    """Add gradient checkpointing and LoRA to the transformer; all weights of the head are trained."""
+def _enable_gradient_checkpointing(encoder: nn.Module, stage: StageSpec) -> None:
     transformer: Any = encoder.transformer
-    if isinstance(transformer, TokenTable):
-        if lora is not None or stage.gradient_checkpointing:
-            raise RecipeInvalid(
-                "a static model has no layers, so lora and gradient_checkpointing cannot apply to it",
-                "Leave them out of the recipe, or use a base with a transformer.",
-            )
+    if not stage.gradient_checkpointing:
         return
-    if stage.gradient_checkpointing:
-        transformer.gradient_checkpointing_enable({"use_reentrant": False})
-    if lora is not None:
-        from peft import LoraConfig, get_peft_model
-
-        head = encoder.head if isinstance(encoder, CrossEncoder) else []
-        config = LoraConfig(
-            r=lora.rank,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=list(lora.targets) or "all-linear",
-            modules_to_save=head or None,
-            exclude_modules=rf"({'|'.join(head)})(\..*)?" if head else None,
+    if isinstance(transformer, TokenTable):
+        raise RecipeInvalid(
+            "a static model has no layers, so gradient_checkpointing cannot apply to it",
+            "Leave it out of the recipe, or use a base with a transformer.",
         )
-        try:
-            encoder.transformer = get_peft_model(transformer, config)
-        except ValueError as error:
-            raise RecipeInvalid(
-                f"model.lora.targets {list(lora.targets)} does not fit the transformer: {error}",
-                "Leave targets out to use every linear layer.",
-            ) from error
-        if stage.gradient_checkpointing:
-            # Embeddings are frozen with LoRA; recomputed layers need an input with gradients.
-            transformer.enable_input_require_grads()
+    transformer.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:

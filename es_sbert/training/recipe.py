@@ -148,18 +148,6 @@ class DevSpec(SourceSpec):
         return self
 
 
-class LoraSpec(RecipeSettings):
-    """Train low-rank updates of the transformer's matrices instead of the matrices (Hu et al. 2021, arXiv 2106.09685).
-
-    The updates are merged into the weights at the end of the run.
-    """
-
-    rank: PositiveInt = 16
-    alpha: PositiveInt = 32
-    dropout: float = Field(default=0.05, ge=0, lt=1)
-    targets: tuple[str, ...] = ()  # names of the modules; empty: every linear layer of the transformer
-
-
 class StageSpec(RecipeSettings):
     """One pass of training; a run's stages follow each other, each from the best weights of the one before.
 
@@ -259,13 +247,15 @@ class ModelSpec(RecipeSettings):
         normalize: Whether vectors have unit length; None keeps the base's, False for a bare transformer.
         max_tokens: None keeps the base's.
         prompts: Prompt name → text, added to the base's.
-        lora: Train low-rank updates only.
         dropout: Dropout of the transformer while it is trained; None keeps the base's.
         layers: Number of the base's layers to keep, evenly spaced; None keeps all.
         static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) instead of its network.
     """
 
-    removed = (("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),)
+    removed = (
+        ("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),
+        ("lora", None, f"LoRA; {SENTENCE_TRANSFORMERS}"),
+    )
 
     base: str
     kind: ModelKind = ModelKind.BI_ENCODER
@@ -274,7 +264,6 @@ class ModelSpec(RecipeSettings):
     normalize: bool | None = None
     max_tokens: PositiveInt | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
-    lora: LoraSpec | None = None
     dropout: float | None = Field(default=None, ge=0, lt=1)
     layers: PositiveInt | None = None
     static: bool = False

@@ -206,8 +206,8 @@ class RunFolder:
         return self.stage(name) / "result.json"
 
     def log(self, name: str) -> Path:
-        """Path of a stage's log and plot, without suffix."""
-        return self.folder / f"{name}-log"
+        """Path of a stage's log."""
+        return self.folder / f"{name}-log.csv"
 
     @property
     def staging_folder(self) -> Path:

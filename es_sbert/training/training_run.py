@@ -116,11 +116,6 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
     return folders
 
 
-def next_model_spec(spec: ModelSpec, folder: Path) -> ModelSpec:
-    """Start model of the next stage: the previous stage's model, with new LoRA weights if the recipe has LoRA."""
-    return ModelSpec(base=str(folder), kind=spec.kind, lora=spec.lora)
-
-
 def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> list[StageData]:
     """Check device and precision, find the models, read and check the data of every stage; write nothing.
 
@@ -273,7 +268,7 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
             with accelerate.PartialState().main_process_first():
                 data = _augment_examples(run, stage, data)
             results.append(StageTraining(run, stage, data).train(start))
-        start = next_model_spec(run.recipe.model, folder / "model")
+        start = ModelSpec(base=str(folder / "model"), kind=start.kind)
     return tuple(results)
 
 
@@ -301,7 +296,7 @@ def _measure_test_set(
 
     recipe = run.recipe
     assert recipe.test is not None
-    trained = next_model_spec(recipe.model, run.folder.stage(recipe.stages[-1].name) / "model")
+    trained = ModelSpec(base=str(run.folder.stage(recipe.stages[-1].name) / "model"), kind=recipe.model.kind)
     is_bi_encoder = recipe.model.kind is ModelKind.BI_ENCODER
     return FinalScores(
         dev_metric_name(recipe.test, "test"),

@@ -136,11 +136,10 @@ class StageTraining:
         )
         checkpoint = self._last_checkpoint()
         steps_per_epoch = -(-len(sampler) // self.stage.accumulation)
-        title = f"{self.run.recipe.name}: {self.stage.name}"
         bar = ProgressBarCallback(self.stage.name, self.dev_metric, self.run.report)
         callbacks: list[TrainerCallback] = [
             StageSchedule(self.stage, steps_per_epoch),
-            MetricsLogCallback(self.run.folder.log(self.stage.name), title=title, dev_name=self.dev_metric),
+            MetricsLogCallback(self.run.folder.log(self.stage.name)),
             bar,
         ]
         arguments = self._arguments(steps_per_epoch, resuming=checkpoint is not None)

@@ -18,9 +18,3 @@ def folder(tmp_path: Path) -> Path:
     write_pairs(tmp_path / "train.tsv", 128)
     write_pairs(tmp_path / "dev.tsv", 30, start=128)
     return tmp_path
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw no picture of their course, which takes longer than the steps of small ones (see test_run)."""
-    monkeypatch.setattr("es_sbert.training.callbacks.plot_metrics", lambda *arguments, **options: None)

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training import callbacks
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import build_objective
 from es_sbert.training.objective_settings import (
@@ -76,7 +75,6 @@ def _open(model: Path, name: str, mini_batch: int | None) -> BiEncoderTask:
 
 def main(model: str, output: str, *command: str) -> None:
     """Run a command of es-sbert, by which the processes find each other, and write the gradients of CASES to a file."""
-    callbacks.plot_metrics = lambda *arguments, **options: None  # takes longer than the steps
     try:
         es_sbert(list(command))
     except SystemExit as ended:

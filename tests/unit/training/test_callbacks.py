@@ -12,7 +12,7 @@ from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.bi_encoder_task import TokenColumn
-from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history, plot_metrics
+from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history
 from es_sbert.training.objective_settings import RegressionSpec, TripletDistance, TripletSpec
 from es_sbert.training.run_folder import last_complete_checkpoint, mark_checkpoint_complete, remove_checkpoints
 from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
@@ -76,16 +76,6 @@ def test_metrics_history_has_one_row_per_step() -> None:
         "10,0.5,0.5,1e-05,1.0,",
         "20,1.0,0.4,2e-05,0.9,60.0",
     ]
-
-
-def test_a_plot_is_drawn_with_and_without_dev(tmp_path: Path) -> None:
-    sizes = []
-    for name in ("dev accuracy", None):
-        path = tmp_path / f"{name}.png"
-        plot_metrics(metrics_history(LOG), path, title="a run", dev_name=name)
-        assert path.read_bytes().startswith(b"\x89PNG")
-        sizes.append(path.stat().st_size)
-    assert sizes[0] > sizes[1]
 
 
 def checkpoint(folder: Path, step: int, *, complete: bool) -> Path:

@@ -142,7 +142,6 @@ def watched_run(folder: Path, model: Path, kind: ModelKind, watch: TrainerCallba
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("kind", ModelKind)
 def test_no_training_step_reads_from_the_device(
     folder: Path, model: Path, kind: ModelKind, monkeypatch: pytest.MonkeyPatch

@@ -48,7 +48,6 @@ def _cosine(folder: Path, teacher: Path, texts: list[str]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("layers", [1, None])
 def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
     model: Path, tmp_path: Path, layers: int | None
@@ -77,7 +76,6 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("layers", [1, None])
 def test_student_of_a_cut_model_has_its_dimensions(model: Path, tmp_path: Path, layers: int | None) -> None:
     made = distill(f"{model}@8", tmp_path / "student", TEXTS[:150], layers=layers, epochs=1, batch=32)
@@ -87,7 +85,6 @@ def test_student_of_a_cut_model_has_its_dimensions(model: Path, tmp_path: Path, 
     assert open_encoder_bundle(tmp_path / "student").model.dimensions == 8
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_interrupted_run_resumes_with_the_same_texts_only(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +130,6 @@ def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("layers", [None, 1])
 def test_student_from_another_model_learns_the_space_of_its_teacher(
     model: Path, tmp_path: Path, layers: int | None
@@ -182,7 +178,6 @@ def test_prompts_take_turns_where_they_differ(model: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_student_with_prompts_is_trained_with_both(tmp_path: Path) -> None:
     teacher = write_model(tmp_path / "teacher", prompts={"query": "query: ", "document": "a document: "})
     made = distill(str(teacher), tmp_path / "student", TEXTS, layers=1, epochs=1, keep_checkpoints=True)
@@ -196,7 +191,6 @@ def test_student_with_prompts_is_trained_with_both(tmp_path: Path) -> None:
     assert read_sentence_model(tmp_path / "student").prompts == read_sentence_model(teacher).prompts
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_recipes_measure_the_cosine_to_the_teacher(model: Path, folder: Path) -> None:
     settings = recipe(model, objective={"kind": "vector-distillation", "teacher": str(model)}, epochs=1)
     settings["model"]["layers"] = 1
@@ -215,8 +209,8 @@ def test_recipes_measure_the_cosine_to_the_teacher(model: Path, folder: Path) ->
 
 
 def test_static_settings_that_do_not_apply_are_refused(model: Path, folder: Path) -> None:
-    for changes in ({"pooling": ["cls"]}, {"lora": {"rank": 4}}):
-        settings = recipe(model)
+    for changes, stage in (({"pooling": ["cls"]}, {}), ({}, {"gradient_checkpointing": True})):
+        settings = recipe(model, **stage)
         settings["model"] |= {"static": True, **changes}
         with pytest.raises(RecipeInvalid, match="static model"):
             train_here(write_recipe(folder, settings), folder / "out")

@@ -83,7 +83,6 @@ def test_two_process_gradients_equal_the_joint_batch(trained: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_two_process_run_equals_a_single_process_run(trained: Path) -> None:
     train_here(trained / "recipe.yaml", trained / "one")
     logs = [(trained / name / "training/pairs-log.csv").read_text().splitlines() for name in ("one", "two")]

@@ -109,7 +109,7 @@ def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
     return recipe(model, data=[source], objective={"kind": "in-batch"}, dev=None)
 
 
-def test_run_mines_negatives_once(model: Path, folder: Path, no_pictures: None) -> None:
+def test_run_mines_negatives_once(model: Path, folder: Path) -> None:
     mined = {"model": str(model), "count": 2, "ranks": [1, 10], "margin": 0.0}
     path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined))
     train_here(path, folder / "out", keep_checkpoints=True)

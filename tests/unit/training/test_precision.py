@@ -67,7 +67,6 @@ def test_per_backend_matmul_precision_is_kept() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_run_reports_its_precision(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}
     path, said = write_recipe(folder, settings), list[str]()
@@ -77,7 +76,6 @@ def test_run_reports_its_precision(folder: Path, model: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_resumed_run_keeps_its_precision(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the recipe leaves it open: a run of a card with bf16 may go on where `auto` means another format."""
     settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}

@@ -24,7 +24,7 @@ from es_sbert.training.recipe import load_recipe
 from es_sbert.training.run_folder import last_complete_checkpoint
 from tests.unit.training.support import Cut, cut_at, read_json, recipe, train_here, write_pairs, write_recipe
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
+pytestmark = pytest.mark.slow
 
 
 # Ends its own process by SIGKILL when it begins a step: at the same place on any machine, however fast.

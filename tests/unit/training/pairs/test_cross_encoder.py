@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from sentence_transformers import CrossEncoder as Reference
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, CrossEntropyLoss
 
@@ -226,27 +225,6 @@ def test_bi_encoder_settings_are_rejected(base: Path) -> None:
     spec = ModelSpec(base=str(base), dense=DenseSpec(out_features=8), normalize=False, prompts={"query": "q"})
     with pytest.raises(RecipeInvalid, match="dense, normalize, prompts cannot apply"):
         open_cross_encoder_task(spec, {"toy": REGRESSION})
-
-
-# peft asks transformers by the old name.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-@pytest.mark.parametrize(
-    ("architecture", "head"),
-    [("bert", ["classifier"]), ("roberta", ["classifier"]), ("distilbert", ["pre_classifier", "classifier"])],
-)
-def test_lora_keeps_a_new_head_trainable(tmp_path: Path, architecture: str, head: list[str]) -> None:
-    network = open_task(write_checkpoint(tmp_path / "base", architecture)).encoder
-    assert network.head == head
-    config = LoraConfig(
-        r=2, target_modules="all-linear", modules_to_save=head, exclude_modules=rf"({'|'.join(head)})(\..*)?"
-    )
-    network.transformer = get_peft_model(network.transformer, config)
-    task = CrossEncoderTask(network, {"toy": REGRESSION})
-    seen = losses(task, examples(), 20, rate=5e-3)
-    assert seen[-1] < 0.8 * seen[0]
-    task.save(tmp_path / "merged", name="toy")
-    expected = Reference(str(tmp_path / "merged"), device="cpu").predict(PAIRS)
-    np.testing.assert_allclose(network.score(FIRST, SECOND), expected, atol=1e-5)
 
 
 def test_bad_texts_are_refused(base: Path) -> None:
