@@ -122,7 +122,7 @@ class Gateway:
             unsupported.append(EngineApi.BULK_STREAM)
         self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
-        page_api = PageApi(settings, self._indices, self._models, rewriter)
+        page_api = PageApi(settings, self._upstream, self._indices, self._models, rewriter)
         self._own_routes = _GatewayRoutes(
             settings.listen.path_prefix,
             [
@@ -135,7 +135,7 @@ class Gateway:
                     shutdown,
                 ),
                 *metrics_routes(self._metrics, settings.metrics_key),
-                *ui_routes(page_api, settings.limits, self._upstream, self._admission, self._metrics),
+                *ui_routes(page_api, settings.limits, self._admission, self._metrics),
             ],
         )
         self._search_log = None if settings.search_log is None else SearchLog(settings.search_log)

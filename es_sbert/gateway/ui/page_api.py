@@ -143,50 +143,156 @@ class EngineErrorReply(Exception):
         self.reply = reply
 
 
-class CallerClient:
-    """HTTP client for the engine that sends the caller's credentials.
+class PageApi:
+    """The API of the page. Handlers get the caller's headers, and query parameters or the bytes of the request body.
+
+    All raise `EngineErrorReply` if the engine rejects the caller's request, and `EsSbertError` for other errors.
 
     Args:
+        settings: Settings of the gateway.
         upstream: The engine.
-        headers: The caller's headers.
+        indices: Resolves index expressions.
+        models: Models of the vector fields.
+        rewriter: Rewrites search bodies.
     """
 
-    def __init__(self, upstream: Upstream, headers: Headers) -> None:
-        self.upstream = upstream
-        self.headers = headers
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        upstream: Upstream,
+        indices: IndexLookup,
+        models: ModelRegistry,
+        rewriter: SearchRewriter,
+    ) -> None:
+        self._settings = settings
+        self._upstream = upstream
+        self._indices = indices
+        self._models = models
+        self._rewriter = rewriter
 
-    async def read(self, target: str) -> Json:
-        """Send a GET request and return the response.
+    async def list_indices(self, headers: Headers, params: Mapping[str, str]) -> Json:
+        """List the searchable indices, and defaults of the page."""
+        semantic = self._settings.semantic
+        answer = await self._read(headers, f"/_all?{INDICES_FILTER_PATH}")
+        with self._upstream.parsing("GET /_all"):
+            indices, problems = list_searchable_indices(answer, semantic.virtual_field)
+        engine_type = self._upstream.engine_type_or_default
+        return {
+            # Relative path from the page to the engine's API, which also works behind a reverse proxy.
+            "engine": "../" * (self._settings.listen.path_prefix.count("/") + 1),
+            "k": semantic.k,
+            "highlight": HIGHLIGHT_LIMITS[engine_type],
+            "indices": indices,
+            "problems": problems,
+        }
+
+    async def facets(self, headers: Headers, params: Mapping[str, str]) -> Json:
+        """Choose facets for the hits of an index."""
+        index = params.get("index", "")
+        if not index:
+            raise BadRequest("the parameter index is required", "Add it to the URL: ?index=docs.")
+        answer = await self._read(headers, f"/{quote_expression(index)}/_mapping")
+        with self._upstream.parsing("GET _mapping"):
+            resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
+            hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}
+            fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
+        if not fields:
+            return {"facets": []}
+        survey = await self._search(headers, index, survey_body(fields))
+        with self._upstream.parsing("a survey of fields"):
+            return {"facets": choose_facets(fields, survey)}
+
+    async def rewrite_body(self, headers: Headers, raw: bytes) -> Json:
+        """Rewrite a search body as the gateway would send it to the engine."""
+        request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
+        await self._require_search_permission(headers, request.index)
+        context = RewriteContext(quote_expression(request.index), {}, headers, request.mode, size=len(raw))
+        return {"body": (await self._rewriter.rewrite(request.body, context)).body}
+
+    async def similar_documents(self, headers: Headers, raw: bytes) -> Json:
+        """Create a native query for the documents nearest to a given document."""
+        request = parse_page_request(SimilarDocumentsRequest, raw)
+        field = await self._resolve_field(headers, request.index, request.field)
+        vector = await self._document_vector(headers, request.index, field, request.document)
+        excluded = exclude_document(None, request.document.index, request.document.id)
+        query = VectorQuery(
+            field.name,
+            vector,
+            request.k,
+            combine_filters(excluded, *request.filter),
+            # Match only k documents, because the page counts what the query matches.
+            num_candidates=request.k if self._upstream.knn_matches_candidates else None,
+            passages=field.meta.passages is not None,
+            inner_hits=field.name,
+        )
+        return {"query": knn_clause(self._upstream.engine_type_or_default, field, query, CandidateCounts())}
+
+    async def cosines(self, headers: Headers, raw: bytes) -> Json:
+        """Return the cosine of each hit and the query; hits without vectors are left out."""
+        request = await offload_if_large(len(raw), parse_page_request, CosinesRequest, raw)
+        field = await self._resolve_field(headers, request.index, request.field)
+        if request.document is None:
+            text = parse_query_text(request.query, "the query", self._settings.limits.query_characters)
+            embedder = await self._models.for_field(field.meta, field.indices[0])
+            origin = (await embedder.embed([text], "query")).vectors[0]  # (dimensions,)
+        else:
+            origin = await self._document_vector(headers, request.index, field, request.document)
+        vectors = await self._vectors(headers, request.index, field, frozenset(request.hits))
+        return {
+            "hits": [
+                {"index": document.index, "id": document.id, "cosine": _greatest_cosine(candidates, origin)}
+                for document, candidates in vectors.items()
+            ]
+        }
+
+    async def _read(self, headers: Headers, target: str) -> Json:
+        """Send a GET request with the caller's credentials and return the response.
 
         Raises:
             EngineErrorReply: the response is an error in the engine's format, or requires authentication.
             EngineUnreachable: there is no response, or none that an engine sends.
             EsSbertError: the response is an error in another format.
         """
-        reply = await self.upstream.request("GET", target, credential_headers(self.headers))
+        reply = await self._upstream.request("GET", target, credential_headers(headers))
         return self._answer(reply, f"GET {target}")
 
-    async def search(self, index: str, body: Json) -> Json:
-        """Search and return the response; raises as `read`."""
+    async def _search(self, headers: Headers, index: str, body: Json) -> Json:
+        """Search with the caller's credentials and return the response; raises as `_read`."""
         target = f"/{quote_expression(index)}/_search"
-        reply = await self.upstream.search(target, credential_headers(self.headers), body)
+        reply = await self._upstream.search(target, credential_headers(headers), body)
         return self._answer(reply, f"POST {target}")
 
     def _answer(self, reply: UpstreamReply, action: str) -> Json:
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
             raise EngineErrorReply(reply)
-        return self.upstream.require_object(reply, action)
+        return self._upstream.require_object(reply, action)
 
-    async def require_search_permission(self, index: str) -> None:
-        """Check that the caller may search an index before the gateway reveals anything of it.
+    async def _require_search_permission(self, headers: Headers, index: str) -> None:
+        """Check that the caller may search an index before the gateway reveals anything of it; raises as `_read`."""
+        await self._search(headers, index, {"size": 0, "query": {"match_none": {}}})
 
-        Raises:
-            EngineErrorReply, EngineUnreachable: see `read`.
-        """
-        await self.search(index, {"size": 0, "query": {"match_none": {}}})
+    async def _resolve_field(self, headers: Headers, index: str, name: str) -> SearchScope:
+        await self._require_search_permission(headers, index)
+        virtual = self._settings.semantic.virtual_field
+        resolved = await self._indices.get(IndexExpression(quote_expression(index), {}, headers))
+        field = FieldResolver(resolved, virtual).virtual(f"{virtual}.{name}")
+        if field is None:
+            raise UsageError(f"{index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
+        return field
 
-    async def vectors(
-        self, index: str, field: SearchScope, documents: Collection[DocumentRef]
+    async def _document_vector(
+        self, headers: Headers, index: str, field: SearchScope, document: DocumentRef
+    ) -> Vectors:
+        vectors = await self._vectors(headers, index, field, [document])
+        if document not in vectors:
+            raise UsageError(
+                f"{document.index} has no document {document.id!r} with a vector in {field.name}",
+                "If the document exists, embed it first: es-sbert ingest --index INDEX.",
+            )
+        return mean_direction(vectors[document])
+
+    async def _vectors(
+        self, headers: Headers, index: str, field: SearchScope, documents: Collection[DocumentRef]
     ) -> dict[DocumentRef, list[Vectors]]:
         """Read the vector of each document, or the vectors of its chunks. Documents without vectors are left out.
 
@@ -195,7 +301,7 @@ class CallerClient:
             field: The vector field.
 
         Raises:
-            EngineErrorReply, EngineUnreachable: see `read`.
+            EngineErrorReply, EngineUnreachable: see `_read`.
             IndexMismatch: the vectors cannot be read.
         """
         if not documents:
@@ -204,9 +310,8 @@ class CallerClient:
         ids = sorted({document.id for document in documents})
         indices = sorted({document.index for document in documents})
         filters: list[Json] = [{"ids": {"values": ids}}, {"terms": {"_index": indices}}]
-        size = min(10_000, len(set(documents)) * len(indices))
-        body: Json = {"query": {"bool": {"filter": filters}}, "size": size}
-        engine_type = self.upstream.engine_type_or_default
+        body: Json = {"query": {"bool": {"filter": filters}}, "size": min(10_000, len(documents) * len(indices))}
+        engine_type = self._upstream.engine_type_or_default
         if doc_values := doc_value_request(engine_type, field.fields):
             body |= {"_source": False, **doc_values}
         elif engine_type is EngineType.ELASTICSEARCH:
@@ -216,14 +321,12 @@ class CallerClient:
             # A chunk's vector is replaced by a placeholder unless its full path is named.
             body["_source"] = [field.name, path]
         vectors: dict[DocumentRef, list[Vectors]] = {}
-        answer = await self.search(index, body)
-        with self.upstream.parsing("a search for vectors"):
+        answer = await self._search(headers, index, body)
+        with self._upstream.parsing("a search for vectors"):
             for hit in answer["hits"]["hits"]:
                 document = DocumentRef(index=hit["_index"], id=hit["_id"])
-                if doc_values:
-                    value = stored_value(hit, field.name)
-                else:
-                    value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
+                value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
+                value = stored_value(hit, field.name) if doc_values else value
                 if document in documents and value:
                     vectors[document] = _read_vectors(value)
         return vectors
@@ -243,126 +346,6 @@ def _read_vectors(value: Any) -> list[Vectors]:
 
 def _unwrapped(vector: Any) -> Any:
     return vector[0] if isinstance(vector, list) and isinstance(vector[0], list | str) else vector
-
-
-class PageApi:
-    """The API of the page. Handlers get query parameters, or the bytes of the request body.
-
-    All raise `EngineErrorReply` if the engine rejects the caller's request, and `EsSbertError` for other errors.
-
-    Args:
-        settings: Settings of the gateway.
-        indices: Resolves index expressions.
-        models: Models of the vector fields.
-        rewriter: Rewrites search bodies.
-    """
-
-    def __init__(
-        self, settings: GatewaySettings, indices: IndexLookup, models: ModelRegistry, rewriter: SearchRewriter
-    ) -> None:
-        self._settings = settings
-        self._indices = indices
-        self._models = models
-        self._rewriter = rewriter
-
-    async def list_indices(self, client: CallerClient, params: Mapping[str, str]) -> Json:
-        """List the searchable indices, and defaults of the page."""
-        semantic = self._settings.semantic
-        answer = await client.read(f"/_all?{INDICES_FILTER_PATH}")
-        with client.upstream.parsing("GET /_all"):
-            indices, problems = list_searchable_indices(answer, semantic.virtual_field)
-        engine_type = client.upstream.engine_type_or_default
-        return {
-            # Relative path from the page to the engine's API, which also works behind a reverse proxy.
-            "engine": "../" * (self._settings.listen.path_prefix.count("/") + 1),
-            "k": semantic.k,
-            "highlight": HIGHLIGHT_LIMITS[engine_type],
-            "indices": indices,
-            "problems": problems,
-        }
-
-    async def facets(self, client: CallerClient, params: Mapping[str, str]) -> Json:
-        """Choose facets for the hits of an index."""
-        index = params.get("index", "")
-        if not index:
-            raise BadRequest("the parameter index is required", "Add it to the URL: ?index=docs.")
-        answer = await client.read(f"/{quote_expression(index)}/_mapping")
-        with client.upstream.parsing("GET _mapping"):
-            resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
-            hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}
-            fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
-        if not fields:
-            return {"facets": []}
-        survey = await client.search(index, survey_body(fields))
-        with client.upstream.parsing("a survey of fields"):
-            return {"facets": choose_facets(fields, survey)}
-
-    async def rewrite_body(self, client: CallerClient, raw: bytes) -> Json:
-        """Rewrite a search body as the gateway would send it to the engine."""
-        request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
-        await client.require_search_permission(request.index)
-        context = RewriteContext(quote_expression(request.index), {}, client.headers, request.mode, size=len(raw))
-        return {"body": (await self._rewriter.rewrite(request.body, context)).body}
-
-    async def similar_documents(self, client: CallerClient, raw: bytes) -> Json:
-        """Create a native query for the documents nearest to a given document."""
-        request = parse_page_request(SimilarDocumentsRequest, raw)
-        field = await self._resolve_field(client, request.index, request.field)
-        vector = await self._document_vector(client, request.index, field, request.document)
-        excluded = exclude_document(None, request.document.index, request.document.id)
-        query = VectorQuery(
-            field.name,
-            vector,
-            request.k,
-            combine_filters(excluded, *request.filter),
-            # Match only k documents, because the page counts what the query matches.
-            num_candidates=request.k if client.upstream.knn_matches_candidates else None,
-            passages=field.meta.passages is not None,
-            inner_hits=field.name,
-        )
-        return {"query": knn_clause(client.upstream.engine_type_or_default, field, query, CandidateCounts())}
-
-    async def cosines(self, client: CallerClient, raw: bytes) -> Json:
-        """Return the cosine of each hit and the query; hits without vectors are left out."""
-        request = await offload_if_large(len(raw), parse_page_request, CosinesRequest, raw)
-        field = await self._resolve_field(client, request.index, request.field)
-        if request.document is None:
-            origin = await self._embed(field, request.query)
-        else:
-            origin = await self._document_vector(client, request.index, field, request.document)
-        vectors = await client.vectors(request.index, field, frozenset(request.hits))
-        return {
-            "hits": [
-                {"index": document.index, "id": document.id, "cosine": _greatest_cosine(candidates, origin)}
-                for document, candidates in vectors.items()
-            ]
-        }
-
-    async def _resolve_field(self, client: CallerClient, index: str, name: str) -> SearchScope:
-        await client.require_search_permission(index)
-        virtual = self._settings.semantic.virtual_field
-        resolved = await self._indices.get(IndexExpression(quote_expression(index), {}, client.headers))
-        field = FieldResolver(resolved, virtual).virtual(f"{virtual}.{name}")
-        if field is None:
-            raise UsageError(f"{index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
-        return field
-
-    async def _embed(self, field: SearchScope, text: str | None) -> Vectors:
-        checked = parse_query_text(text, "the query", self._settings.limits.query_characters)
-        embedder = await self._models.for_field(field.meta, field.indices[0])
-        vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
-        return vector
-
-    async def _document_vector(
-        self, client: CallerClient, index: str, field: SearchScope, document: DocumentRef
-    ) -> Vectors:
-        vectors = await client.vectors(index, field, [document])
-        if document not in vectors:
-            raise UsageError(
-                f"{document.index} has no document {document.id!r} with a vector in {field.name}",
-                "If the document exists, embed it first: es-sbert ingest --index INDEX.",
-            )
-        return mean_direction(vectors[document])
 
 
 def _greatest_cosine(vectors: Sequence[Vectors], origin: Vectors) -> float:

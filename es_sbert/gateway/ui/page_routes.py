@@ -18,10 +18,9 @@ from es_sbert.errors import EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.ui.page_api import CallerClient, EngineErrorReply, PageApi
+from es_sbert.gateway.ui.page_api import EngineErrorReply, PageApi
 from es_sbert.io.html_text import HIDDEN, SEPARATING
 from es_sbert.io.text_language import stop_words
 
@@ -90,15 +89,13 @@ def _static_file(name: str, files: dict[str, bytes]) -> Callable[[Request], Awai
     return answer
 
 
-Handler = Callable[[CallerClient, Any], Awaitable[Json]]
+Handler = Callable[[Headers, Any], Awaitable[Json]]
 # Enough for a thousand hits, or a search with many filters.
 _MAX_BODY_BYTES = 4 << 20
 _JSON_HEADERS = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": "application/json"}
 
 
-def ui_routes(
-    api: PageApi, limits: Limits, upstream: Upstream, admission: AdmissionControl, metrics: GatewayMetrics
-) -> list[Route]:
+def ui_routes(api: PageApi, limits: Limits, admission: AdmissionControl, metrics: GatewayMetrics) -> list[Route]:
     """Create the routes of the page at `/ui/`, its files, and its API below `/ui/api/`."""
     limits = limits.model_copy(update={"body_bytes": _MAX_BODY_BYTES})
 
@@ -109,12 +106,10 @@ def ui_routes(
             with metrics.request("ui") as outcome:
                 try:
                     with admission.slot() as slot:
-                        client = CallerClient(upstream, request.headers.raw)
                         if method == "GET":
                             slot.acquire()
-                            content = orjson.dumps(await handler(client, request.query_params))
-                        else:
-                            content = orjson.dumps(await handler(client, await _read_json(request, limits, slot)))
+                        sent = request.query_params if method == "GET" else await _read_json(request, limits, slot)
+                        content = orjson.dumps(await handler(request.headers.raw, sent))
                     outcome.status = 200
                 except EngineErrorReply as error:
                     # Send no `WWW-Authenticate`: the page has a form, which replaces the browser's dialog.

@@ -7,23 +7,12 @@ import re
 from typing import Any
 
 import httpx
-import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.ui.facets import (
-    FacetField,
-    FacetKind,
-    choose_facets,
-    facet_fields,
-    number_boundaries,
-    survey_body,
-    time_boundaries,
-)
+from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.ui.page_api import (
     CosinesRequest,
     DocumentRef,
@@ -114,21 +103,21 @@ MAPPING: dict[str, Any] = {
 }
 
 
-def test_facet_fields_are_chosen_from_the_mapping() -> None:
-    found = facet_fields([MAPPING], {"title", "text", "embedding", "embedding_meta"})
+HIDDEN = {"title", "text", "embedding", "embedding_meta"}
 
-    assert found == [
-        FacetField("topic.keyword", "topic", FacetKind.TERMS),
-        FacetField("language", "language", FacetKind.TERMS),
-        FacetField("year", "year", FacetKind.NUMBER, whole=True),
-        FacetField("price", "price", FacetKind.NUMBER),
-        FacetField("open", "open", FacetKind.TERMS),
-        FacetField("published", "published", FacetKind.DATE),
-        FacetField("shop.city", "shop.city", FacetKind.TERMS),
+
+def test_facet_fields_are_chosen_from_the_mapping() -> None:
+    found = facet_fields([MAPPING], HIDDEN)
+
+    assert [(facet["field"], facet["label"], facet["kind"], facet["whole"]) for facet in found] == [
+        ("topic.keyword", "topic", "terms", False),
+        ("language", "language", "terms", False),
+        ("year", "year", "number", True),
+        ("price", "price", "number", False),
+        ("open", "open", "terms", False),
+        ("published", "published", "date", False),
+        ("shop.city", "shop.city", "terms", False),
     ]
-    asked = orjson.loads(orjson.dumps(survey_body(found)))["aggs"]
-    assert asked["2_quantiles"]["percentiles"]["field"] == asked["2_distinct"]["cardinality"]["field"] == "year"
-    assert "0_quantiles" not in asked
 
 
 def test_field_with_conflicting_types_is_no_facet() -> None:
@@ -140,117 +129,50 @@ def test_field_with_conflicting_types_is_no_facet() -> None:
         "shop": {"properties": {"place": {"type": "keyword"}, "owner": {"type": "keyword"}}},
     }
 
-    found = [facet.field for facet in facet_fields([MAPPING, other], {"title", "text", "embedding", "embedding_meta"})]
+    found = [facet["field"] for facet in facet_fields([MAPPING, other], HIDDEN)]
 
     assert found == ["topic.keyword", "language", "price", "published", "shop.city", "shop.owner"]
 
 
-def _survey_answer(distinct: int, values: list[float | None]) -> dict[str, Any]:
-    """The engine's answer for one field of an index with 100 documents."""
-    quantiles = {"values": [{"key": float(place), "value": value} for place, value in enumerate(values)]}
-    held = {"0_distinct": {"value": distinct}, "0_quantiles": quantiles}
-    return {"hits": {"total": {"value": 100}}, "aggregations": held}
-
-
 EACH = {"terms": {"field": "f", "size": 10, "order": {"_key": "asc"}}}
-
-
-@pytest.mark.parametrize(
-    ("kind", "distinct", "quantiles", "shown"),
-    [
-        (FacetKind.TERMS, 5, [], {"terms": {"field": "f", "size": 10}}),
-        (FacetKind.TERMS, 1, [], None),  # nothing to choose
-        (FacetKind.TERMS, 90, [], None),  # an id
-        (FacetKind.NUMBER, 4, [1, 1, 2, 2, 3, 4, 1e9], EACH),  # one bucket for each of few values
-        (FacetKind.NUMBER, 1, [3, 3, 3, 3, 3, 3, 3], None),  # all equal
-        (FacetKind.NUMBER, 0, [None] * 7, None),  # no document has the field
-        (FacetKind.NUMBER, 17, [0, 0, 0, 0, 0, 0, 9], None),  # nearly all equal
-        (FacetKind.DATE, 2, [0, 0, 0, 1, 1, 1, 1], {"terms": EACH["terms"] | {"format": "strict_date_time"}}),
-        (FacetKind.DATE, 50, [0, 0, 0, 1e12, 1e12, 1e12, 1e15],
-         {"date_range": {"field": "f", "format": "strict_date_time", "ranges": [
-             {"key": "..2002-01-01T00:00:00.000Z", "to": "2002-01-01T00:00:00.000Z"},
-             {"key": "2002-01-01T00:00:00.000Z..", "from": "2002-01-01T00:00:00.000Z"}]}}),
-    ],
-)  # fmt: skip
-def test_choose_facets(
-    kind: FacetKind, distinct: int, quantiles: list[float | None], shown: dict[str, Any] | None
-) -> None:
-    found = choose_facets([FacetField("f", "f", kind)], _survey_answer(distinct, quantiles))
-
-    assert [facet["aggregation"] for facet in found] == ([] if shown is None else [shown])
-
-
-def test_facet_ranges_ignore_outliers() -> None:
-    values = [*range(1, 101), 10**9]
-    quantiles = np.percentile(values, [100 * share / 6 for share in range(7)]).tolist()
-
-    [facet] = choose_facets([FacetField("f", "f", FacetKind.NUMBER, whole=True)], _survey_answer(101, quantiles))
-
-    ranges = facet["aggregation"]["range"]["ranges"]
-    assert [span["key"] for span in ranges] == ["..20", "20..30", "30..50", "50..70", "70..80", "80.."]
-    counts = [
-        sum(float(span.get("from", "-inf")) <= value < float(span.get("to", "inf")) for value in values)
-        for span in ranges
-    ]
-    assert counts == [19, 10, 20, 20, 10, 22]
-
-
-def test_field_with_unique_values_is_no_facet() -> None:
-    answer = {"hits": {"total": {"value": 4}}, "aggregations": {"0_distinct": {"value": 4}}}
-    assert choose_facets([FacetField("id", "id", FacetKind.TERMS)], answer) == []
-
-
-QUANTILES = st.lists(st.floats(-1e15, 1e15), min_size=7, max_size=7).map(sorted)
-
-
-@given(QUANTILES, st.booleans())
-def test_boundaries_ascend_near_the_quantiles(quantiles: list[float], whole: bool) -> None:
-    if whole:
-        quantiles = [float(round(value)) for value in quantiles]
-
-    bounds = [float(bound) for bound in number_boundaries(quantiles, whole=whole)]
-
-    assert bounds == sorted(set(bounds))
-    assert all(bound > quantiles[0] for bound in bounds)
-    assert all(bound <= quantiles[-1] + (quantiles[-2] - quantiles[0]) / 2 for bound in bounds)
-    inner = {value for value in quantiles[1:-1] if value > quantiles[0]}
-    assert len(bounds) == len(inner)
-    assert not whole or all(bound == int(bound) for bound in bounds)
-
-
-@pytest.mark.parametrize(
-    ("quantiles", "whole", "bounds"),
-    [
-        ([1.3, 3.23, 7.9, 15.2, 39.1, 203.7, 9e9], False, ["3", "8", "15", "40", "200"]),
-        ([0, 12.4, 25.1, 37.6, 50.2, 63.1, 75], True, ["10", "25", "40", "50", "60"]),
-        ([0.1, 0.1000001, 0.1000002, 0.1000003], False, ["0.1000001", "0.1000002"]),
-        ([-80, -41, -19, 0.2, 21, 38, 80], True, ["-40", "-20", "0", "20", "40"]),
-        ([1, 1, 1, 5, 5, 5, 5], True, ["5"]),  # the greatest value is a common one
-        ([0, float("inf")], False, []),
-    ],
-)
-def test_boundaries_are_round_numbers(quantiles: list[float], whole: bool, bounds: list[str]) -> None:
-    assert number_boundaries(quantiles, whole=whole) == bounds
-
-
 DAY = 86_400_000
 
 
+def _ranges(*bounds: str) -> list[dict[str, Any]]:
+    spans = zip(["", *bounds], [*bounds, ""], strict=True)
+    return [
+        {"key": f"{begin}..{end}"} | ({"from": begin} if begin else {}) | ({"to": end} if end else {})
+        for begin, end in spans
+    ]
+
+
 @pytest.mark.parametrize(
-    ("quantiles", "bounds"),
+    ("type", "distinct", "quantiles", "shown"),
     [
-        ([0, 3653 * DAY, 7310 * DAY, 9e15], ["1980-01-01", "1990-01-01"]),
-        ([0, 33 * DAY, 62 * DAY, 90 * DAY], ["1970-02-01", "1970-03-01"]),
-        ([0, 3.2 * DAY, 5.9 * DAY, 9 * DAY], ["1970-01-04", "1970-01-07"]),
-        ([-1, 1e18, 2e18, 3e18], []),  # after the year 9999
+        ("keyword", 5, [], {"terms": {"field": "f", "size": 10}}),
+        ("keyword", 1, [], None),  # nothing to choose
+        ("keyword", 90, [], None),  # an id
+        ("keyword", 100, [], None),  # all values are unique
+        ("integer", 4, [1, 2, 3], EACH),  # one bucket for each of few values
+        ("integer", 1, [3, 3, 3], None),
+        ("integer", 0, [None] * 3, None),  # no document has the field
+        ("integer", 50, [1994.2, 2003.7, 2012], {"range": {"field": "f", "ranges": _ranges("1990", "2000", "2010")}}),
+        ("double", 50, [0.25, 0.25, 1e9], {"range": {"field": "f", "ranges": _ranges("0.25", "1000000000")}}),
+        ("date", 2, [0, 0, 1], {"terms": EACH["terms"] | {"format": "strict_date_time"}}),
+        ("date", 50, [0.5 * DAY, 31.2 * DAY, 1e18],  # the last one is after the year 9999
+         {"date_range": {"field": "f", "format": "strict_date_time", "ranges": _ranges(
+             "1970-01-01T00:00:00.000Z", "1970-02-01T00:00:00.000Z")}}),
     ],
-)
-def test_date_boundaries_are_calendar_units(quantiles: list[float], bounds: list[str]) -> None:
-    assert time_boundaries(quantiles) == [f"{bound}T00:00:00.000Z" for bound in bounds]
+)  # fmt: skip
+def test_choose_facets(type: str, distinct: int, quantiles: list[float | None], shown: dict[str, Any] | None) -> None:
+    fields = facet_fields([{"f": {"type": type}}], ())
+    assert ("0_quantiles" in survey_body(fields)["aggs"]) == (type != "keyword")
+    values = [{"key": float(place), "value": value} for place, value in enumerate(quantiles)]
+    held = {"0_distinct": {"value": distinct}, "0_quantiles": {"values": values}}
 
+    found = choose_facets(fields, {"hits": {"total": {"value": 100}}, "aggregations": held})
 
-def test_boundaries_within_a_minute_are_seconds() -> None:
-    assert time_boundaries([0, 9_800, 20_300, 30_000]) == ["1970-01-01T00:00:10.000Z", "1970-01-01T00:00:20.000Z"]
+    assert [facet["aggregation"] for facet in found] == ([] if shown is None else [shown])
 
 
 # The list of indices
