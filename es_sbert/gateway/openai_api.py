@@ -10,12 +10,13 @@ import base64
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Literal, cast
 
 import numpy as np
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -98,11 +99,15 @@ class OpenAIApi:
     async def _embed(self, request: EmbeddingsRequest) -> Response:
         embedder = await self._models.get(request.model)
         name = request.model or self._models.settings.public_names[0]
-        check_dimensions(request.dimensions, embedder.info.dimensions, name)
+        dimensions = request.dimensions or embedder.info.dimensions
+        if dimensions > embedder.info.dimensions:
+            raise UsageError(
+                f"the vectors of {name} have {embedder.info.dimensions} dimensions, not {dimensions}",
+                f"Leave 'dimensions' out, or set it to at most {embedder.info.dimensions}.",
+            )
         encoded = await embedder.embed(request.texts, request.kind)
-        if request.dimensions is not None:
-            encoded = replace(encoded, vectors=cut_vectors(encoded.vectors, request.dimensions))
-        body = embeddings_response(encoded, name, embedder.input_limit(request.kind), request.encoding)
+        encoded = replace(encoded, vectors=cut_vectors(encoded.vectors, dimensions))
+        body = embeddings_response(encoded, name, embedder.input_limit(request.kind), request.encoding_format)
         return Response(body, media_type="application/json")
 
     async def _list_models(self, request: Request, slot: RequestSlot) -> Response:
@@ -116,35 +121,42 @@ class OpenAIApi:
 
 
 VectorEncoding = Literal["float", "base64"]
-
-# Names of the prompts in this API and in those of Cohere and Voyage.
-INPUT_TYPES: dict[str | None, PromptKind | None] = {
-    None: None, "query": "query", "document": "document", "search_query": "query", "search_document": "document",
-}  # fmt: skip
-_REQUEST_FIELDS = ("input", "model", "encoding_format", "dimensions", "user", "input_type")
 _TOKEN_IDS_REMEDY = (
     "Send the texts themselves: token ids belong to the vocabulary of OpenAI's models. LangChain's OpenAIEmbeddings "
     "sends texts with check_embedding_ctx_length=False."
 )
 
 
-@dataclass(frozen=True)
-class EmbeddingsRequest:
-    """A parsed request for embeddings.
+class EmbeddingsRequest(BaseModel):
+    """A request for embeddings.
 
     Attributes:
-        texts: At least one.
+        input: A text, or at least one; none is empty.
         model: Name of the model; None is the default.
-        encoding: Format of the vectors.
+        encoding_format: Format of the vectors.
         dimensions: Number of values to keep of each vector; None for all.
-        kind: The model's prompt for the texts.
+        input_type: The model's prompt for the texts, as in this API and in those of Cohere and Voyage.
+        user: Ignored.
     """
 
-    texts: list[str]
-    model: str | None
-    encoding: VectorEncoding
-    dimensions: int | None
-    kind: PromptKind | None
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    input: str | list[str]
+    model: str | None = None
+    encoding_format: VectorEncoding | None = None
+    dimensions: int | None = Field(default=None, ge=1)
+    input_type: Literal["query", "document", "search_query", "search_document"] | None = None
+    user: str | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts to embed."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+    @property
+    def kind(self) -> PromptKind | None:
+        """The prompt."""
+        return None if self.input_type is None else cast(PromptKind, self.input_type.removeprefix("search_"))
 
 
 def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> EmbeddingsRequest:
@@ -154,66 +166,25 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
         UsageError: the body is not a JSON object; a field is invalid, missing or unknown; or there is too much text.
     """
     try:
-        fields = orjson.loads(body)
+        request = EmbeddingsRequest.model_validate(orjson.loads(body))
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the body is not JSON: {error}", 'Send an object such as {"input": "text"}.') from error
-    if not isinstance(fields, dict):
-        raise UsageError("the body is not a JSON object", 'Send an object such as {"input": "text"}.')
-    for name in fields:
-        if name not in _REQUEST_FIELDS:
-            raise UsageError(f"unknown field {name!r}", f"Use only {', '.join(_REQUEST_FIELDS)}.")
-    for name in ("model", "user"):
-        if not isinstance(fields.get(name), str | None):
-            raise UsageError(f"{name!r} is not a string", "Send a string, or leave it out.")
-    encoding = fields.get("encoding_format")
-    if encoding is None:
-        encoding = "float"
-    if encoding not in ("float", "base64"):
-        raise UsageError(f"'encoding_format' is {encoding!r}", "Use float or base64.")
-    kind = fields.get("input_type")
-    if not isinstance(kind, str | None) or kind not in INPUT_TYPES:
-        raise UsageError(f"'input_type' is {kind!r}", "Use query or document, or leave it out.")
-    dimensions = fields.get("dimensions")
-    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
-        raise UsageError("'dimensions' is not a positive whole number", "Leave it out to use the model's dimensions.")
-    texts = _parse_input(fields.get("input"), limits)
-    return EmbeddingsRequest(texts, fields.get("model"), cast(VectorEncoding, encoding), dimensions, INPUT_TYPES[kind])
-
-
-def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts:
-        raise UsageError("'input' is neither a text nor a list of texts", 'Send e.g. {"input": ["one", "two"]}.')
-    if all(type(text) is int or isinstance(text, list) for text in texts):
-        raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise UsageError(f"'input[{number}]' is not a text", "Send a list of strings.")
-        if not text:
-            raise UsageError(f"'input[{number}]' is empty", "Leave empty texts out.")
-    if len(texts) > limits.max_texts:
-        raise UsageError(
-            f"'input' holds {pluralize(len(texts), 'text')}", f"Send at most {limits.max_texts:,} in one request."
-        )
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field, value, remedy = problem["loc"][:1], problem["input"], 'Send an object such as {"input": "text"}.'
+        if field == ("input",) and isinstance(value, list) and all(isinstance(text, int | list) for text in value):
+            remedy = _TOKEN_IDS_REMEDY
+        raise UsageError(f"{field[0] if field else 'the body'}: {problem['msg']}", remedy) from None
+    texts = request.texts
+    if not texts or not all(texts):
+        raise UsageError("'input' is empty, or has an empty text", "Leave empty texts out.")
     characters = sum(map(len, texts))
-    if characters > limits.max_characters:
+    if len(texts) > limits.max_texts or characters > limits.max_characters:
         raise UsageError(
-            f"'input' holds {characters:,} characters", f"Send at most {limits.max_characters:,} in one request."
+            f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters",
+            f"Send at most {limits.max_texts:,} texts and {limits.max_characters:,} characters in one request.",
         )
-    return texts
-
-
-def check_dimensions(requested: int | None, dimensions: int, model: str) -> None:
-    """Check the number of dimensions that a request asks for.
-
-    Raises:
-        UsageError: the request asks for more dimensions than the model has.
-    """
-    if requested is not None and requested > dimensions:
-        raise UsageError(
-            f"the vectors of {model} have {dimensions} dimensions, not {requested}",
-            f"Leave 'dimensions' out, or set it to at most {dimensions}.",
-        )
+    return request
 
 
 def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:
@@ -229,7 +200,7 @@ def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:
     return scaled
 
 
-def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, encoding: VectorEncoding) -> bytes:
+def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, encoding: VectorEncoding | None) -> bytes:
     """The body of the response.
 
     Args:
@@ -241,18 +212,16 @@ def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, enco
     tokens = int(np.minimum(encoded.tokens, max_tokens).sum())
     data = []
     for index, (vector, truncated) in enumerate(zip(encoded.vectors, encoded.truncated.tolist(), strict=True)):
-        entry = {"object": "embedding", "index": index, "embedding": _encode_vector(vector, encoding)}
+        is_text = encoding == "base64"
+        embedding = (
+            base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_text else np.ascontiguousarray(vector)
+        )
+        entry = {"object": "embedding", "index": index, "embedding": embedding}
         # An extension: OpenAI's API rejects texts that are too long. Clients ignore unknown fields.
         data.append(entry | {"truncated": True} if truncated else entry)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     body = {"object": "list", "data": data, "model": model, "usage": usage}
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _encode_vector(vector: np.ndarray[tuple[int], np.dtype[np.float32]], encoding: VectorEncoding) -> object:
-    if encoding == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return np.ascontiguousarray(vector)
 
 
 def model_objects(names: Sequence[str], created: int) -> list[dict[str, Any]]:

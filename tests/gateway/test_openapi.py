@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
 
-from es_sbert.gateway.openai_api import INPUT_TYPES
+from es_sbert.gateway.openai_api import EmbeddingsRequest
 from es_sbert.gateway.settings import EmbeddingsApiSettings
 from tests.gateway import patient
 
@@ -51,7 +51,9 @@ def test_every_operation_is_tested(operations: dict[str, Any]) -> None:
 def test_openapi_schema_matches_code_limits(embeddings_url: str) -> None:
     document = patient.get(f"{embeddings_url}/v1/openapi.json").json()
     request = document["components"]["schemas"]["EmbeddingsRequest"]
-    assert set(request["properties"]["input_type"]["enum"]) == set(INPUT_TYPES)
+    read = EmbeddingsRequest.model_json_schema()["properties"]
+    assert request["properties"].keys() == read.keys()
+    assert set(request["properties"]["input_type"]["enum"]) == {*read["input_type"]["anyOf"][0]["enum"], None}
     assert request["properties"]["input"]["anyOf"][1]["maxItems"] == EmbeddingsApiSettings().max_texts
     for part in document["components"]["schemas"].values():
         Draft202012Validator.check_schema(part)
