@@ -46,6 +46,9 @@ class GatewayMetrics:
         registry: Holds the metrics.
         upstream_errors: Requests without a response of the engine; the reason is `unreachable` or `timeout`.
         texts_waiting, texts_refused, cache_hits: Metrics of the embedder.
+        documents: Documents with changed texts, by outcome.
+        documents_without_vector: Documents written without the vector of a vector field, by reason.
+        unread_writes: Write requests that pass through without being read, by reason.
     """
 
     def __init__(self, models: Collection[str] = ()) -> None:
@@ -83,13 +86,13 @@ class GatewayMetrics:
             "es_sbert_gateway_search_log_dropped", "Records of searches that are missing from the search log.", registry
         )
         self._buffered = gauge("buffered_bytes", "Bytes of request bodies in memory.")
-        self._documents = counter(
+        self.documents = counter(
             "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", "outcome"
         )
         lacking = "Documents written without the vector of a vector field, by reason."
-        self._documents_without_vector = counter("documents_without_vector", lacking, "reason")
+        self.documents_without_vector = counter("documents_without_vector", lacking, "reason")
         unread = "Write requests that pass through without being read, by reason."
-        self._unread_writes = counter("unread_writes", unread, "reason")
+        self.unread_writes = counter("unread_writes", unread, "reason")
         # Memory, CPU time and open files of this process.
         ProcessCollector(registry=registry)
 
@@ -119,23 +122,9 @@ class GatewayMetrics:
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
-    def documents(self, *, embedded: int, without: int, refused: int) -> None:
-        """Count documents that were written with vectors or without, or refused because they cannot be embedded."""
-        for outcome, count in (("embedded", embedded), ("without", without), ("refused", refused)):
-            self._documents.labels(outcome).inc(count)
-
-    def documents_without_vector(self, reason: str, count: int) -> None:
-        """Count documents that were written without the vector of a vector field."""
-        self._documents_without_vector.labels(reason).inc(count)
-
-    def unread_write(self, reason: str, count: int = 1) -> None:
-        """Count write requests that passed through without being read."""
-        self._unread_writes.labels(reason).inc(count)
-
     def model_loaded(self, model: str, fingerprint: str) -> None:
         """Count a loaded model."""
-        labels = (model, fingerprint) if model in self._named else ("other", "")
-        self._models.labels(*labels).inc()
+        self._models.labels(*(model, fingerprint) if model in self._named else ("other", "")).inc()
 
     def track_nodes(self, nodes: Sequence[UpstreamNode]) -> None:
         """At each scrape, report which nodes of the engine get requests: by number, since addresses are not public."""

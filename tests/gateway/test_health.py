@@ -51,10 +51,9 @@ def test_metrics_omit_models_only_named_by_mappings() -> None:
     metrics = GatewayMetrics(["tiny"])
     for model in ("tiny", "named by a mapping", "another one"):
         metrics.model_loaded(model, f"fingerprint of {model}")
-    metrics.model_loaded("another one", "fingerprint of another one", -1)
     shown = generate_latest(metrics.registry).decode()
     assert 'model_loaded{fingerprint="fingerprint of tiny",model="tiny"} 1.0' in shown
-    assert 'model_loaded{fingerprint="",model="other"} 1.0' in shown
+    assert 'model_loaded{fingerprint="",model="other"} 2.0' in shown
     assert "mapping" not in shown
 
 

@@ -21,10 +21,6 @@ JSON_SPACE = b" \t\r\n"
 DOCUMENT_STARTS = (b"{", b"/")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
-# Engines index a part of this size in a fraction of a second. Many more small documents cause long garbage collections,
-# which delay all other requests.
-_PART_ITEMS = 5000
-_PART_BYTES = 4 * 1024 * 1024
 
 
 class OpType(StrEnum):
@@ -134,14 +130,12 @@ class BulkBody:
         body: In UTF-8.
         index, routing: Defaults of actions.
         names: Indices that documents are written to; None if there are more than `most_names`.
-        cuts: Offsets of the parts in which an unchanged body is sent, and of its end.
     """
 
     body: bytes
     index: str
     routing: str | None
     names: frozenset[str] | None
-    cuts: tuple[int, ...]
 
     @classmethod
     def read_in_steps(
@@ -160,9 +154,8 @@ class BulkBody:
         if not body.endswith(b"\n"):
             return None
         names: set[str] = set()
-        cuts, in_part = [0], 0
         step_end = _STEP_BYTES
-        for begin, document, end, _, parameters in _scan_actions(body, 0):
+        for _, document, end, _, parameters in _scan_actions(body, 0):
             name = _name_or_none(parameters.get("_index")) or index
             if not name:
                 return None
@@ -173,15 +166,10 @@ class BulkBody:
                 and body[document:end].lstrip(JSON_SPACE).startswith(DOCUMENT_STARTS)
             ):
                 names.add(name)
-            if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
-                cuts.append(begin)
-                in_part = 0
-            in_part += 1
             if end >= step_end:
                 yield
                 step_end = end + _STEP_BYTES
-        destinations = frozenset(names) if len(names) <= most_names else None
-        return cls(body, index, routing, destinations, (*cuts, len(body)))
+        return cls(body, index, routing, frozenset(names) if len(names) <= most_names else None)
 
     def window(self, start: int, limits: WindowLimits) -> BulkWindow:
         """Read the actions from an offset on, as many as the limits allow, and at least one.
@@ -196,17 +184,11 @@ class BulkBody:
             size += limits.weight(name, end - begin, _most_listed_strings(source))
             if items and (len(items) == limits.items or size > limits.bytes):
                 return BulkWindow(items, b"", begin)
-            items.append(self._read(operation, parameters, self.body[begin:document], source))
+            id, routing = _name_or_none(parameters.get("_id")), parameters.get("routing", parameters.get("_routing"))
+            routing = self.routing if routing is None else _name_or_none(routing)
+            items.append(BulkItem.from_bytes(operation, name, id, routing, source, self.body[begin:document]))
             start = end
         return BulkWindow(items, self.body[start:], len(self.body))
-
-    def items(self, start: int, end: int) -> list[BulkItem]:
-        """Read the actions between two cuts."""
-        part = self.body[start:end]
-        return [
-            self._read(operation, parameters, part[begin:document], part[document:stop])
-            for begin, document, stop, operation, parameters in _scan_actions(part, 0)
-        ]
 
     def count_documents(self) -> Counter[str]:
         """Count the actions with a document, by index."""
@@ -218,12 +200,6 @@ class BulkBody:
 
     def _index(self, parameters: dict[str, Any]) -> str:
         return _name_or_none(parameters.get("_index")) or self.index
-
-    def _read(self, operation: OpType, parameters: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
-        index, id = self._index(parameters), _name_or_none(parameters.get("_id"))
-        routing = parameters.get("routing", parameters.get("_routing"))
-        routing = self.routing if routing is None else _name_or_none(routing)
-        return BulkItem.from_bytes(operation, index, id, routing, document, head)
 
 
 def _most_listed_strings(source: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -118,26 +118,6 @@ class BulkSender:
         """
         answers = await self._send_halves(list(items))
         await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, {})
-
-    async def send_unchanged(self, body: bytes, items: Callable[[], Sequence[BulkItem]]) -> None:
-        """Send the next items unchanged.
-
-        Args:
-            body: The bytes of the items.
-            items: Parses the items; called only if their results must be separated or filtered.
-
-        Raises:
-            BulkRejectedError: the engine rejected the first part.
-            EngineUnreachable: the engine did not respond to the first part.
-        """
-        answer = await self._post(body)
-        if isinstance(answer, BufferedResponse) and answer.status == 200 and not self._filter:
-            parts = split_bulk_response(answer.body)
-            if parts is not None:
-                await offload_if_large(len(answer.body), self._joined.add_raw, *parts)
-                return
-        sent_items = await offload_if_large(len(body), items)
-        await offload_if_large(len(body), self._joined.add, [await _part_response(sent_items, answer)], sent_items, {})
 
     async def reject(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
         """Reject the next items without sending them: add an error result for each."""
@@ -278,26 +258,15 @@ class JoinedBulkResponse:
             rejected: Number of an item that was not sent → its error.
         """
         for answer in answers:
-            self._add_members(answer)
+            if self._members is None:
+                self._members = {name: value for name, value in answer.items() if name != "items"}
+            self._errors |= answer.get("errors", False)
+            self._durations.update({name: answer[name] for name in _DURATIONS if name in answer})
         results = _merge_results(answers, items, rejected)
         self._errors |= any("error" in result for result_by_action in results for result in result_by_action.values())
         results = self._filter.apply({"items": results}).get("items", [])
-        self._add_results(b",".join(map(write_object, results)))
-
-    def add_raw(self, members: Json, results: bytes) -> None:
-        """Add the results of the next items, all of which were sent; see `split_bulk_response`."""
-        self._add_members(members)
-        self._add_results(results)
-
-    def _add_results(self, results: bytes) -> None:
-        if results:
-            self._results.append((zlib.compress(results, _ZLIB_LEVEL), len(results)))
-
-    def _add_members(self, members: Json) -> None:
-        if self._members is None:
-            self._members = {name: value for name, value in members.items() if name != "items"}
-        self._errors |= members.get("errors", False)
-        self._durations.update({name: members[name] for name in _DURATIONS if name in members})
+        if joined := b",".join(map(write_object, results)):
+            self._results.append((zlib.compress(joined, _ZLIB_LEVEL), len(joined)))
 
     @property
     def length(self) -> int:
@@ -328,26 +297,6 @@ class JoinedBulkResponse:
         return bool(self._results) or not self._filter
 
 
-def split_bulk_response(body: bytes) -> tuple[Json, bytes] | None:
-    """Split a response without parsing its results.
-
-    Returns:
-        All members but `items`, and the bytes between the brackets of `items`; None if the response has an unusual
-        format, so that it must be parsed.
-    """
-    start = body.find(_ITEMS) + len(_ITEMS)
-    if start < len(_ITEMS) or not body.endswith(_TAIL):
-        return None
-    try:
-        members = orjson.loads(body[:start] + _TAIL)
-    except orjson.JSONDecodeError:
-        return None
-    items, errors = members.pop("items", None), members.get("errors")
-    if items != [] or not isinstance(errors, bool) or not _has_valid_durations(members):
-        return None
-    return members, body[start : -len(_TAIL)]
-
-
 def parse_bulk_response(body: bytes) -> Json | None:
     """Parse a response; None if it is neither a bulk response nor an error."""
     try:
@@ -358,20 +307,13 @@ def parse_bulk_response(body: bytes) -> Json | None:
             answer = parse_object(body)
         except UnreadableJson:
             return None
-    return answer if _is_bulk_response(answer) else None
-
-
-def _is_bulk_response(answer: object) -> bool:
-    if not isinstance(answer, dict) or not _has_valid_durations(answer):
-        return False
+    if not isinstance(answer, dict) or not all(isinstance(answer.get(name, 0), int) for name in _DURATIONS):
+        return None
     items = answer.get("items", [])
-    return isinstance(items, list) and all(
+    is_valid = isinstance(items, list) and all(
         isinstance(item, dict) and all(isinstance(result, dict) for result in item.values()) for item in items
     )
-
-
-def _has_valid_durations(members: Json) -> bool:
-    return all(isinstance(members.get(name, 0), int) for name in _DURATIONS)
+    return answer if is_valid else None
 
 
 def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:

@@ -100,9 +100,9 @@ class MissingVectors:
     def count(self, reasons: Collection[NoVectorReason], count: int = 1, *, partly: bool = False) -> None:
         """Count documents whose error is logged elsewhere; see `record`."""
         for reason in reasons:
-            self._metrics.documents_without_vector(reason, count)
+            self._metrics.documents_without_vector.labels(reason).inc(count)
         if not partly:
-            self._metrics.documents(embedded=0, without=count, refused=0)
+            self._metrics.documents.labels("without").inc(count)
 
     def record_unread(self, index: str, reason: UnreadReason, count: int = 1) -> None:
         """Count requests that write documents and pass through unread, and log them once per index and reason.
@@ -111,7 +111,7 @@ class MissingVectors:
             index: The index in their path; empty if there is none.
             count: Number of requests.
         """
-        self._metrics.unread_write(reason, count)
+        self._metrics.unread_writes.labels(reason).inc(count)
         explanation = _UNREAD_EXPLANATIONS.get(reason)
         if explanation is not None:
             message = (

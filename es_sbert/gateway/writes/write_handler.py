@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Send
@@ -33,7 +30,6 @@ from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.writes.bulk_items import (
     BulkBody,
     BulkItem,
-    BulkWindow,
     OpType,
     WindowLimits,
     count_lines_in_steps,
@@ -50,25 +46,10 @@ _OP_TYPES = {EngineApi.DOCUMENT: OpType.INDEX, EngineApi.CREATE: OpType.CREATE, 
 # Size of a window: the part of a bulk request that is processed at once.
 _WINDOW_ITEMS = 1000
 _WINDOW_BYTES = 16 * 1024 * 1024
-# An unchanged request is sent in parts if it has more parts than this.
-_MAX_UNSPLIT_PARTS = 4
 # Memory of an action as a multiple of its bytes: the input, objects, vectors and the output. If its index was not
 # looked up, its field may have chunks, whose vectors take far more memory than the text.
 _MEMORY_FACTOR = 4
 _MEMORY_FACTOR_WITH_VECTORS = 64
-
-
-@dataclass(frozen=True)
-class _PreparedBulk:
-    """A bulk request that is sent to the engine as one.
-
-    Attributes:
-        outgoing: The request.
-        items: Its items if the gateway has added vectors to them.
-    """
-
-    outgoing: OutgoingRequest
-    items: Sequence[BulkItem] = ()
 
 
 class WriteHandler:
@@ -151,38 +132,41 @@ class WriteHandler:
         try:
             prepared = await cancel_on_disconnect(incoming, self._prepare_bulk(incoming, route, sender))
             if prepared is not None:
+                outgoing, items = prepared
                 try:
-                    hooks = ResponseHooks(enlarged=bool(prepared.items))
-                    return await forward(incoming, send, self._upstream, prepared.outgoing, hooks)
+                    return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(enlarged=bool(items)))
                 except RefusedAsTooLargeError:
-                    await cancel_on_disconnect(incoming, sender.send_refused(prepared.items))
+                    await cancel_on_disconnect(incoming, sender.send_refused(items))
         except BulkRejectedError as rejected:
             return await send_response(send, rejected.answer)
         return await sender.reply(send)
 
     async def _prepare_bulk(
         self, incoming: IncomingRequest, route: EngineRoute, sender: BulkSender
-    ) -> _PreparedBulk | None:
-        """Create the request to the engine; None if the sender has sent it in parts."""
+    ) -> tuple[OutgoingRequest, Sequence[BulkItem]] | None:
+        """Create the request to the engine, and return it with the items to which it adds vectors.
+
+        None if the sender has sent it, because it has several windows or parts, or rejected items.
+        """
         raw = await incoming.body()
         body = await _bulk_body(raw, incoming, route, self._max_actions)
-        if body is None:
-            return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
-        limits = await self._limits(body, incoming.headers)
-        if limits is None:
-            # Do not split a request that waits for a refresh: each part would wait for its own refresh, up to a second.
-            waits_for_refresh = _parameter(incoming, "refresh") == "wait_for"
-            if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or waits_for_refresh:
-                return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
-            del raw
-            await self._send_parts(body, sender)
-            return None
+        limits = None if body is None else await self._limits(body, incoming.headers)
+        if body is None or limits is None:
+            return OutgoingRequest.unchanged(incoming, raw), ()
         window = await offload_if_large(len(body.body), body.window, 0, limits)
-        if window.end == len(body.body):
-            return await self._only_window(window, incoming, raw, sender)
-        del raw, window  # frees memory if the request was compressed
-        await self._send_windows(body, limits, incoming.headers, sender)
-        return None
+        if window.end < len(body.body):
+            del raw, window  # frees memory if the request was compressed
+            await self._send_windows(body, limits, incoming.headers, sender)
+            return None
+        prepared = await self._prepare(window.items, incoming.headers)
+        if prepared is None:
+            return OutgoingRequest.unchanged(incoming, raw), ()
+        rejected = self._rejected(prepared)
+        if rejected or len(await sender.parts(prepared.items, rejected)) > 1:
+            await sender.send(prepared.items, rejected)
+            return None
+        joined = await join_items(prepared.items, window.rest)
+        return OutgoingRequest.with_body(incoming, joined), prepared.items
 
     async def _limits(self, body: BulkBody, headers: Headers) -> WindowLimits | None:
         """Determine the limits of a window; None if no vector changes."""
@@ -195,10 +179,7 @@ class WriteHandler:
                 self._count_or_raise(error, counts.total())
                 return None
             if not any(destination.has_vectors for destination in destinations.values()):
-                unreadable = [name for name, destination in destinations.items() if destination.is_unreadable]
-                await self._count_unreadable(body, unreadable)
-                if any(destination.lacking for destination in destinations.values()):
-                    await self._report_lacking_in(body, destinations)
+                await self._report_unchanged(body, destinations)
                 return None
 
         def weight(name: str, size: int, listed: int) -> int:
@@ -209,34 +190,20 @@ class WriteHandler:
 
         return WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, weight)
 
-    async def _count_unreadable(self, body: BulkBody, names: Collection[str]) -> None:
-        """Count the documents for these indices, whose mappings cannot be read."""
-        if names:
-            counts = await offload_if_large(len(body.body), body.count_documents)
-            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], sum(counts[name] for name in names))
-
-    async def _only_window(
-        self, window: BulkWindow, incoming: IncomingRequest, raw: bytes, sender: BulkSender
-    ) -> _PreparedBulk | None:
-        """Create the request to the engine; None if the sender has sent it, in several parts or with rejected items."""
-        prepared = await self._prepare(window.items, incoming.headers)
-        if prepared is None:
-            return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
-        rejected = self._rejected(prepared)
-        if not rejected and len(await sender.parts(prepared.items, rejected)) == 1:
-            body = await join_items(prepared.items, window.rest)
-            return _PreparedBulk(OutgoingRequest.with_body(incoming, body), prepared.items)
-        await sender.send(prepared.items, rejected)
-        return None
-
-    async def _send_parts(self, body: BulkBody, sender: BulkSender) -> None:
-        """Send an unchanged request in parts, so that the engine can serve other requests between them."""
-        for start, end in pairwise(body.cuts):
-            items = partial(body.items, start, end)
-            if sender.unreachable is None:
-                await sender.send_unchanged(body.body[start:end], items)
-            else:
-                await sender.reject(await offload_if_large(end - start, items), sender.unreachable)
+    async def _report_unchanged(self, body: BulkBody, destinations: Mapping[str, Destination]) -> None:
+        """Report documents of an unchanged request whose index lacks the vector field, or has an unreadable mapping."""
+        size = len(body.body)
+        if unreadable := [name for name, destination in destinations.items() if destination.is_unreadable]:
+            counts = await offload_if_large(size, body.count_documents)
+            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], sum(counts[name] for name in unreadable))
+        if any(destination.lacking for destination in destinations.values()):
+            limits = WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, lambda name, size, listed: _MEMORY_FACTOR * size)
+            position = 0
+            while position < size:
+                window = await offload_if_large(size, body.window, position, limits)
+                position = window.end
+                parsed = await offload_if_large(size, parse_items, window.items, destinations)
+                self._preparer.report_lacking(parsed.lacking)
 
     async def _send_windows(self, body: BulkBody, limits: WindowLimits, headers: Headers, sender: BulkSender) -> None:
         """Embed and send a request window by window, so that updates see what earlier windows have written.
@@ -283,7 +250,7 @@ class WriteHandler:
             raise error
         if self._policy is OnEmbeddingFailure.FAIL:
             self._log.warning("requests are rejected: %s", log_detail(error))
-            self._metrics.documents(embedded=0, without=0, refused=documents)
+            self._metrics.documents.labels("refused").inc(documents)
             raise error
         self._log.warning("requests pass without vectors: %s", log_detail(error))
         self._missing.count([NoVectorReason.MAPPING_UNREADABLE], documents)
@@ -294,17 +261,10 @@ class WriteHandler:
             return prepared.errors
         return {number: error for number, error in prepared.errors.items() if isinstance(error, BadRequest)}
 
-    async def _report_lacking_in(self, body: BulkBody, destinations: Mapping[str, Destination]) -> None:
-        """Report documents whose index lacks the vector field, in a request that is sent unchanged; part by part."""
-        for start, end in pairwise(body.cuts):
-            counts = await offload_if_large(
-                end - start, lambda start, end: parse_items(body.items(start, end), destinations).lacking, start, end
-            )
-            self._preparer.report_lacking(counts)
-
     def _report(self, prepared: PreparedItems) -> None:
         rejected = self._rejected(prepared)
-        self._metrics.documents(embedded=prepared.embedded, without=0, refused=len(rejected))
+        self._metrics.documents.labels("embedded").inc(prepared.embedded)
+        self._metrics.documents.labels("refused").inc(len(rejected))
         for number, error in prepared.errors.items():
             name, reason = prepared.items[number].index, failure_reason(error)
             if number in rejected:

@@ -12,7 +12,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, open_engine, write_jsonl
@@ -28,7 +28,7 @@ def gateway_url(engine_url: str, tiny: Path) -> Iterator[str]:
     settings = GatewaySettings(
         upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), limits=Limits(body_bytes=1 << 20)
     )
-    with served(create_app(settings)) as url:
+    with served(Gateway(settings)) as url:
         yield url
 
 

@@ -14,7 +14,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
@@ -113,7 +113,7 @@ def test_alias_of_data_streams_uses_the_newest_index(es9_full_url: str, tiny: Pa
     stream, other, alias = (f"{kind}-{uuid.uuid4().hex[:12]}" for kind in ("stream", "stream", "alias"))
     settings = GatewaySettings(upstream=EngineSettings(url=es9_full_url), models=tiny_settings(tiny))
     with (
-        served(create_app(settings)) as url,
+        served(Gateway(settings)) as url,
         httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
         open_engine(es9_full_url) as engine,
     ):

@@ -15,7 +15,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.index_lookup import read_vector_fields
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.index_template import merge_legacy_templates
@@ -225,7 +225,7 @@ def test_failed_lookup_of_templates_is_an_error(
             models=tiny_settings(tiny),
             semantic=SemanticSettings(on_embedding_failure=policy),
         )
-        with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+        with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
             client.headers["accept-encoding"] = "identity"  # the proxy does not pass on headers
             counters = Counters(client)
             for failing, status in product(("/_index_template", "/_template"), (400, 404, 429, 500, 503)):  # noqa: B007
@@ -264,6 +264,6 @@ def test_engine_without_legacy_templates_has_none(
 
     with FaultyProxy(engine_url, always=lack, paths="") as proxy:
         settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
-        with served(create_app(settings)) as url:
+        with served(Gateway(settings)) as url:
             got = httpx.put(f"{url}/{index_name}/_doc/1", json=TEXT, timeout=300, trust_env=False)
             assert got.status_code == 201

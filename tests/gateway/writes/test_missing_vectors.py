@@ -18,7 +18,7 @@ from es_sbert.analysis import read_index
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -212,7 +212,7 @@ def passing(url: str, tiny: Path, **semantic: Any) -> Iterator[httpx.Client]:
         semantic=SemanticSettings(**{"on_embedding_failure": OnEmbeddingFailure.PASS} | semantic),
     )
     with (
-        served(create_app(settings)) as gateway,
+        served(Gateway(settings)) as gateway,
         httpx.Client(base_url=gateway, timeout=300, trust_env=False) as client,
     ):
         yield client
@@ -259,7 +259,7 @@ def test_documents_of_unreadable_mappings_are_counted(
     with FaultyProxy(engine_url, always=deny, paths="") as proxy:
         settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
         with (
-            served(create_app(settings)) as url,
+            served(Gateway(settings)) as url,
             httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
         ):
             counters = Counters(client)

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
@@ -51,7 +51,7 @@ def writer(url: str, key: str | None) -> httpx.Client:
 
 def gateway(server: Secured, tiny: Path, **own: Any) -> Any:
     upstream = EngineSettings(url=server.url, ca_certs=server.ca_certs, **own)
-    return served(create_app(GatewaySettings(upstream=upstream, models=tiny_settings(tiny))))
+    return served(Gateway(GatewaySettings(upstream=upstream, models=tiny_settings(tiny))))
 
 
 def text_of(server: Secured, document: str) -> str | None:

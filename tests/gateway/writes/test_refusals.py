@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from tests.engine.ingest_support import contents, open_engine
 from tests.engine.vectors import field_of
@@ -66,7 +66,7 @@ def test_unembeddable_documents_pass_without_vectors_if_configured(
         semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
     )
     with ExitStack() as stack:
-        url = stack.enter_context(served(create_app(settings)))
+        url = stack.enter_context(served(Gateway(settings)))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
         vector = tiny_encoder.encode(["a dog"], "document")[0].tolist()
         assert client.put(f"/{unknown}/_doc/1", json={"text": "a cat", "embedding": vector}).status_code == 201
@@ -176,7 +176,7 @@ def test_document_without_text_template_passes_if_configured(
         semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
     )
     with ExitStack() as stack:
-        url = stack.enter_context(served(create_app(settings)))
+        url = stack.enter_context(served(Gateway(settings)))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
         for number in range(3):
             assert client.put(f"/{textless}/_doc/{number}", json={"text": "a cat"}).status_code == 201

@@ -250,3 +250,11 @@ def wait_until_quiet(url: str) -> dict[str, float]:
             return {name: value for name, value in found.items() if "documents_total" in name or "texts" in name}
         time.sleep(0.02)
     raise TimeoutError("a request never ends")
+
+
+def test_bulk_without_vectors_passes_through_whole(tiny: Path) -> None:
+    bulks = Bulks(None, [])
+    with before(bulks, tiny) as url:
+        answer = httpx.post(f"{url}/docs/_bulk", content=numbered(95), headers=JSON, timeout=300, trust_env=False)
+    assert statuses(answer) == [201] * 95
+    assert bulks.bodies == [numbered(95)]

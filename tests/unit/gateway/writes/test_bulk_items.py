@@ -76,30 +76,6 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
         assert len(window.items) == items or larger, "no window is smaller than it must be"
 
 
-@given(
-    st.lists(_actions(), max_size=8),
-    st.sampled_from([b"", b"\n", b'{"index":{}}\n']),
-    st.integers(1, 5),
-    st.sampled_from([1, 60, 150, 1 << 30]),
-)
-def test_parts_hold_every_action_once_and_in_order(actions: list[bytes], end: bytes, items: int, size: int) -> None:
-    body = b"".join(actions) + (end or (b"" if actions else b"\n"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("es_sbert.gateway.writes.bulk_items._PART_ITEMS", items)
-        patch.setattr("es_sbert.gateway.writes.bulk_items._PART_BYTES", size)
-        bulk = read_bulk(body, "docs")
-    assert bulk is not None
-    assert (bulk.cuts[0], bulk.cuts[-1]) == (0, len(body))
-    parts = [bulk.items(start, stop) for start, stop in itertools.pairwise(bulk.cuts)]
-    whole = bulk.window(0, WindowLimits(1000, 1 << 30, lambda name, size, listed: size)).items
-    assert [item for part in parts for item in part] == whole
-    for part in parts:
-        assert len(part) <= items
-        assert len(part) <= 1 or sum(len(item.body) for item in part) <= size
-    for part, after in itertools.pairwise(parts):
-        assert len(part) == items or sum(len(item.body) for item in [*part, after[0]]) > size
-
-
 @given(st.binary(max_size=200) | st.text('{}":,index\n _', max_size=80).map(str.encode))
 def test_any_bytes_are_read_whole_or_left_to_the_engine(body: bytes) -> None:
     bulk = read_bulk(body, "docs")
@@ -188,7 +164,7 @@ def test_last_action_without_document_passes_through() -> None:
     assert bulk is not None
     [window] = windows(bulk)
     assert ([item.source for item in window.items], window.rest) == ([b'{"a":1}'], b'{"index":{}}\n')
-    assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset(), (0, 13))
+    assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
 
 
 @pytest.mark.parametrize("body", [b"", b'{"index":{}}\n{"a":1}'])  # engines want a line feed at the end

@@ -19,7 +19,6 @@ from es_sbert.gateway.writes.bulk_sender import (
     JoinedBulkResponse,
     failed_part_response,
     parse_bulk_response,
-    split_bulk_response,
 )
 
 ERRORS: list[tuple[EsSbertError, int]] = [(ModelError("m", "r"), 503), (Overloaded("m", "r"), 429)]
@@ -124,35 +123,6 @@ def test_took_is_summed_over_parts() -> None:
     answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(number)]} for number in range(2)]
     whole = joined((answers[:1], [item(0)], {}), (answers[1:], [item(1)], {}))
     assert (whole["took"], whole["ingest_took"]) == (2, 14)
-
-
-@given(st.lists(st.lists(st.text(max_size=5), max_size=4), min_size=1, max_size=4), st.booleans())
-def test_raw_join_equals_parsed_join(parts: list[list[str]], errors: bool) -> None:
-    text, read = JoinedBulkResponse(), JoinedBulkResponse()
-    for number, names in enumerate(parts):
-        items = [{"index": {"_id": name, "text": '"items":[]}'}} for name in names]
-        members = {"errors": errors and number == 0, "took": 2, "ingest_took": 1, "items": items}
-        body = json.dumps(members, separators=(",", ":")).encode()
-        answer = split_bulk_response(body)
-        assert answer is not None
-        text.add_raw(*answer)
-        object_ = parse_bulk_response(body)
-        assert object_ is not None
-        read.add([object_], [item(0)] * len(names), {})
-    assert sum(map(len, text.body())) == text.length
-    assert json.loads(b"".join(text.body())) == json.loads(b"".join(read.body()))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"<html>", b"[]", b'{"items":{}}', b'{"took":1,"items":[]}', b'{"errors":true,"took":"1","items":[]}',
-        b'{"errors":1,"items":[]}', b'{"error":{"items":[]}}', b'{"errors":false,"took":1,"items":[',
-        b'{"errors":false,"took":1,"items" : [ ]}', b'{"errors":false,"items":[],"took":1}',
-    ],
-)  # fmt: skip
-def test_raw_bulk_response_rejects_other_forms(body: bytes) -> None:
-    assert split_bulk_response(body) is None
 
 
 def test_error_reason_may_contain_lone_surrogate() -> None:
