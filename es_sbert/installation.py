@@ -8,8 +8,6 @@ import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from es_sbert.errors import UsageError
-
 _NAME = "es-sbert"
 
 # Extras with a build of onnxruntime. No other requirement may include one, so that two are never installed by accident.
@@ -83,25 +81,6 @@ def runtime_collision(cards: int) -> tuple[str, str] | None:
     return (
         f"{names} are installed together and have overwritten each other's files",
         f"Remove them and install one: {switch_runtime_command(extra)}",
-    )
-
-
-def unsupported_version(package: str, detail: str) -> UsageError:
-    """Create the error for an installed package version without a private name that es-sbert uses.
-
-    Args:
-        package: Name of the package in the metadata of es-sbert.
-        detail: The missing name.
-    """
-    from packaging.requirements import Requirement
-
-    installed, es_sbert = _distribution(package), _distribution(_NAME)
-    lines = [Requirement(line) for line in (es_sbert and es_sbert.requires) or ()]
-    tested = next((f"{line.name}{line.specifier}" for line in lines if line.name == package), package)
-    version = f" {installed.version}" if installed is not None else ""
-    return UsageError(
-        f"{package}{version} is not supported: {detail}",
-        f"Install a tested version: {install_command(tested)}",
     )
 
 

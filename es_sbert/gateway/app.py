@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Mount, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
@@ -66,43 +66,27 @@ logger = logging.getLogger(__name__)
 _LINGER_SECONDS = 2.0
 
 
-def create_app(
-    settings: GatewaySettings,
-    connections: ConnectionLimiter | None = None,
-    on_loaded: Callable[[], None] | None = None,
-    shutdown: ShutdownState | None = None,
-) -> ASGIApp:
-    """Create the gateway as an ASGI application with a lifespan.
-
-    Args:
-        connections: The server's connection limiter, if it has one.
-        on_loaded: Called once the default model is loaded or has failed to load.
-        shutdown: State of the server's shutdown, if it has one.
-
-    Raises:
-        UsageError: an invalid address or CA file, or a search log that cannot be opened.
-    """
-    connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
-    return Gateway(settings, connections, shutdown, on_loaded)
-
-
 class Gateway:
-    """Forwards requests to the engine, and rewrites semantic queries and embeds documents on the way.
+    """The ASGI application. Forwards requests to the engine, rewrites semantic queries and embeds documents on the way.
 
     Args:
         settings: Settings of the gateway.
-        connections: The server's connection limiter.
-        shutdown: State of the server's shutdown.
+        connections: The server's connection limiter, if it has one.
+        shutdown: State of the server's shutdown, if it has one.
         on_loaded: Called once the default model is loaded or has failed to load.
+
+    Raises:
+        UsageError: an invalid address or CA file, or a search log that cannot be opened.
     """
 
     def __init__(
         self,
         settings: GatewaySettings,
-        connections: ConnectionLimiter,
-        shutdown: ShutdownState,
+        connections: ConnectionLimiter | None = None,
+        shutdown: ShutdownState | None = None,
         on_loaded: Callable[[], None] | None = None,
     ) -> None:
+        connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
         self._settings = settings
         self._on_loaded = on_loaded
         self._metrics = GatewayMetrics(settings.models.public_names)
@@ -344,7 +328,7 @@ def health_routes(
             "engine": await engine_problem(),
             "model": models.not_ready_reason,
             "capacity": overload(),
-            "server": shutdown.reason,
+            "server": "the gateway is shutting down" if shutdown.draining else None,
         }
         ready = not any(problems.values())
         checks = {part: problem or "ok" for part, problem in problems.items()}

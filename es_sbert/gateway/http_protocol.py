@@ -1,75 +1,46 @@
 """A client's connection: stricter HTTP parsing, size limits and timeouts than uvicorn's, as a proxy needs them.
 
-This relies on parts of uvicorn that its documentation does not name: its protocol for httptools and its server are
-subclassed, and attributes of both and of a request's cycle are used. uvicorn has no settings for these limits. If it
-stopped calling one of these methods, a limit would silently disappear. Therefore `check_uvicorn` checks that each of
-these names exists before a server starts, and pyproject.toml admits only tested versions of uvicorn.
+This relies on parts of uvicorn that its documentation does not name: its protocol for httptools is subclassed, and
+attributes of it and of a request's cycle are used. uvicorn has no settings for these limits. If it stopped calling one
+of these methods, a limit would silently disappear. Therefore the gateway starts only with versions that were tested.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
-from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from es_sbert.errors import Overloaded
+from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.errors import engine_error, error_body, http_status
-from es_sbert.gateway.settings import Limits
 from es_sbert.gateway.shutdown import ShutdownState
-from es_sbert.installation import unsupported_version
+from es_sbert.installation import install_command
 from es_sbert.messages import shorten
 
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-except ImportError as error:
-    if not str(error.name).startswith("uvicorn."):
-        raise
-    raise unsupported_version("uvicorn", str(error)) from error
-
-# Methods that are overridden or called, here and in `DrainingServer`.
-_METHODS: dict[type, tuple[str, ...]] = {
-    HttpToolsProtocol: (
-        "connection_made",
-        "connection_lost",
-        "data_received",
-        "on_message_begin",
-        "on_header",
-        "on_headers_complete",
-        "on_message_complete",
-        "on_response_complete",
-        "send_400_response",
-        "_unset_keepalive_if_required",
-    ),
-    uvicorn.Server: ("handle_exit", "on_tick"),
-}
-# Attributes of instances, which the methods of the class use.
-_ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    HttpToolsProtocol: ("client", "cycle", "headers", "loop", "parser", "transport", "url"),
-    RequestResponseCycle: ("keep_alive", "response_complete", "response_started"),
-    uvicorn.Server: ("server_state", "should_exit", "started"),
-}
+# The last minor version whose internals were tested; pyproject.toml has the same bound.
+TESTED_UVICORN = (0, 54)
 
 
 def check_uvicorn() -> None:
-    """Check that uvicorn has every name that the gateway relies on.
+    """Check that the installed uvicorn was tested.
 
     Raises:
-        UsageError: a name is missing.
+        UsageError: it is newer.
     """
-    missing = [f"{cls.__name__}.{name}" for cls, names in _METHODS.items() for name in names if not hasattr(cls, name)]
-    for cls, names in _ATTRIBUTES.items():
-        methods = [method for method in vars(cls).values() if isinstance(method, FunctionType)]
-        used = {name for method in methods for name in method.__code__.co_names}
-        missing += [f"{cls.__name__}.{name}" for name in names if name not in used]
-    if missing:
-        raise unsupported_version("uvicorn", f"it lacks {', '.join(missing)}")
+    if tuple(map(int, uvicorn.__version__.split(".")[:2])) > TESTED_UVICORN:
+        newest = ".".join(map(str, TESTED_UVICORN))
+        raise UsageError(
+            f"uvicorn {uvicorn.__version__} is not supported: its internals, on which limits rely, were not tested",
+            f"Install a tested version: {install_command(f'uvicorn=={newest}.*')}",
+        )
 
 
 # Engines refuse heads of more than 16 kB themselves.
@@ -85,23 +56,33 @@ class RejectedRequestError(Exception):
 class LimitedHttpProtocol(HttpToolsProtocol):
     """A client's connection.
 
-    Attributes:
+    Args:
         head_seconds: Timeout of a request's head, and of the rest of a body after the response.
-        counted: Counts and limits the connections of the server.
+        connections: Counts and limits the connections of the server.
         health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called, in lower case; empty for any.
-        shutdown_state: State of the server's shutdown.
+        shutdown: State of the server's shutdown.
+        server: Arguments of uvicorn's protocol.
+
+    Attributes:
         address: The client's IP address.
     """
 
-    head_seconds = 75.0
-    counted = ConnectionLimiter(Limits())
-    health_pages: frozenset[bytes] = frozenset()
-    allowed_hosts: frozenset[str] = frozenset()
-    shutdown_state = ShutdownState()
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        head_seconds: float,
+        connections: ConnectionLimiter,
+        health_pages: frozenset[bytes],
+        allowed_hosts: frozenset[str],
+        shutdown: ShutdownState,
+        **server: Any,
+    ) -> None:
+        super().__init__(**server)
+        self._head_seconds = head_seconds
+        self._connections = connections
+        self._health_pages = health_pages
+        self._allowed_hosts = allowed_hosts
+        self._shutdown = shutdown
         # Whether a request has begun, and whether its head is incomplete.
         self._begun = False
         self._in_head = True
@@ -117,12 +98,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self._start_head_timer()
-        self._surplus = self.counted.add(self)
+        self._surplus = self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.counted.remove(self)
-        self._cancel_head_timer()
-        self._cancel_rest_timer()
+        self._connections.remove(self)
+        self._head_timer = _cancel(self._head_timer)
+        self._rest_timer = _cancel(self._rest_timer)
         super().connection_lost(exc)
 
     def refuse(self, error: Overloaded) -> None:
@@ -150,7 +131,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             data, self._held = normalize_head(data), b""
         super().data_received(data)
         if not self._in_head:
-            self._cancel_head_timer()
+            self._head_timer = _cancel(self._head_timer)
             return
         # The parser reports a header only when it is complete, so bytes are counted too.
         self._head_bytes += len(data)
@@ -173,10 +154,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             raise self._too_long()
-        is_health = self.url.partition(b"?")[0] in self.health_pages
+        is_health = self.url.partition(b"?")[0] in self._health_pages
         self._check_host(is_health=is_health)
         if self._surplus is not None and not is_health:
-            self._refusal = (HTTPStatus(http_status(self._surplus)), error_body(self._surplus))
+            self._refusal = HTTPStatus(http_status(self._surplus)), error_body(self._surplus)
             raise RejectedRequestError
         if b"#" in self.url:
             raise self._bad("the path of the request contains #; write it as %23")
@@ -189,7 +170,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             raise self._bad("the only supported transfer encoding is chunked; compress the body with Content-Encoding")
         self._in_head = False
         super().on_headers_complete()
-        if self._surplus is not None or self.shutdown_state.draining:
+        if self._surplus is not None or self._shutdown.draining:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -197,14 +178,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self._rest_timer is not None:
             # uvicorn drops the timer of idle connections while the rest of the body arrives.
-            self._cancel_rest_timer()
+            self._rest_timer = _cancel(self._rest_timer)
             self._start_head_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         # After an early response, the rest of the body must not keep the connection open forever.
         if self._begun and not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
-            self._rest_timer = self.loop.call_later(self.head_seconds, self.transport.close)
+            self._rest_timer = self.loop.call_later(self._head_seconds, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Respond with an error in the engine's format and close the connection.
@@ -234,41 +215,31 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             raise self._bad(f"the request has {len(hosts) or 'no'} Host headers; send exactly one")
         host = host_name(hosts[0]) if hosts else ""
-        if self.allowed_hosts and not is_health and host not in self.allowed_hosts:
-            reason = (
-                f"the host name {shorten(host, 100)!r} is not allowed; the operator allows names with --allowed-host"
-            )
-            self._refusal = _error_response(HTTPStatus.MISDIRECTED_REQUEST, reason)
-            raise RejectedRequestError
+        if self._allowed_hosts and not is_health and host not in self._allowed_hosts:
+            reason = f"the host name {shorten(host, 100)!r} is not allowed; the operator sets names with --allowed-host"
+            raise self._bad(reason, HTTPStatus.MISDIRECTED_REQUEST)
 
-    def _bad(self, reason: str) -> RejectedRequestError:
-        self._refusal = _error_response(HTTPStatus.BAD_REQUEST, reason)
+    def _bad(self, reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RejectedRequestError:
+        self._refusal = _error_response(status, reason)
         return RejectedRequestError()
 
     def _too_long(self) -> RejectedRequestError:
-        self._refusal = _error_response(
-            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"path and headers are longer than {MAX_HEAD_BYTES:,} bytes"
-        )
-        return RejectedRequestError()
+        reason = f"path and headers are longer than {MAX_HEAD_BYTES:,} bytes"
+        return self._bad(reason, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _start_head_timer(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_seconds, self._on_head_timeout)
-
-    def _cancel_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _cancel_rest_timer(self) -> None:
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
-            self._rest_timer = None
+        self._head_timer = self.loop.call_later(self._head_seconds, self._on_head_timeout)
 
     def _on_head_timeout(self) -> None:
-        self._refusal = _error_response(
-            HTTPStatus.REQUEST_TIMEOUT, f"no request arrived for {self.head_seconds:g} seconds"
-        )
+        self._bad(f"no request arrived for {self._head_seconds:g} seconds", HTTPStatus.REQUEST_TIMEOUT)
         self.send_400_response("")
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """Cancel a timer; return what to keep in its place."""
+    if timer is not None:
+        timer.cancel()
+    return None
 
 
 def limited_protocol(
@@ -278,20 +249,13 @@ def limited_protocol(
     allowed_hosts: Iterable[str] = (),
     shutdown: ShutdownState | None = None,
 ) -> type[asyncio.Protocol]:
-    """Create a protocol class for uvicorn's setting `http`.
-
-    Args:
-        head_seconds: Timeout of a request's head.
-        connections: Limits the connections.
-        health_pages: Paths that work even on surplus connections.
-        allowed_hosts: Names by which the gateway may be called; empty for any.
-        shutdown: State of the server's shutdown.
-    """
+    """Create what uvicorn's setting `http` takes; see `LimitedHttpProtocol`."""
     pages = frozenset(page.encode() for page in health_pages)
-    settings: dict[str, object] = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}
-    settings["allowed_hosts"] = frozenset(host.lower() for host in allowed_hosts)
-    settings["shutdown_state"] = shutdown or ShutdownState()
-    return type("LimitedRequestProtocol", (LimitedHttpProtocol,), settings)
+    hosts = frozenset(host.lower() for host in allowed_hosts)
+    made: Callable[..., LimitedHttpProtocol] = partial(
+        LimitedHttpProtocol, head_seconds, connections, pages, hosts, shutdown or ShutdownState()
+    )
+    return cast(type[asyncio.Protocol], made)  # uvicorn calls it as a class
 
 
 def host_name(value: bytes) -> str:

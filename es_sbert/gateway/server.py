@@ -12,7 +12,7 @@ import uvicorn
 
 from es_sbert.errors import UsageError
 from es_sbert.gateway.admission import ConnectionLimiter
-from es_sbert.gateway.app import HEALTH_PATHS, create_app
+from es_sbert.gateway.app import HEALTH_PATHS, Gateway
 from es_sbert.gateway.http_protocol import check_uvicorn, limited_protocol
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.gateway.shutdown import DrainingServer, ShutdownState
@@ -39,7 +39,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     listen, connections, shutdown = settings.listen, ConnectionLimiter(settings.limits), ShutdownState()
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
-        create_app(settings, connections, on_loaded, shutdown),
+        Gateway(settings, connections, shutdown, on_loaded),
         host=listen.host,
         port=listen.port,
         http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts, shutdown),

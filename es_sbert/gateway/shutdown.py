@@ -59,11 +59,6 @@ class ShutdownState:
 
     draining: bool = False
 
-    @property
-    def reason(self) -> str | None:
-        """The reason why a load balancer must send no more requests here; None if it may."""
-        return "the gateway is shutting down" if self.draining else None
-
 
 class DrainingServer(uvicorn.Server):
     """A server that drains on SIGTERM before it shuts down.

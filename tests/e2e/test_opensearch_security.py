@@ -17,7 +17,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import EngineUnreachable
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.e2e.cli_support import Cli
 from tests.e2e.test_privileges import OPERATIONS, TASKS, Desk, behind_an_alias, table, with_vectors
@@ -190,7 +190,7 @@ def gateway(desk: OpenSearchDesk) -> Any:
         credentials = {"username": None, "password": None, "api_key": None, **own}
         upstream = EngineSettings(url=desk.server.url, ca_certs=desk.server.ca_certs, **credentials)
         models = tiny_settings(Path(desk.model[1]))
-        return served(create_app(GatewaySettings(upstream=upstream, models=models, semantic=SemanticSettings(k=2))))
+        return served(Gateway(GatewaySettings(upstream=upstream, models=models, semantic=SemanticSettings(k=2))))
 
     return served_with
 

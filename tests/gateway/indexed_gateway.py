@@ -16,7 +16,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import (
     GatewaySettings,
     QueryTextPolicy,
@@ -122,7 +122,7 @@ def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
             near = np.sort(cosines)[::-1]  # (documents,)
             meaning = SemanticSettings(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
             settings = GatewaySettings(upstream=EngineSettings(url=front), semantic=meaning, search_log=log)
-            with served(create_app(settings)) as gateway:
+            with served(Gateway(settings)) as gateway:
                 yield IndexedGateway(
                     engine.info.engine_type,
                     front,

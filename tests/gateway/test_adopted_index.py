@@ -12,7 +12,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
@@ -29,7 +29,7 @@ TITLES = ["a man plays guitar", "the cat sleeps", "a cat on the mat", "the man s
 @pytest.fixture
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
     settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
-    with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         yield client
 
 

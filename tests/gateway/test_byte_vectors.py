@@ -10,7 +10,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from tests.engine.byte_index import create_byte_index
 from tests.engine.ingest_support import open_engine
@@ -29,7 +29,7 @@ def old_index(engine_url: str, fresh_index: Callable[[str], str], tiny: Path) ->
 @pytest.fixture
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
     settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
-    with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ import pytest
 from es_sbert.cli.main import main
 from es_sbert.config import EngineSettings
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -73,7 +73,7 @@ def calibrated(engine_url: str) -> Iterator[Calibrated]:
         calibrate(engine_url, index)
         min_cosine = saved(engine_url, index)
         assert min_cosine is not None
-        with served(create_app(GatewaySettings(upstream=EngineSettings(url=engine_url)))) as gateway:
+        with served(Gateway(GatewaySettings(upstream=EngineSettings(url=engine_url)))) as gateway:
             yield Calibrated(engine_url, gateway, index, min_cosine)
     finally:
         delete_index(engine_url, index)
@@ -99,7 +99,7 @@ def test_all_documents_are_near_without_the_value(calibrated: Calibrated) -> Non
     settings = GatewaySettings(
         upstream=EngineSettings(url=calibrated.engine), semantic=SemanticSettings(min_cosine=-1.0)
     )
-    with served(create_app(settings)) as gateway:
+    with served(Gateway(settings)) as gateway:
         assert total(calibrated.discover(kql(QUERY), gateway=gateway)) == COUNT
 
 

@@ -12,7 +12,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
 from tests.gateway.conftest import tiny_settings
@@ -36,7 +36,7 @@ WORDS = "zebra quagga"
 @pytest.fixture(scope="module")
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
     settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
-    with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         yield client
 
 

@@ -15,7 +15,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, sentences, write_jsonl
@@ -72,7 +72,7 @@ def limited(engine_url: str, tiny: Path, index: str, limit: int) -> Iterator[Lim
     with FaultyProxy(engine_url, always=too_large(limit), paths="") as proxy:
         settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
         with (
-            served(create_app(settings)) as url,
+            served(Gateway(settings)) as url,
             httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
             httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as engine,
         ):

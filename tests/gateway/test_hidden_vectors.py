@@ -16,7 +16,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.document_vectors import read_vector
 from tests.conftest import delete_index
@@ -83,7 +83,7 @@ def gateway_app(engine: str, tiny: Path, **semantic: Any) -> Any:
     settings = GatewaySettings(
         upstream=EngineSettings(url=engine), models=tiny_settings(tiny), semantic=SemanticSettings(**semantic)
     )
-    return create_app(settings)
+    return Gateway(settings)
 
 
 def hits(answer: Any) -> list[Json]:

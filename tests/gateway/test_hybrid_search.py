@@ -15,7 +15,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, open_engine, write_jsonl
@@ -71,7 +71,7 @@ def place(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory)
         upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), semantic=SemanticSettings(hybrid=True)
     )
     with (
-        served(create_app(settings)) as gateway_url,
+        served(Gateway(settings)) as gateway_url,
         httpx.Client(base_url=gateway_url, timeout=300, trust_env=False) as gateway,
         httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as direct,
         open_engine(engine_url) as engine,

@@ -18,7 +18,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.index.mapping import VectorFieldMeta, index_body
@@ -151,7 +151,7 @@ def keys(server: Secured) -> dict[str, str | None]:
 @pytest.fixture(scope="module")
 def through(server: Secured, tiny: Path) -> Iterator[httpx.Client]:
     settings = GatewaySettings(upstream=owner(server), models=tiny_settings(tiny), semantic=SemanticSettings(k=1))
-    with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
+    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
         yield client
 
 

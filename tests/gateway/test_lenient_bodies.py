@@ -25,7 +25,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.document_vectors import text_hash
 from tests.conftest import delete_index
@@ -160,7 +160,7 @@ def bed(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -
     try:
         with (
             Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder,
-            served(create_app(settings)) as gateway,
+            served(Gateway(settings)) as gateway,
             open_engine(engine_url) as engine,
             httpx.Client(timeout=120, trust_env=False) as client,
         ):

@@ -13,7 +13,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.conftest import also_opensearch2, delete_index
 from tests.engine.ingest_support import load, write_jsonl
@@ -76,7 +76,7 @@ def searched(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFacto
             load(
                 engine_url, encoder, quantized, file, dead=folder / "dead", id_field="id", index_type="int8_hnsw"
             )  # fmt: skip
-        with served(create_app(settings)) as gateway:
+        with served(Gateway(settings)) as gateway:
             elastic = "x-elastic-product" in patient.get(f"{engine_url}/_cluster/health").headers
             yield GatewayIndices(gateway, passages, quantized, not elastic)
     finally:

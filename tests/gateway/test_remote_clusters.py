@@ -15,7 +15,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.conftest import delete_index, free_port
 from tests.engine.ingest_support import load, write_jsonl
@@ -84,7 +84,7 @@ def clusters(
         settings = GatewaySettings(
             upstream=EngineSettings(url=engine), models=tiny_settings(tiny), semantic=SemanticSettings(k=7)
         )
-        gateway = stack.enter_context(served(create_app(settings)))
+        gateway = stack.enter_context(served(Gateway(settings)))
         yield Clusters(engine, gateway, near, f"far{unique}:{near}", f"away{unique}:docs")
 
 

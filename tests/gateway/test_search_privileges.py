@@ -15,7 +15,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.index.vector_field import ensure_vector_field
@@ -59,7 +59,7 @@ def owner(server: Secured) -> EngineSettings:
 def search(upstream: EngineSettings, tiny: Path, key: str | None, body: Json = SEMANTIC) -> httpx.Response:
     settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), semantic=SemanticSettings(k=1))
     headers = {} if key is None else {"authorization": f"ApiKey {key}"}
-    with served(create_app(settings)) as url:
+    with served(Gateway(settings)) as url:
         return httpx.post(f"{url}/{INDEX}/_search", json=body, headers=headers, timeout=120)
 
 
@@ -121,7 +121,7 @@ def test_dead_key_of_the_gateway_is_an_outage(shelf: Secured, tiny: Path, caplog
         ("PUT", "_doc/2", {"text": "the cat sleeps"}),
         ("POST", "_update/1", {"doc": {"text": "the cat sleeps"}}),
     ]
-    with served(create_app(settings)) as url, httpx.Client(timeout=120, headers=writer) as client:
+    with served(Gateway(settings)) as url, httpx.Client(timeout=120, headers=writer) as client:
         assert client.get(f"{url}/readyz").json()["engine"] == "ok"
         shelf.ask("DELETE", "/_security/api_key", {"ids": [base64.b64decode(key).decode().partition(":")[0]]})
         for method, path, body in requests:

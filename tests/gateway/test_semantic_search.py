@@ -19,7 +19,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.conftest import also_es8, also_opensearch2, delete_index, on_every_version
 from tests.engine.ingest_support import load, write_jsonl
@@ -110,7 +110,7 @@ def bed(engine_url: str, tiny: Path, encoder: Encoder, tmp_path_factory: pytest.
         semantic=SemanticSettings(k=K, num_candidates=100),
     )
     try:
-        with served(create_app(settings)) as gateway:
+        with served(Gateway(settings)) as gateway:
             yield Bed(engine_url, gateway, index, cosines(encoder))
     finally:
         delete_index(engine_url, index)
@@ -372,7 +372,7 @@ def test_virtual_field_with_letters_outside_ascii(bed: Bed, tiny: Path) -> None:
     query: Json = {"query": {"match": {"ähnlich": QUERY}}}
     escaped = rb'{"query":{"match":{"\u00e4hnlich":"%b"}}}' % QUERY.encode()
     far: Json = {"query": {"bool": {"must_not": [query["query"]]}}}
-    with served(create_app(settings)) as url:
+    with served(Gateway(settings)) as url:
         place = f"{url}/{bed.index}"
         for answer in (
             patient.post(f"{place}/_search", content=orjson.dumps(query), headers=JSON),
@@ -502,7 +502,7 @@ def test_alias_moved_to_another_model_is_followed_at_once(
         return patient.post(f"{gateway}/{where}/_search", json={"query": {"match": {"semantic": QUERY}}})
 
     try:
-        with served(create_app(settings)) as gateway:
+        with served(Gateway(settings)) as gateway:
             point(bed.index)
             assert scores(found(alias).json()) == pytest.approx(bed.nearest(), abs=1e-5)
             point(index, bed.index)
@@ -564,7 +564,7 @@ def test_rewrite_errors_have_engine_error_format(bed: Bed, query: Json, reason: 
 def test_unserved_model_is_reported(bed: Bed, tmp_path: Path) -> None:
     tiny = write_tiny_bert(tmp_path / "unknown", seed=9)
     settings = GatewaySettings(upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny))
-    with served(create_app(settings)) as gateway:
+    with served(Gateway(settings)) as gateway:
         body = {"query": {"match": {"semantic": QUERY}}}
         answer = patient.post(f"{gateway}/{bed.index}/_search", json=body)
         assert answer.status_code in (400, 503)

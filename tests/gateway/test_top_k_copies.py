@@ -18,7 +18,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.index.vector_field import ensure_vector_field
@@ -82,7 +82,7 @@ def recorder(es9_url: str, tiny: Path) -> Iterator[Recorder]:
             settings = GatewaySettings(
                 upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny), semantic=SemanticSettings(k=3)
             )
-            with served(create_app(settings)) as url:
+            with served(Gateway(settings)) as url:
                 yield Recorder(url, index, seen)
     finally:
         delete_index(es9_url, index)

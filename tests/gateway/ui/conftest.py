@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from es_sbert.config import EngineSettings
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from tests.conftest import delete_index
 from tests.gateway.serving import served
@@ -57,7 +57,7 @@ def _index(
 @pytest.fixture(scope="session")
 def gateway(es9_url: str) -> Iterator[str]:
     """Address of a gateway in front of Elasticsearch."""
-    with served(create_app(GatewaySettings(upstream=EngineSettings(url=es9_url)))) as url:
+    with served(Gateway(GatewaySettings(upstream=EngineSettings(url=es9_url)))) as url:
         yield url
 
 

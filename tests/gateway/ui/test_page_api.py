@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.secured import PASSWORD, Secured
@@ -100,7 +100,7 @@ def test_other_ui_paths_and_methods_pass_through(gateway: str) -> None:
 
 def test_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
     settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=ListenSettings(path_prefix="/-/own"))
-    with served(create_app(settings)) as url:
+    with served(Gateway(settings)) as url:
         page = open_page(f"{url}/-/own")
         page.open(index=dated_index, q="stars")
         expect(page.titles("semantic")).to_have_count(10)
@@ -122,7 +122,7 @@ def test_deleted_index_shows_an_alert(page: SearchPage, es9_url: str, fresh_inde
 
 def test_unreachable_engine_shows_an_alert(open_page: OpenPage, silent_port: int) -> None:
     down = f"http://127.0.0.1:{silent_port}"
-    with served(create_app(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
+    with served(Gateway(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
         page = open_page(url)
         page.open()
         expect(page.page.get_by_role("alert")).to_contain_text("the engine behind the gateway cannot be reached")
@@ -143,7 +143,7 @@ def test_non_engine_response_is_reported(open_page: OpenPage, status: int, answe
 
     with (
         served(Starlette(routes=[Route("/{path:path}", answer)])) as upstream,
-        served(create_app(GatewaySettings(upstream=EngineSettings(url=upstream)))) as url,
+        served(Gateway(GatewaySettings(upstream=EngineSettings(url=upstream)))) as url,
     ):
         assert httpx.get(f"{url}/ui/api/indices", timeout=60).status_code == answered
         page = open_page(url)
@@ -156,7 +156,7 @@ def test_non_engine_response_is_reported(open_page: OpenPage, status: int, answe
 def secured_gateway(secured_es9: Secured) -> Iterator[str]:
     """A gateway in front of an Elasticsearch that wants a name and a password."""
     upstream = EngineSettings(url=secured_es9.url, ca_certs=secured_es9.ca_certs)
-    with served(create_app(GatewaySettings(upstream=upstream))) as url:
+    with served(Gateway(GatewaySettings(upstream=upstream))) as url:
         yield url
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Route, expect
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import create_app
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.search import SemanticIndex
@@ -232,7 +232,7 @@ def test_broken_response_stream_raises_request_failed(page: SearchPage, dated_in
 def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opensearch_index: str) -> None:
     words = "what do astronauts eat"
     with (
-        served(create_app(GatewaySettings(upstream=EngineSettings(url=opensearch_url)))) as url,
+        served(Gateway(GatewaySettings(upstream=EngineSettings(url=opensearch_url)))) as url,
         SemanticIndex(opensearch_index, opensearch_url) as index,
     ):
         page = open_page(url)
