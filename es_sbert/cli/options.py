@@ -72,15 +72,10 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
     )
 
 
-def environment_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option that can also be set by the environment variable of its name, such as ES_SBERT_KIBANA_URL."""
-    variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(flag, envvar=variable, help=help, **settings)
-
-
 def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option that can also be set in a profile or in the environment."""
-    return environment_option(flag, help, cls=ProfileOption, **settings)
+    """Return an option that can also be set in a profile or by the environment variable of its name."""
+    variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
+    return click.option(flag, envvar=variable, help=help, cls=ProfileOption, **settings)
 
 
 FILE_TYPE = click.Path(path_type=Path)
@@ -103,17 +98,16 @@ credential_options = combine_options(
 )
 
 
-def reject_password_in_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def reject_password_in_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse a password on the command line, which any user of the machine can read. The environment may hold one."""
     name = parameter.name or "url"
     is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    if is_typed and any("@" in url.partition("://")[2].partition("/")[0] for url in split_addresses(value)):
-        # Kibana's credentials have other names.
-        option, variable = ("--kibana-", "ES_SBERT_KIBANA_") if name == "kibana_url" else ("--", "ES_SBERT_")
+    if is_typed and any("@" in url.partition("://")[2].partition("/")[0] for url in split_addresses(value or "")):
+        prefix = "ES_SBERT_KIBANA_" if name == "kibana" else "ES_SBERT_"
         raise UsageError(
             f"{parameter.opts[0]} contains a user name or a password, and a command line is public",
-            f"Set {variable}URL instead, or use {option}username with the password in {variable}PASSWORD or a "
-            f"{option}password-file. Anyone who could read this command line may know the password now.",
+            f"Set {prefix}USERNAME and {prefix}PASSWORD instead. Anyone who could read this command line may know the "
+            "password now.",
         )
     return value
 

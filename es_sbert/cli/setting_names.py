@@ -15,17 +15,15 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "block_writes", "ca_certs", "columns", "data", "database",
-    "database_file", "dead_letters", "delimiter", "device", "dimensions", "documents",
-    "dry_run", "element_type", "encoding", "exact", "filter", "fingerprint", "force", "format", "heap",
-    "host", "id_field", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit",
-    "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model",
-    "name", "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages",
-    "password_file", "pooling", "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex",
-    "replace_index", "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field",
-    "runtime", "sample", "shards", "share", "space", "sql", "state", "strip_html",
-    "tenant", "text_field", "text_template", "texts", "threads", "time_field", "timeout", "title_field", "types",
-    "url", "username", "vector_field",
+    "api_key_file", "block_writes", "ca_certs", "columns", "data", "database", "database_file", "dead_letters",
+    "delimiter", "device", "dimensions", "documents", "dry_run", "element_type", "encoding", "exact", "filter",
+    "fingerprint", "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
+    "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model", "name",
+    "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
+    "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex", "replace_index",
+    "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
+    "shards", "share", "sql", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
+    "timeout", "title_field", "token_file", "types", "url", "username", "vector_field",
 })  # fmt: skip
 
 # Settings whose option has another name.

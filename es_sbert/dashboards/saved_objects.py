@@ -1,9 +1,10 @@
-"""Saved objects of Kibana and OpenSearch Dashboards: data views, saved searches, dashboards, and their NDJSON form.
+"""Saved objects of Kibana and OpenSearch Dashboards for an index: data views, a saved search and dashboards, as NDJSON.
 
 Both products use the same content but different version and reference fields. See `src/core/packages/saved-objects`
 and the `saved_objects` folder of each type in elastic/kibana, and `src/core/server/saved_objects` in
 opensearch-project/OpenSearch-Dashboards. Both migrate objects of older versions on import and reject newer ones, so
-each type has the oldest version that supports its form.
+each type has the oldest version that supports its form. `templates/` has what differs between the products, the panels
+and the formats of fields. Panels are made of aggregations, which both products support (unlike Lens).
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from string import Template
+from typing import Any
 
 import orjson
 
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
+from es_sbert.errors import AccessDenied, IndexMismatch
+from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
+from es_sbert.index.text_template import TextTemplate, format_vector_field_option
+from es_sbert.index.vector_field import check_not_being_removed, require_index
 
+# Both products divide the width of a dashboard into this many columns.
+GRID_COLUMNS = 48
 _NAMESPACE = uuid.UUID("6a1b0c1e-6f0e-5d59-9f10-0d6ae6a3c9a4")
-INDEX_REFERENCE = "kibanaSavedObjectMeta.searchSourceJSON.index"
-
-_KIBANA_TYPE_VERSIONS = {"index-pattern": "8.0.0", "search": "8.0.0", "visualization": "8.5.0", "dashboard": "8.9.0"}
-_KIBANA_CORE_VERSION = "8.8.0"
-_DASHBOARDS_TYPE_VERSIONS = {
-    "index-pattern": "7.6.0", "search": "7.9.3", "visualization": "7.10.0", "dashboard": "7.9.3",
-}  # fmt: skip
+_INDEX_REFERENCE = "kibanaSavedObjectMeta.searchSourceJSON.index"
+_NUMBER: Json = {"id": "number", "params": {"pattern": "0,0"}}
 
 
 class DashboardProduct(StrEnum):
@@ -54,45 +58,176 @@ class SavedObject:
     Attributes:
         type: `index-pattern`, `search`, `visualization` or `dashboard`.
         id: Always the same for the same object, so that a second import replaces the first.
-        attributes: Attributes in the schema of the type.
+        attributes: Attributes in the schema of the type, without those that are always the same for a product.
         references: The objects that it needs: `name` (as the attributes call it), `type` and `id`.
+        size: Width in columns and height in rows on a dashboard.
     """
 
     type: str
     id: str
     attributes: Json
     references: tuple[Json, ...] = ()
+    size: tuple[int, int] = (24, 12)
 
-    @property
-    def title(self) -> str:
-        """The title that users see."""
-        return str(self.attributes.get("name") or self.attributes["title"])
-
-    def reference(self, name: str) -> Json:
+    def reference(self, name: str = _INDEX_REFERENCE) -> Json:
         """Return a saved-object reference to this object, with the name that the referring object uses for it."""
         return {"name": name, "type": self.type, "id": self.id}
-
-    def as_json(self, product: DashboardProduct) -> Json:
-        """Convert the object to the content of a line of an export."""
-        plain = {"type": self.type, "id": self.id, "attributes": self.attributes, "references": self.references}
-        if product is DashboardProduct.KIBANA:
-            of_type = _KIBANA_TYPE_VERSIONS[self.type]
-            versions = {"coreMigrationVersion": _KIBANA_CORE_VERSION, "typeMigrationVersion": of_type}
-            return plain | versions | {"managed": False}
-        return plain | {"migrationVersion": {self.type: _DASHBOARDS_TYPE_VERSIONS[self.type]}}
-
-
-def stable_id(*names: str) -> str:
-    """Derive an id from the names of what the object shows, e.g. the index and `tokens`."""
-    return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
 
 
 def to_ndjson(objects: Iterable[SavedObject], product: DashboardProduct) -> bytes:
     """Format the objects as a file to import, one per line."""
-    return b"".join(orjson.dumps(saved.as_json(product)) + b"\n" for saved in objects)
+    members, attributes = (_template(f"{product}.json")[name] for name in ("members", "attributes"))
+    return b"".join(
+        orjson.dumps(
+            {
+                "type": saved.type,
+                "id": saved.id,
+                "attributes": saved.attributes | attributes[saved.type],
+                "references": saved.references,
+                **members[saved.type],
+            }
+        )
+        + b"\n"
+        for saved in objects
+    )
 
 
-def json_string(value: object) -> str:
+def _template(name: str, **values: str) -> Any:
+    """Read a JSON template; `$name` in it is replaced by a value."""
+    text = (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
+    return orjson.loads(Template(text).substitute({key: _json_string(value)[1:-1] for key, value in values.items()}))
+
+
+def build_saved_objects(
+    engine: Engine, index: str, *, searches: str, reports: str
+) -> tuple[list[SavedObject], list[str]]:
+    """Build the objects for the current state of an index.
+
+    Args:
+        index: Index or alias. The objects keep the given name, so an alias may be moved later.
+        searches: Name of the gateway's log, without the month.
+        reports: Index of the loads' reports.
+
+    Returns:
+        The objects, each after those that it needs; and notes about parts that were left out or lack a setting.
+
+    Raises:
+        IndexMissing: the index does not exist.
+        IndexMismatch: the index has no vector field that es-sbert fills.
+        UsageError: a name is invalid.
+        EngineError: the engine failed.
+    """
+    state = require_index(engine, index)
+    fields = vector_fields(state.mappings, state.name)
+    if not fields:
+        check_not_being_removed(state)
+        raise IndexMismatch(
+            f"{index} has no vector field that es-sbert fills", f"Load it first: `es-sbert ingest --index {index}`."
+        )
+    product = DashboardProduct.from_engine_type(engine.info.engine_type)
+
+    months = monthly_index_pattern(check_index_name(searches))
+    notes = []
+    missing_reports = _missing_reason(engine, check_index_name(reports))
+    if missing_reports:
+        notes.append(
+            f"Without reports of loads ({missing_reports}): `es-sbert ingest --report-index {reports}` writes them"
+        )
+    objects = load_objects(product, index, fields, None if missing_reports else reports, state.name)
+    if missing_log := _missing_reason(engine, months):
+        notes.append(
+            f"Without the dashboard of searches ({missing_log}): `es-sbert serve --search-log FILE` writes their log, "
+            "and a shipper sends it (docs/kibana.md)"
+        )
+    else:
+        objects += search_objects(product, months)
+    uncalibrated = [name for name, meta in fields.items() if meta.min_cosine is None]
+    if uncalibrated:
+        calibrate = f"es-sbert index calibrate {index}"
+        commands = " and ".join(f"`{calibrate}{format_vector_field_option(name)} --save`" for name in uncalibrated)
+        notes.append(
+            "Without a minimum cosine, semantic queries count documents however distant they are, and cannot be "
+            f"negated: measure one with {commands}."
+        )
+    return objects, notes
+
+
+def _missing_reason(engine: Engine, pattern: str) -> str:
+    """Return the reason why no index matches a pattern; empty if one does."""
+    try:
+        found = engine.request_api(f"/_resolve/index/{pattern}")
+    except AccessDenied:
+        return f"this user may not see {pattern}"
+    has_index = found is not None and (found.get("indices") or found.get("aliases"))
+    return "" if has_index else f"there is no {pattern}"
+
+
+def load_objects(
+    product: DashboardProduct,
+    index: str,
+    fields: Mapping[str, VectorFieldMeta],
+    reports: str | None = None,
+    alias_target: str | None = None,
+) -> list[SavedObject]:
+    """Build the views, the saved search and the dashboard of an index.
+
+    Args:
+        fields: Vector fields of the index, at least one.
+        reports: Index of the loads' reports, which `es-sbert ingest --report-index` writes; None if there is none.
+        alias_target: The index that `index` points to if it is an alias, because loads may have used either name.
+    """
+    formats: dict[str, Json] = {}
+    hidden, columns, metadata = [], ["_score"], []
+    for name, meta in fields.items():
+        meta_field = document_meta_field(name)
+        # A model's name instead of its fingerprint.
+        entries = [{"key": meta.fingerprint, "value": f"{meta.model} ({meta.fingerprint[:8]})"}]
+        lookup = {"id": "static_lookup", "params": {"lookupEntries": entries, "unknownKeyValue": None}}
+        by_member = {"fingerprint": lookup, "tokens": _NUMBER, "passages": _NUMBER}
+        formats |= {f"{meta_field}.{member}": shown for member, shown in by_member.items()}
+        hidden += [name] if meta.passages is None else [name, f"{name}.*"]
+        columns += [] if meta.text is None else TextTemplate.parse(meta.text).fields
+        metadata += [f"{meta_field}.{member}" for member in ("tokens", "truncated", "embedded_at", "fingerprint")]
+    view = _data_view(product, index, f"{index} (es-sbert)", None, formats, hidden)
+    objects, panels = [view], []
+    for field, meta in fields.items():
+        meta_field = document_meta_field(field)
+        time_field = f"{meta_field}.embedded_at"
+        timed = _data_view(product, index, f"{index} by {time_field} (es-sbert)", time_field, formats, hidden, field)
+        objects.append(timed)
+        views, title = {"documents": view, "time_of_embedding": timed}, f"{index}.{field}"
+        panels += _panels("field", views, title=title, meta=meta_field, fingerprint=meta.fingerprint)
+    if reports is not None:
+        loads = _data_view(product, reports, "Loads (es-sbert)", "@timestamp", _template("formats.json")["loads"])
+        objects.insert(0, loads)
+        query = " OR ".join(f'index:"{name}"' for name in dict.fromkeys([index, alias_target or index]))
+        panels += _panels("report", {"reports": loads}, index=index, query=query)
+    panels.append(_saved_search(view, f"{index}: documents", list(dict.fromkeys([*columns, *metadata]))))
+    models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
+    about = f"The embeddings of {index} and their models. {models}."
+    board = _dashboard(product, f"{index}: load", about, panels, key=f"load/{index}", since="now-30d")
+    return [*objects, *panels, board]
+
+
+def search_objects(product: DashboardProduct, pattern: str) -> list[SavedObject]:
+    """Build the view of a gateway's log, and the dashboard of its searches.
+
+    Args:
+        pattern: Index pattern of all months of the log.
+    """
+    formats = _template("formats.json")["searches"]
+    view = _data_view(product, pattern, "Searches (es-sbert)", "@timestamp", formats)
+    panels = _panels("search", {"searches": view})
+    about = "Searches through the gateway, how long they took, and searches without hits."
+    return [view, *panels, _dashboard(product, "Searches", about, panels, key=f"searches/{pattern}", since="now-7d")]
+
+
+def _stable_id(*names: str) -> str:
+    """Derive an id from the names of what the object shows, e.g. the index and `tokens`."""
+    return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
+
+
+def _json_string(value: object) -> str:
     """Encode a value as a JSON string: saved objects keep their inner state in this form."""
     return orjson.dumps(value).decode()
 
@@ -101,23 +236,17 @@ def _search_source(query: str = "", **index: str) -> Json:
     """Build `kibanaSavedObjectMeta` of an object; the query has Lucene's syntax, which both products pass on as is."""
     language = "lucene" if query else "kuery"
     source = {"query": {"query": query, "language": language}, "filter": []}
-    return {"searchSourceJSON": json_string(source | index)}
+    return {"searchSourceJSON": _json_string(source | index)}
 
 
-NUMBER: Json = {"id": "number", "params": {"pattern": "0,0"}}
-DECIMAL: Json = {"id": "number", "params": {"pattern": "0,0.[0]"}}
-
-
-def data_view(
+def _data_view(
     product: DashboardProduct,
     pattern: str,
     name: str,
-    *,
-    time_field: str | None = None,
-    key: str | None = None,
-    formats: Mapping[str, Json] | None = None,
+    time_field: str | None,
+    formats: Json,
     hidden: Sequence[str] = (),
-    fields: Sequence[Json] | None = None,
+    key: str | None = None,
 ) -> SavedObject:
     """Create a data view.
 
@@ -125,123 +254,63 @@ def data_view(
         pattern: Index, alias or pattern.
         name: Name of the view in Kibana; OpenSearch Dashboards shows the pattern.
         time_field: Field of the time picker; None shows documents of any time.
-        key: Part of the id of an additional view of the pattern; None for the view that users search in.
         formats: Field → format of its values.
         hidden: Fields that are neither fetched nor shown; `*` is allowed.
-        fields: Fields of the view, which only OpenSearch Dashboards keeps (`view_fields`); None lets it request and
-            save them when the view is opened.
+        key: Part of the id of an additional view of the pattern; None for the view that users search in.
     """
     attributes: Json = {
         "title": pattern,
-        "sourceFilters": json_string([{"value": field} for field in hidden]),
-        "fieldFormatMap": json_string(dict(formats or {})),
+        "sourceFilters": _json_string([{"value": field} for field in hidden]),
+        "fieldFormatMap": _json_string(formats),
     }
     if time_field is not None:
         attributes["timeFieldName"] = time_field
     if product is DashboardProduct.KIBANA:
-        # Let Kibana open the view without an error if the index does not exist yet.
-        attributes |= {"name": name, "allowNoIndex": True}
-    else:
-        if key is not None:
-            # Views have no names there, so the pattern must distinguish them. Its second part does not match any index.
-            attributes["title"] = f"{pattern},*_by_{time_field}" if time_field else f"{pattern},*_at_any_time"
-        if fields is not None:
-            attributes["fields"] = json_string(list(fields))
-    return SavedObject("index-pattern", stable_id("view", pattern, *([key] if key else [])), attributes)
+        attributes["name"] = name
+    elif key is not None:
+        # Views have no names there, so the pattern must distinguish them. Its second part does not match any index.
+        attributes["title"] = f"{pattern},*_by_{time_field}"
+    return SavedObject("index-pattern", _stable_id("view", pattern, *([key] if key else [])), attributes)
 
 
-def vector_patterns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
-    """Return patterns that hide the vectors: the field, and the fields inside it if it holds passages."""
-    return [
-        pattern
-        for name, meta in fields.items()
-        for pattern in ([name] if meta.passages is None else [name, f"{name}.*"])
-    ]
-
-
-def vector_formats(fields: Mapping[str, VectorFieldMeta]) -> dict[str, Json]:
-    """Return field formats for the vectors' metadata: a model's name instead of its fingerprint."""
-    formats: dict[str, Json] = {}
-    for name, meta in fields.items():
-        meta_field = document_meta_field(name)
-        entries = [{"key": meta.fingerprint, "value": f"{meta.model} ({meta.fingerprint[:8]})"}]
-        lookup = {"id": "static_lookup", "params": {"lookupEntries": entries, "unknownKeyValue": None}}
-        by_member = {"fingerprint": lookup, "tokens": NUMBER, "passages": NUMBER}
-        formats |= {f"{meta_field}.{member}": shown for member, shown in by_member.items()}
-    return formats
-
-
-def saved_search(
-    product: DashboardProduct, view: SavedObject, title: str, description: str, columns: Sequence[str]
-) -> SavedObject:
+def _saved_search(view: SavedObject, title: str, columns: Sequence[str]) -> SavedObject:
     """Create a saved search that shows documents as a table, the best hit first unless the user sorts it."""
     attributes: Json = {
         "title": title,
-        "description": description,
-        "columns": ["_score", *columns],
+        "description": "Texts without their vectors, the best hit first.",
+        "columns": columns,
         # Sort by score: in a view with a time field, both products would otherwise sort by that field.
         "sort": [["_score", "desc"]],
-        "kibanaSavedObjectMeta": _search_source(indexRefName=INDEX_REFERENCE),
+        "kibanaSavedObjectMeta": _search_source(indexRefName=_INDEX_REFERENCE),
     }
-    if product is DashboardProduct.KIBANA:
-        attributes |= {"grid": {}, "hideChart": True, "isTextBasedQuery": False, "timeRestore": False}
-    else:
-        attributes |= {"hits": 0, "version": 1}
-    return SavedObject("search", stable_id("search", view.id), attributes, (view.reference(INDEX_REFERENCE),))
+    return SavedObject("search", _stable_id("search", view.id), attributes, (view.reference(),), (GRID_COLUMNS, 18))
 
 
-@dataclass(frozen=True)
-class DashboardPanel:
-    """An object on a dashboard.
-
-    Attributes:
-        saved_object: A visualization or a saved search.
-        width: Width in columns, of 48.
-        height: Height in rows.
-    """
-
-    saved_object: SavedObject
-    width: int = 24
-    height: int = 12
-
-
-def template_panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[DashboardPanel]:
+def _panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[SavedObject]:
     """Create the panels of the template `templates/NAME_panels.json`.
-
-    They are made of aggregations, which both products support (unlike Lens).
 
     Args:
         views: Name of a data view in the template → the view.
         values: Values that replace `$name` in the template.
     """
-    text = (resources.files(__package__) / "templates" / f"{name}_panels.json").read_text(encoding="utf-8")
-    filled = Template(text).substitute({key: json_string(value)[1:-1] for key, value in values.items()})
-    return [_panel(views[panel["view"]], panel) for panel in orjson.loads(filled)]
+    panels = []
+    for panel in _template(f"{name}_panels.json", **values):
+        view, title = views[panel["view"]], panel["state"]["title"]
+        attributes = {
+            "title": title,
+            "description": panel.get("description", ""),
+            "visState": _json_string(panel["state"]),
+            "uiStateJSON": "{}",
+            "version": 1,
+            "kibanaSavedObjectMeta": _search_source(panel.get("query", ""), indexRefName=_INDEX_REFERENCE),
+        }
+        identity, size = _stable_id("visualization", view.id, title), (panel.get("width", 24), panel.get("height", 12))
+        panels.append(SavedObject("visualization", identity, attributes, (view.reference(),), size))
+    return panels
 
 
-def _panel(view: SavedObject, panel: Json) -> DashboardPanel:
-    title = panel["state"]["title"]
-    attributes = {
-        "title": title,
-        "description": panel.get("description", ""),
-        "visState": json_string(panel["state"]),
-        "uiStateJSON": "{}",
-        "version": 1,
-        "kibanaSavedObjectMeta": _search_source(panel.get("query", ""), indexRefName=INDEX_REFERENCE),
-    }
-    identity = stable_id("visualization", view.id, title)
-    visualization = SavedObject("visualization", identity, attributes, (view.reference(INDEX_REFERENCE),))
-    return DashboardPanel(visualization, panel.get("width", 24), panel.get("height", 12))
-
-
-# Both products divide the width into this many columns.
-GRID_COLUMNS = 48
-# In OpenSearch Dashboards, panels of older versions are migrated when they are shown.
-_PANEL_VERSIONS = {DashboardProduct.KIBANA: "8.9.0", DashboardProduct.DASHBOARDS: "7.10.2"}
-
-
-def dashboard(
-    product: DashboardProduct, title: str, description: str, panels: Sequence[DashboardPanel], *, key: str, since: str
+def _dashboard(
+    product: DashboardProduct, title: str, description: str, panels: Sequence[SavedObject], *, key: str, since: str
 ) -> SavedObject:
     """Create a dashboard with panels from left to right, row by row.
 
@@ -249,36 +318,28 @@ def dashboard(
         key: The name that the dashboard's id is derived from.
         since: Beginning of the time range that the dashboard shows at first, e.g. `now-7d`.
     """
-    placed, references, version = [], [], _PANEL_VERSIONS[product]
-    for number, (panel, position) in enumerate(zip(panels, _grid_positions(panels), strict=True), 1):
-        name = f"panel_{number}"
-        saved, grid = panel.saved_object, position | {"i": str(number)}
-        state = {"version": version, "type": saved.type, "gridData": grid, "panelIndex": str(number)}
-        placed.append(state | {"embeddableConfig": {}, "panelRefName": name})
+    placed, references, version = [], [], _template(f"{product}.json")["panel_version"]
+    x, y, row = 0, 0, 0
+    for number, panel in enumerate(panels, 1):
+        width, height = panel.size
+        if x + width > GRID_COLUMNS:
+            x, y, row = 0, y + row, 0
+        name, grid = f"panel_{number}", {"x": x, "y": y, "w": width, "h": height, "i": str(number)}
+        x, row = x + width, max(row, height)
+        # In OpenSearch Dashboards, panels of older versions are migrated when they are shown.
+        state = {"version": version, "type": panel.type, "gridData": grid}
+        placed.append(state | {"panelIndex": str(number), "embeddableConfig": {}, "panelRefName": name})
         # Kibana expects the panel's index in front.
-        references.append(saved.reference(f"{number}:{name}" if product is DashboardProduct.KIBANA else name))
+        references.append(panel.reference(f"{number}:{name}" if product is DashboardProduct.KIBANA else name))
     attributes: Json = {
         "title": title,
         "description": description,
-        "panelsJSON": json_string(placed),
-        "optionsJSON": json_string({"useMargins": True, "hidePanelTitles": False}),
+        "panelsJSON": _json_string(placed),
+        "optionsJSON": _json_string({"useMargins": True, "hidePanelTitles": False}),
         "timeRestore": True,
         "timeFrom": since,
         "timeTo": "now",
         "version": 1,
         "kibanaSavedObjectMeta": _search_source(),
     }
-    if product is DashboardProduct.DASHBOARDS:
-        attributes["hits"] = 0
-    return SavedObject("dashboard", stable_id("dashboard", key), attributes, tuple(references))
-
-
-def _grid_positions(panels: Sequence[DashboardPanel]) -> list[Json]:
-    places: list[Json] = []
-    x, y, row = 0, 0, 0
-    for panel in panels:
-        if x + panel.width > GRID_COLUMNS:
-            x, y, row = 0, y + row, 0
-        places.append({"x": x, "y": y, "w": panel.width, "h": panel.height})
-        x, row = x + panel.width, max(row, panel.height)
-    return places
+    return SavedObject("dashboard", _stable_id("dashboard", key), attributes, tuple(references))

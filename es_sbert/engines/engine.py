@@ -754,19 +754,6 @@ class Engine(ABC):
         self._check_complete(response.body, f"{method} {path}")
         return response.body
 
-    def field_capabilities(self, pattern: str) -> Json:
-        """Name of a field → its type → its capabilities, for all fields of an index or pattern.
-
-        Raises:
-            IndexMissing: there is no such index.
-            EngineError: the engine failed.
-        """
-        path = f"/{quote(pattern, safe='*')}/_field_caps"
-        answer = self._request("GET", path, {"fields": "*"})
-        with self._reading(f"GET {path}"):
-            fields: Json = answer["fields"]
-        return fields
-
     def close_point_in_time(self, pit_id: str) -> None:
         """Close a point in time. Never fails: one that cannot be closed expires."""
         try:

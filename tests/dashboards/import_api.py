@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-import uuid
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,11 +38,9 @@ class ImportApi:
         password: Of the user `user`; None lets everybody in.
         may_import: Whether that user may.
         largest: Bytes of a body.
-        ids_are_taken: Whether another space has objects with these ids.
         spaces: Kibana's, beside the default one.
         base_path: `server.basePath`.
-        may_set_default: Whether the user may change settings.
-        default_view: Id of the default data view; None for none.
+        lists_fields: Whether it lists the fields of a pattern, as OpenSearch Dashboards does.
         objects: Space or tenant → (type, id) → object.
         requests: Method and path with query of each.
     """
@@ -52,41 +49,20 @@ class ImportApi:
     password: str | None = None
     may_import: bool = True
     largest: int = 1 << 20
-    ids_are_taken: bool = False
     spaces: tuple[str, ...] = ("search",)
     base_path: str = ""
-    may_set_default: bool = True
-    default_view: str | None = None
+    lists_fields: bool = True
     objects: dict[str, dict[tuple[str, str], Json]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
 
     def status(self) -> tuple[int, Json]:
         return 200, {"name": "here", "status": {"overall": {"level": "available"}}}
 
-    def get_default(self, path: str) -> tuple[int, Json] | None:
-        """`GET /api/data_views/default` of Kibana, the settings that are not defaults of OpenSearch Dashboards."""
-        if self.product is DashboardProduct.KIBANA:
-            return (200, {"data_view_id": self.default_view}) if path == "/api/data_views/default" else None
-        if path != "/api/opensearch-dashboards/settings":
-            return None
-        settings: Json = {"buildNum": {"userValue": 6144}}
-        return 200, {"settings": settings | ({"defaultIndex": {"userValue": v}} if (v := self.default_view) else {})}
-
-    def set_default(self, path: str, body: Json) -> tuple[int, Json] | None:
-        """The request that sets it, as each product validates it."""
-        kibana = self.product is DashboardProduct.KIBANA
-        if path != ("/api/data_views/default" if kibana else "/api/opensearch-dashboards/settings/defaultIndex"):
-            return None
-        if not self.may_set_default:
-            return 403, {"statusCode": 403, "error": "Forbidden", "message": "Unable to update config"}
-        member = "data_view_id" if kibana else "value"
-        if body.keys() - {member, "force"} or not isinstance(body.get(member), str):
-            return _bad(f"[request body.{member}]: expected value of type [string]")
-        if not kibana or self.default_view is None or body.get("force"):
-            self.default_view = body[member]
-        if kibana:
-            return 200, {"acknowledged": True}
-        return 200, {"settings": {"defaultIndex": {"userValue": self.default_view}}}
+    def fields(self, pattern: str) -> tuple[int, Json]:
+        """`GET /api/index_patterns/_fields_for_wildcard` of OpenSearch Dashboards."""
+        names = (pattern, "_id")
+        known = {"searchable": True, "aggregatable": True, "readFromDocValues": False}
+        return 200, {"fields": [{"name": name, "type": "string", "esTypes": ["keyword"], **known} for name in names]}
 
     def import_file(self, room: str, query: dict[str, str], raw: bytes, name: str) -> tuple[int, Json]:
         if PurePath(name).suffix.lower() != ".ndjson":
@@ -100,15 +76,11 @@ class ImportApi:
         errors = [error for line in lines for error in _errors(self.product, line, set(keys), store, overwrite)]
         if errors:
             return 200, {"success": False, "successCount": 0, "errors": errors}
-        moved = {key: str(uuid.uuid4()) for key in keys} if self.ids_are_taken else {}
         results = []
         for line in lines:
             key = (line["type"], line["id"])
-            store[(key[0], moved.get(key, key[1]))] = line
-            results.append(
-                {"type": key[0], "id": key[1], "meta": {"title": line["attributes"]["title"]}}
-                | ({"destinationId": moved[key]} if key in moved else {})
-            )
+            store[key] = line
+            results.append({"type": key[0], "id": key[1], "meta": {"title": line["attributes"]["title"]}})
         return 200, {"success": True, "successCount": len(lines), "successResults": results}
 
 
@@ -173,13 +145,15 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("authorization") != wanted:
                 return 401, {"statusCode": 401, "error": "Unauthorized", "message": "Unauthorized"}
         if self.command == "GET":
-            return api.status() if path == "/api/status" else api.get_default(path) or missing
+            if path == "/api/index_patterns/_fields_for_wildcard" and api.lists_fields:
+                return api.fields(parse_qs(url.query)["pattern"][0])
+            return api.status() if path == "/api/status" else missing
         xsrf = f"{_PREFIX[api.product]}-xsrf"
         if xsrf not in self.headers:
             the = "a" if api.product is DashboardProduct.KIBANA else "the"
             return _bad(f"Request must contain {the} {xsrf} header.")
         if path != "/api/saved_objects/_import":
-            return api.set_default(path, json.loads(body)) or missing
+            return missing
         if len(body) > api.largest:
             message = f"Payload content length greater than maximum allowed: {api.largest}"
             return 413, {"statusCode": 413, "error": "Request Entity Too Large", "message": message}

@@ -213,5 +213,5 @@ def test_password_in_url_on_command_line_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "a command line is public" in done.stderr
-    assert "ES_SBERT_URL" in done.stderr
+    assert "ES_SBERT_PASSWORD" in done.stderr
     assert word not in done.stderr

@@ -12,8 +12,7 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.dashboards.build_dashboards import build_saved_objects
-from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
+from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, build_saved_objects
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.gateway.search_log import SearchKind, SearchRecord
@@ -22,7 +21,7 @@ from es_sbert.mappings import read_body
 from tests.conftest import also_es8
 from tests.dashboards.checks import check_objects
 from tests.dashboards.import_api import ImportApi, serving
-from tests.dashboards.visualizations import fields_of, request, search_source
+from tests.dashboards.visualizations import fields_of, request
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.engine.ingest_support import open_engine
 from tests.engine.test_search_log import ship_searches
@@ -47,7 +46,15 @@ class Shown:
 
     @property
     def options(self) -> list[str]:
-        return ["--url", self.url, "--index", self.index, "--search-log", self.searches, "--report-index", self.reports]
+        return [self.index, "--url", self.url, "--search-log", self.searches, "--report-index", self.reports]
+
+    def objects(self, index: str | None = None) -> list[SavedObject]:
+        with open_engine(self.url) as engine:
+            built, notes = build_saved_objects(
+                engine, index or self.index, searches=self.searches, reports=self.reports
+            )
+        assert [note.partition(",")[0] for note in notes] == ["Without a minimum cosine"]
+        return built
 
 
 def _meta(name: str, fingerprint: str, text: str, **more: Any) -> VectorFieldMeta:
@@ -132,7 +139,7 @@ def _searches() -> list[SearchRecord]:
     return [*records, SearchRecord("docs", "_search", SearchKind.BROWSE, 200, 5.0, hits=0, at=NOW)]
 
 
-def _patterns(objects: tuple[SavedObject, ...]) -> dict[str, str]:
+def _patterns(objects: list[SavedObject]) -> dict[str, str]:
     """Id of each view → what it looks at."""
     return {saved.id: saved.attributes["title"] for saved in objects if saved.type == "index-pattern"}
 
@@ -145,21 +152,16 @@ def _ask(url: str, method: str, path: str, body: Any = None) -> Any:
 
 @also_es8
 def test_every_aggregation_runs_with_results(shown: Shown) -> None:
-    with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
-    assert bundle.notes == ()
-    check_objects(
-        bundle.product, [orjson.loads(line) for line in to_ndjson(bundle.objects, bundle.product).splitlines()]
-    )
-    patterns = _patterns(bundle.objects)
-    charts = [saved for saved in bundle.objects if saved.type == "visualization"]
+    objects = shown.objects()
+    patterns = _patterns(objects)
+    charts = [saved for saved in objects if saved.type == "visualization"]
     assert len(charts) == 2 * 4 + 2 + 10
     for chart in charts:
         [view] = [reference["id"] for reference in chart.references]
         answer = _ask(shown.url, "POST", f"/{patterns[view]}/_search", request(chart))
         assert answer["_shards"]["failed"] == 0
-        assert answer["hits"]["total"]["value"] > 0, chart.title
-        _check_filled(answer.get("aggregations", {}), chart.title)
+        assert answer["hits"]["total"]["value"] > 0, chart.attributes["title"]
+        _check_filled(answer.get("aggregations", {}), chart.attributes["title"])
 
 
 def _check_filled(aggregations: dict[str, Any], title: str) -> None:
@@ -181,10 +183,9 @@ def _check_filled(aggregations: dict[str, Any], title: str) -> None:
 
 
 def test_chart_figures_match_documents(shown: Shown) -> None:
-    with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
-    by_title = {saved.title: saved for saved in bundle.objects}
-    patterns = _patterns(bundle.objects)
+    objects = shown.objects()
+    by_title = {saved.attributes["title"]: saved for saved in objects}
+    patterns = _patterns(objects)
 
     def aggregated(title: str) -> Any:
         chart = by_title[title]
@@ -199,9 +200,7 @@ def test_chart_figures_match_documents(shown: Shown) -> None:
     assert [(bucket["4"]["value"], bucket["doc_count"]) for bucket in ends] == [(3, 1)]  # not those of another index
     alias = f"{shown.index}-alias"
     _ask(shown.url, "PUT", f"/{shown.index}/_alias/{alias}")
-    with open_engine(shown.url) as engine:
-        by_alias = build_saved_objects(engine, alias, searches=shown.searches, reports=shown.reports)
-    [of_alias] = [saved for saved in by_alias.objects if saved.title == f"{alias}: ends of documents"]
+    [of_alias] = [saved for saved in shown.objects(alias) if saved.attributes["title"] == f"{alias}: ends of documents"]
     assert _ask(shown.url, "POST", f"/{shown.reports}/_search", request(of_alias))["hits"]["total"]["value"] == 1
     without = aggregated("Searches: without a hit")["2"]["buckets"]
     found = [bucket["3"]["buckets"]["without a hit"]["doc_count"] for bucket in without]
@@ -212,14 +211,13 @@ def test_chart_figures_match_documents(shown: Shown) -> None:
 
 
 def test_every_referenced_field_exists(shown: Shown) -> None:
-    with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
-    patterns = _patterns(bundle.objects)
+    objects = shown.objects()
+    patterns = _patterns(objects)
     known = {
         pattern: set(_ask(shown.url, "GET", f"/{pattern}/_field_caps?fields=*")["fields"])
         for pattern in set(patterns.values())
     }
-    for saved in bundle.objects:
+    for saved in objects:
         if saved.type == "index-pattern":
             time_field = saved.attributes.get("timeFieldName")
             named = set(orjson.loads(saved.attributes["fieldFormatMap"])) | ({time_field} if time_field else set())
@@ -230,10 +228,10 @@ def test_every_referenced_field_exists(shown: Shown) -> None:
         else:
             continue
         # Every hit has a score; engines do not list it among their fields, and both products add it.
-        assert named <= fields | {"_score"}, f"{saved.title}: {named - fields}"
+        assert named <= fields | {"_score"}, f"{saved.attributes['title']}: {named - fields}"
     [view] = [
         saved
-        for saved in bundle.objects
+        for saved in objects
         if saved.attributes.get("title") == shown.index and "timeFieldName" not in saved.attributes
     ]
     # What the view hides is what _source may not bring, as both products ask for it.
@@ -243,98 +241,53 @@ def test_every_referenced_field_exists(shown: Shown) -> None:
     assert not any({"embedding", "parts"} & set(hit["_source"]) for hit in hits)
 
 
-def test_saved_search_sorts_by_score(shown: Shown) -> None:
-    with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
-    [search] = [saved for saved in bundle.objects if saved.type == "search"]
-    assert search_source(search)["query"] == {"query": "", "language": "kuery"}
-    assert search.attributes["columns"][0] == "_score"
-    assert sorted(search.attributes["columns"][1:3]) == ["body", "title"]
-    assert search.attributes["sort"] == [["_score", "desc"]]
-
-
-def test_views_need_no_request_and_no_save_when_they_are_opened(shown: Shown) -> None:
-    with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
-    views = [saved for saved in bundle.objects if saved.type == "index-pattern"]
+def test_every_view_selects_the_documents_of_its_index(shown: Shown) -> None:
+    views = [saved for saved in shown.objects() if saved.type == "index-pattern"]
     assert len(views) == 5
-    named = "name" if bundle.product is DashboardProduct.KIBANA else "title"
-    assert len({view.attributes[named] for view in views}) == len(views)
     for view in views:
         pattern = view.attributes["title"]
         # The second part of the pattern of a further view selects no index.
-        index = pattern.partition(",")[0]
-        counts = [_ask(shown.url, "GET", f"/{each}/_count")["count"] for each in (pattern, index)]
+        counts = [_ask(shown.url, "GET", f"/{each}/_count")["count"] for each in (pattern, pattern.partition(",")[0])]
         assert counts[0] == counts[1] > 0, pattern
-        if bundle.product is DashboardProduct.KIBANA:
-            assert "fields" not in view.attributes
-            continue
-        fields = {field["name"]: field for field in orjson.loads(view.attributes["fields"])}
-        # As in `isFieldRefreshRequired`: otherwise Dashboards asks for them, and saves the view.
-        known = {"searchable", "aggregatable", "readFromDocValues"}
-        assert all(known <= field.keys() for field in fields.values())
-        capabilities = _ask(shown.url, "GET", f"/{pattern}/_field_caps?fields=*")["fields"]
-        containers = {name for name, types in capabilities.items() if types.keys() & {"object", "nested"}}
-        names = {name for name in capabilities if not name.startswith("_")} - containers
-        assert {name for name in fields if not name.startswith("_")} == names
-        assert {"_id", "_index", "_score", "_source"} <= fields.keys()
-        formatted = orjson.loads(view.attributes["fieldFormatMap"])
-        assert formatted.keys() <= fields.keys()
-        time_field = view.attributes.get("timeFieldName")
-        assert time_field is None or fields[time_field]["type"] == "date"
-
-
-def test_time_field_must_be_a_date(shown: Shown) -> None:
-    names = {"searches": shown.searches, "reports": shown.reports}
-    with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, **names, time_field="embedding_meta.embedded_at")
-        assert bundle.view.attributes["timeFieldName"] == "embedding_meta.embedded_at"
-        for name in ("title", "no_such_field"):
-            with pytest.raises(IndexMismatch, match=f"has no date field '{name}'") as caught:
-                build_saved_objects(engine, shown.index, **names, time_field=name)
-            assert "`time_field`" in caught.value.remedy
 
 
 def test_missing_logs_are_noted_and_rest_is_built(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        bundle = build_saved_objects(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
-        assert len(bundle.notes) == 2
-        assert "--report-index test-no-such-reports" in bundle.notes[0]
-        assert "there is no test-no-such-log-*" in bundle.notes[1]
-        assert {saved.type for saved in bundle.objects} == {"index-pattern", "visualization", "search", "dashboard"}
+        objects, notes = build_saved_objects(
+            engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports"
+        )
+        assert len(notes) == 3
+        assert "--report-index test-no-such-reports" in notes[0]
+        assert "there is no test-no-such-log-*" in notes[1]
+        # The documented way to counts of relevant documents.
+        assert f"`es-sbert index calibrate {shown.index} --save`" in notes[2]
+        assert {saved.type for saved in objects} == {"index-pattern", "visualization", "search", "dashboard"}
+        names = {"searches": shown.searches, "reports": shown.reports}
         with pytest.raises(IndexMissing):
-            build_saved_objects(engine, "test-no-such-index", searches=shown.searches, reports=shown.reports)
-        with pytest.raises(IndexMismatch, match="no vector field") as caught:
-            build_saved_objects(engine, shown.reports, searches=shown.searches, reports=shown.reports)
-        assert "es-sbert ingest" in caught.value.remedy
+            build_saved_objects(engine, "test-no-such-index", **names)
+        with pytest.raises(IndexMismatch, match="no vector field"):
+            build_saved_objects(engine, shown.reports, **names)
         with pytest.raises(UsageError, match="is not a valid index name"):
             build_saved_objects(engine, shown.index, searches="../x", reports=shown.reports)
 
 
-def test_export_and_install_commands(shown: Shown, cli: Cli, tmp_path: Any) -> None:
+def test_the_command_writes_or_imports_the_objects(shown: Shown, cli: Cli, tmp_path: Any) -> None:
     file = tmp_path / "docs.ndjson"
-    done = cli("dashboards", "export", *shown.options, "--output", file)
+    done = cli("dashboards", *shown.options, "--output", file)
     assert done.code == 0, done.err
     written = file.read_bytes()
-    assert cli("dashboards", "export", *shown.options).out.encode() == written
+    assert cli("dashboards", *shown.options).out.encode() == written
     lines = [orjson.loads(line) for line in written.splitlines()]
     product = DashboardProduct.KIBANA if "typeMigrationVersion" in lines[0] else DashboardProduct.DASHBOARDS
     check_objects(product, lines)
-    assert cli("dashboards", "export", *shown.options, "--output", tmp_path / "no" / "file").code == 2
     api = ImportApi(product)
     with serving(api) as url:
-        done = cli("dashboards", "install", *shown.options, "--kibana-url", url)
+        done = cli("dashboards", *shown.options, "--kibana", url)
         assert done.code == 0, done.err
         assert f"{len(lines)} objects are in {product.label}" in done.err
-        assert "is now the default data view" in done.err
-        assert api.default_view == next(line["id"] for line in lines if line["attributes"]["title"] == shown.index)
-        # The documented way to counts of relevant documents.
-        assert f"`es-sbert index calibrate {shown.index} --save`" in done.err
-        timed = cli("dashboards", "install", *shown.options, "--kibana-url", url, "--time-field", "title")
-        assert timed.code == 2
-        assert "has no date field 'title'" in timed.err
-        assert f"{shown.index}: load: {url}/app/dashboards#/view/" in done.out
-    public = cli("dashboards", "install", *shown.options, "--kibana-url", "http://user:word@localhost:1")
+        [stored] = api.objects.values()
+        assert set(stored) == {(line["type"], line["id"]) for line in lines}
+    public = cli("dashboards", *shown.options, "--kibana", "http://user:word@localhost:1")
     assert public.code == 2
-    assert "ES_SBERT_KIBANA_URL" in public.err
+    assert "ES_SBERT_KIBANA_PASSWORD" in public.err
     assert "word@" not in public.err

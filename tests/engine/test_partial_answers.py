@@ -44,7 +44,6 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "search_point_in_time": lambda engine, index: engine.search_point_in_time(
         engine.open_point_in_time(index, shard=0), {"size": 1}
     ),
-    "field_capabilities": lambda engine, index: engine.field_capabilities(index),
     "request_api": lambda engine, index: engine.request_api(f"/{index}/_stats/docs"),
     "put_mapping": lambda engine, index: engine.put_mapping(index, {"properties": {"n": {"type": "integer"}}}),
     "put_settings": lambda engine, index: engine.put_settings(index, {"index.refresh_interval": "2s"}),

@@ -76,7 +76,6 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "result_window": lambda engine: engine.result_window("docs"),
     "store_size": lambda engine: engine.store_size("docs"),
     "is_task_done": lambda engine: engine.is_task_done("node:1"),
-    "field_capabilities": lambda engine: engine.field_capabilities("docs"),
     "refresh": lambda engine: engine.refresh("docs"),
     "searched_shards": lambda engine: engine.searched_shards("docs"),
     "start_force_merge": lambda engine: engine.start_force_merge("docs"),
