@@ -35,6 +35,12 @@ class FieldResolver:
         self._lenient = lenient
         self._cache: dict[tuple[str, str], Any] = {}
 
+    @property
+    def has_chunks(self) -> bool:
+        """Whether any vector field holds one vector per chunk."""
+        fields = self._searched.fields.values()
+        return any(meta.passages is not None for by_name in fields for meta in by_name.values())
+
     def virtual(self, name: str) -> SearchScope | None:
         """Resolve a virtual name; None if the name is an ordinary field of the searched indices.
 

@@ -151,7 +151,6 @@ class VectorQuery:
         boost: Factor of the score.
         inner_hits: With chunks: the name of the inner hits that hold the nearest chunk; None for no inner hits, as
             aggregations need it. Each clause of a request needs a different name.
-        knn_parameters: Further parameters of the engine's own kNN query.
         nested_parameters: With chunks: parameters of the `nested` query that replace the usual ones.
         chunk_query_name: With chunks: the `_name` of the query inside `nested`, which matches chunks.
     """
@@ -166,7 +165,6 @@ class VectorQuery:
     min_cosine: float | None = None
     boost: float = 1.0
     inner_hits: str | None = None
-    knn_parameters: Json = dataclasses.field(default_factory=dict)
     nested_parameters: Json = dataclasses.field(default_factory=dict)
     chunk_query_name: str | None = None
 
@@ -263,7 +261,6 @@ def _elasticsearch_knn(query: VectorQuery) -> Json:
     if query.min_cosine is not None:
         # Elasticsearch compares `similarity` with the cosine itself, after rescoring and before boosts.
         knn["similarity"] = query.min_cosine
-    knn |= query.knn_parameters
     return knn if query.filter is None else knn | {"filter": query.filter}
 
 
@@ -304,7 +301,6 @@ def _opensearch_clause(query: VectorQuery) -> Json:
         "k": query.oversampled_k,
         "method_parameters": {"ef_search": max(query.candidates, query.oversampled_k)},
         "ignore_unmapped": True,
-        **query.knn_parameters,
     }
     if query.filter is not None:
         knn["filter"] = query.filter

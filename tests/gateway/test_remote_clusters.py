@@ -103,7 +103,7 @@ def connect_clusters(url: str, addresses: dict[str, str | None]) -> None:
     [
         SEMANTIC,
         {"query_string": {"query": f'semantic:"{QUERY}"'}},
-        {"bool": {"must_not": [{"term": {"semantic": QUERY}}]}},
+        {"bool": {"must_not": [SEMANTIC]}},
         {"exists": {"field": "semantic"}},
         {"semantic": {"field": "embedding", "query": QUERY}},
         {"knn": {"field": "embedding", "k": 3, "query_vector_builder": {"text_embedding": {"model_text": QUERY}}}},

@@ -123,7 +123,6 @@ def scores(answer: Json) -> list[float]:
 NEURAL: Json = {"neural": {"embedding": {"query_text": QUERY, "k": K}}}
 WAYS: dict[str, Json] = {
     "match": {"match": {"semantic": QUERY}},
-    "term": {"term": {"semantic": QUERY}},
     "wrapped": {"wrapper": {"query": base64.b64encode(orjson.dumps({"match": {"semantic": QUERY}})).decode()}},
     "phrase": {"match_phrase": {"semantic": {"query": QUERY}}},
     "query_string": {"query_string": {"query": f'semantic:"{QUERY}"', "analyze_wildcard": True}},
@@ -180,9 +179,6 @@ def test_aggregations_sort_paging_and_highlight_work(bed: Bed) -> None:
     assert answer["aggregations"]["near"]["doc_count"] == K
     assert bed.search({"query": ENGLISH, "size": 0, "aggs": body["aggs"]})["aggregations"]["near"]["doc_count"] == K
     assert all("<em>cat</em>" in hit["highlight"]["text"][0] for hit in answer["hits"]["hits"] if "highlight" in hit)
-    words = {"fields": {"text": {"highlight_query": {"match": {"semantic": QUERY}}}}}
-    marked = bed.search({"query": {"match": {"semantic": QUERY}}, "highlight": words})["hits"]["hits"]
-    assert {"<em>sleeps</em>" in hit["highlight"]["text"][0] for hit in marked} == {True}
 
 
 @also_opensearch2
@@ -260,12 +256,6 @@ def test_unknown_header_value_is_rejected(bed: Bed, value: str) -> None:
         answer = httpx.post(f"{bed.gateway}/{bed.index}/{path}", json=body, headers={"x-es-sbert": value}, timeout=120)
         assert answer.status_code == 400
         assert "X-Es-Sbert" in answer.json()["error"]["reason"]
-
-
-def test_vector_hint_is_only_added_to_query_errors(bed: Bed) -> None:
-    neural: Json = {"query": {"semantic": {"field": "text", "query": QUERY}}}
-    missing = patient.post(f"{bed.gateway}/test-missing/_search", json=neural)
-    assert "es-sbert ingest" not in missing.text
 
 
 @also_es8
@@ -529,11 +519,9 @@ def test_index_without_vectors_is_searched_by_engine_alone(bed: Bed) -> None:
         )
         assert scores(mixed.json()) == pytest.approx(bed.nearest(), abs=1e-5), "where there are vectors, they are meant"
         patient.put(f"{bed.engine}/{bare}/_doc/1?refresh=true", json={"text": "a"}).raise_for_status()
-        asked: Json = {"query": {"match": {"semantic": "cat"}}}
-        for query in (asked, {"query": {"semantic": {"field": "text", "query": "cat"}}}):
-            refused = patient.post(f"{bed.gateway}/{bare}/_search", json=query)
-            assert refused.status_code == 400
-            assert "es-sbert ingest --index" in refused.json()["error"]["reason"], "nobody is left to wonder"
+        refused = patient.post(f"{bed.gateway}/{bare}/_search", json=body)
+        assert refused.status_code == 400
+        assert "es-sbert ingest --index" in refused.json()["error"]["reason"], "nobody is left to wonder"
         missing = patient.post(f"{bed.gateway}/{index}-not/_search", json=body)
         assert (missing.status_code, missing.json()["error"]["type"]) == (404, "index_not_found_exception")
     finally:

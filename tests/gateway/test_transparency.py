@@ -261,18 +261,6 @@ def test_invalid_http_response_becomes_502(url: str, echo: Echo, name: str) -> N
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
-def test_corrupt_error_body_becomes_502(url: str, echo: Echo) -> None:
-    """An error of the engine to one of its own queries by meaning is read, and may get a hint."""
-    damaged = b"HTTP/1.1 400 Bad Request\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd"
-    index = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{"a":{}}'
-    echo.reply = lambda got, out: raw(index if is_question(got) else damaged)(got, out)
-    body = b'{"query":{"neural":{"a":{"query_text":"cat"}}}}'
-    answer = send(url, Request("POST", "/a/_search", (("content-type", "application/json"),), body))
-    reason = assert_engine_error(answer, 502)
-    assert "the engine behind the gateway" in reason
-    assert echo.host not in reason
-
-
 def test_engine_timeout_becomes_504(tiny: Path, echo: Echo) -> None:
     answered = threading.Event()
 

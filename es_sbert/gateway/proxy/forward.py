@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -85,14 +83,12 @@ class ResponseHooks:
 
     Attributes:
         on_chunk: Called with each chunk of the body, as the engine sent it.
-        rewrite_error: Replaces an error response; gets it uncompressed.
         confirm_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
         enlarged: Whether the gateway has made the request larger. If the engine then refuses it as too large, `forward`
             raises `RefusedAsTooLargeError`.
     """
 
     on_chunk: Callable[[bytes], None] | None = None
-    rewrite_error: Callable[[BufferedResponse], BufferedResponse] | None = None
     confirm_valid: Awaitable[bool] | None = None
     enlarged: bool = False
 
@@ -145,10 +141,7 @@ async def _exchange(
                 raise StaleRewriteError
             if hooks.enlarged and reply.status == TOO_LARGE:
                 raise RefusedAsTooLargeError
-            if hooks.rewrite_error is not None and reply.status >= 400:
-                await response.send_buffered(hooks.rewrite_error(await _read_uncompressed(reply, upstream)))
-            else:
-                await response.stream(reply, hooks.on_chunk)
+            await response.stream(reply, hooks.on_chunk)
     except (aiohttp.ClientError, TimeoutError) as error:
         if body.problem is not None and not response.status:
             raise body.problem from None
@@ -190,21 +183,6 @@ class _ClientResponse:
                 return
         self.complete = True
         await self._send({"type": "http.response.body", "body": b""})
-
-    async def send_buffered(self, response: BufferedResponse) -> None:
-        self.complete, self.status = True, response.status
-        await send_response(self._send, response)
-
-
-async def _read_uncompressed(reply: aiohttp.ClientResponse, upstream: Upstream) -> BufferedResponse:
-    body, headers = await reply.read(), end_to_end_headers(reply.raw_headers)
-    if reply.headers.get("content-encoding") == "gzip":
-        try:
-            body = gzip.decompress(body)
-        except (OSError, EOFError, zlib.error) as error:
-            raise upstream.transport_error(aiohttp.ClientPayloadError()) from error
-        headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding"]
-    return BufferedResponse(reply.status, headers, body)
 
 
 async def fetch_response(upstream: Upstream, outgoing: OutgoingRequest) -> BufferedResponse:

@@ -116,7 +116,7 @@ class TopKCutoff:
         vector: Callable[[SemanticQuery], QueryVector],
         body: Json,
         context: RewriteContext,
-    ) -> Mapping[Placeholder, float | None]:
+    ) -> Mapping[QueryPlaceholder, float | None]:
         """Find the cosine of the k-th nearest document for each query; None if there are fewer than k.
 
         Queries whose search the engine rejects are left out.

@@ -8,8 +8,7 @@ what they return may be written back, or kept as a backup.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,7 +18,7 @@ from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, split_remote
 from es_sbert.gateway.proxy.engine_routes import EngineApi
 from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object, write_object
-from es_sbert.gateway.search.compound_queries import map_clauses, map_members
+from es_sbert.gateway.search.compound_queries import objects_at, objects_in
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.settings import HideVectors, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.document_vectors import append_members
@@ -39,9 +38,6 @@ _MARKS = re.compile(
 _MAX_TARGET_LENGTH = 4000
 
 
-# A field that no filter of the caller can name. It shows whether fields would be left out of hits at all, before they
-# are looked up.
-_ANY_FIELD = ("",)
 Parameters = list[tuple[str, str]]
 
 
@@ -101,18 +97,14 @@ class VectorHider:
             return ()  # the engine answers the unchanged search, or rejects it
         return tuple(sorted(members))
 
-    async def hide(
-        self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi
-    ) -> tuple[Json, Parameters]:
-        """Leave the vectors out of the hits of a parsed search; the identical objects if nothing changes."""
-        if not self.applies(api, context.options):
-            return body, params
-        hide = partial(offload_if_large, context.size, hide_in_search, body, params)
+    async def hide(self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi) -> Parameters | None:
+        """Leave the vectors out of the hits of a parsed search, which is changed; see `hide_in_search`."""
         # Most searches that have to be parsed say which fields they want: no index is looked up for them.
-        if (await hide(_ANY_FIELD))[0] is body:
-            return body, params
-        fields = await self.fields(context)
-        return await hide(fields) if fields else (body, params)
+        if not self.applies(api, context.options) or not await offload_if_large(
+            context.size, _sources_without, body, params, ("",)
+        ):
+            return None
+        return hide_in_search(body, params, await self.fields(context))
 
     def _may_hide(self, meta: VectorFieldMeta) -> bool:
         return self._policy is HideVectors.ALWAYS or meta.text is not None
@@ -157,79 +149,66 @@ def _hide_in_body(body: bytes, fields: Sequence[str], max_parsed_bytes: int) -> 
         search = parse_object(body)
     except UnreadableJson:  # the engine refuses it, or its hits keep their vectors
         return body
-    hidden, _ = hide_in_search(search, [], fields)
-    return body if hidden is search else write_object(hidden)
+    return body if hide_in_search(search, [], fields) is None else write_object(search)
 
 
-def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> tuple[Json, Parameters]:
-    """Leave fields out of the hits of a search; the identical body and parameters if nothing changes.
+def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> Parameters | None:
+    """Leave fields out of the hits of a search, which is changed.
 
     The caller's own filter wins if it names what to return, or one of the fields. Otherwise the fields are added to
     what it excludes.
+
+    Returns:
+        The parameters that are still needed: one that filters the source moves to the body, and replaces the filter
+        there. None if nothing changes.
     """
-    try:
-        return _hide_in_parsed(body, params, fields)
-    except RecursionError:
-        return body, params  # the engine rejects such deep queries
+    changes = _sources_without(body, params, fields) if fields else []
+    for hits, source in changes:
+        hits["_source"] = source
+    if not any(hits is body for hits, _ in changes):
+        return params if changes else None
+    return [(name, value) for name, value in params if name != "_source_excludes"]
 
 
-def _hide_in_parsed(body: Json, params: Parameters, fields: Sequence[str]) -> tuple[Json, Parameters]:
+def _sources_without(body: Json, params: Parameters, fields: Sequence[str]) -> list[tuple[Json, Json]]:
+    """Return the parts of a search whose hits would have the fields, each with the filter that leaves them out."""
     if "pit" in body:
-        return body, params
+        return []
     options = dict(params)
-    exclude = _with_excludes(fields)
-    aggregations = _hide_in_aggregations(exclude)
-    joins = _hide_in_inner_hits(exclude)
-    hidden = map_members(
-        body,
-        {
-            "aggs": aggregations,
-            "aggregations": aggregations,
-            "query": joins,
-            "post_filter": joins,
-            "retriever": joins,
-            "collapse": lambda collapse: joins({"collapse": collapse})["collapse"],
-        },
-    )
-    if "_source" in options or "_source_includes" in options or options.get("_source_exclude_vectors") == "false":
-        return hidden, params
-    if str(options.get("size", hidden.get("size"))) == "0":
-        return hidden, params
-    if "_source_excludes" not in options:
-        without_source = "stored_fields" in options and "_source" not in hidden
-        return hidden if without_source else exclude(hidden), params
-    # The parameter replaces the filter in the body.
-    source = {"excludes": options["_source_excludes"].split(",")}
-    filtered = exclude(hidden | {"_source": source})
-    if filtered["_source"] is source:
-        return hidden, params
-    return filtered, [(name, value) for name, value in params if name != "_source_excludes"]
+    found = [(hits, hits.get("_source", {}), hits) for hits in _inner_hits(body)]
+    names_fields = "_source" in options or "_source_includes" in options
+    has_none = str(options.get("size", body.get("size"))) == "0" or options.get("_source_exclude_vectors") == "false"
+    if not names_fields and not has_none:
+        if "_source_excludes" in options:
+            found.append((body, {"excludes": options["_source_excludes"].split(",")}, {"_source": True}))
+        elif "stored_fields" not in options or "_source" in body:
+            found.append((body, body.get("_source", {}), body))
+    changes = ((hits, _source_without(source, asked, fields)) for hits, source, asked in found)
+    return [(hits, source) for hits, source in changes if source is not None]
 
 
-def _with_excludes(fields: Sequence[str]) -> Callable[[Json], Json]:
-    """Return a function that leaves the fields out of the source of hits, given the object that describes them."""
+def _source_without(source: Any, hits: Json, fields: Sequence[str]) -> Json | None:
+    """Add fields to what a source filter excludes; None if it stays as it is.
 
-    def exclude(hits: Json) -> Json:
-        if "_source" not in hits:
-            # Hits with stored or script fields have no source unless it is asked for.
-            stored = hits.get("stored_fields", "_source")
-            if "script_fields" in hits or "_source" not in (stored if isinstance(stored, list) else [stored]):
-                return hits
-        source = hits.get("_source", {})
-        if isinstance(source, list) and not source:
-            source = {}
-        if not isinstance(source, dict) or source.get("exclude_vectors") is False:
-            return hits
-        if source.get("includes") or source.get("include"):
-            return hits
-        member = "exclude" if "exclude" in source else "excludes"
-        excluded = source.get(member) or []
-        excluded = [excluded] if isinstance(excluded, str) else excluded
-        if not isinstance(excluded, list) or any(_names_one(pattern, fields) for pattern in excluded):
-            return hits
-        return hits | {"_source": source | {member: [*excluded, *fields]}}
-
-    return exclude
+    Args:
+        hits: Describes the hits: those with stored or script fields have no source unless it is asked for.
+    """
+    if "_source" not in hits:
+        stored = hits.get("stored_fields", "_source")
+        if "script_fields" in hits or "_source" not in (stored if isinstance(stored, list) else [stored]):
+            return None
+    if source == []:
+        source = {}
+    if not isinstance(source, dict) or source.get("exclude_vectors") is False:
+        return None
+    if source.get("includes") or source.get("include"):
+        return None
+    member = "exclude" if "exclude" in source else "excludes"
+    excluded = source.get(member) or []
+    excluded = [excluded] if isinstance(excluded, str) else excluded
+    if not isinstance(excluded, list) or any(_names_one(pattern, fields) for pattern in excluded):
+        return None
+    return source | {member: [*excluded, *fields]}
 
 
 def _names_one(pattern: object, fields: Sequence[str]) -> bool:
@@ -237,37 +216,27 @@ def _names_one(pattern: object, fields: Sequence[str]) -> bool:
     return isinstance(pattern, str) and any(pattern == name or pattern.startswith(f"{name}.") for name in fields)
 
 
-def _hide_in_aggregations(exclude: Callable[[Json], Json]) -> Callable[[Any], Any]:
-    """Return a function that applies `exclude` to each `top_hits`."""
-
-    def top_hits(value: Any) -> Any:
-        return exclude(value) if isinstance(value, dict) else value
-
-    def aggregation(value: Any) -> Any:
-        return map_members(value, {"top_hits": top_hits, "aggs": aggregations, "aggregations": aggregations})
-
-    def aggregations(value: Any) -> Any:
-        return map_members(value, dict.fromkeys(value, aggregation)) if isinstance(value, dict) else value
-
-    return aggregations
-
-
 # Parts of a search whose `inner_hits` are whole documents; those of `nested` are parts of one.
-_WITH_INNER_DOCUMENTS = frozenset({"collapse", "has_child", "has_parent"})
+_WITH_INNER_DOCUMENTS = ("collapse", "has_child", "has_parent")
 
 
-def _hide_in_inner_hits(exclude: Callable[[Json], Json]) -> Callable[[Any], Any]:
-    """Return a function that applies `exclude` to the `inner_hits` that are whole documents."""
-
-    def part(value: Any) -> Any:
+def _inner_hits(body: Json) -> Iterator[Json]:
+    """Yield the objects that describe hits other than those of the search: of `top_hits`, `collapse` and joins."""
+    pending: list[Any] = [body]
+    while pending:  # not recursive: a body may be nested as deep as the parser allows
+        parent = pending.pop()
+        for name in ("aggs", "aggregations"):
+            for aggregations, key in objects_in(parent.get(name)):
+                pending.append(aggregations[key])
+                if isinstance(top_hits := aggregations[key].get("top_hits"), dict):
+                    yield top_hits
+    pending = [{name: body.get(name) for name in ("query", "post_filter", "retriever", "collapse")}]
+    while pending:
+        value = pending.pop()
         if isinstance(value, list):
-            new = [part(inner) for inner in value]
-            return new if any(after is not before for after, before in zip(new, value, strict=True)) else value
-        if not isinstance(value, dict):
-            return value
-        return map_members(value, {name: with_documents if name in _WITH_INNER_DOCUMENTS else part for name in value})
-
-    def with_documents(value: Any) -> Any:
-        return map_members(part(value), {"inner_hits": lambda hits: map_clauses(hits, exclude)})
-
-    return part
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
+            for name in _WITH_INNER_DOCUMENTS:
+                for holder, key in objects_at(value.get(name), "inner_hits"):
+                    yield holder[key]

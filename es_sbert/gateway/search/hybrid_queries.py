@@ -23,16 +23,10 @@ from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
-from es_sbert.gateway.search.compound_queries import (
-    IdentityCache,
-    clause_list,
-    decode_wrapper,
-    query_type_and_body,
-    strip_inner_hits,
-)
+from es_sbert.gateway.search.compound_queries import Member, clause_list
 from es_sbert.gateway.search.first_searches import MAX_CONCURRENT, first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext, sorts_by_score
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, HybridPlaceholder, QueryPlaceholder
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, QueryPlaceholder
 from es_sbert.gateway.search.semantic_query import (
     SINGLE_FIELD_QUERIES,
     SemanticQuery,
@@ -69,20 +63,7 @@ def ranks_hits(body: Json, options: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True)
-class HybridQuery:
-    """A full-text query that becomes hybrid.
-
-    Attributes:
-        semantic: The semantic query for its text.
-        exact: Finds exact matches in the same fields; None if there can be none.
-    """
-
-    semantic: SemanticQuery
-    exact: Json | None
-
-
-@dataclass(frozen=True)
-class _FullText:
+class FullText:
     """What a full-text query, or a combination of some, searches for.
 
     Attributes:
@@ -109,21 +90,39 @@ class HybridDetector:
 
     def __init__(self, parser: SemanticQueryParser) -> None:
         self._parser = parser
-        self._cache: IdentityCache[_FullText | None] = IdentityCache()
 
-    def detect(self, node: Json) -> HybridQuery | None:
-        """Return the hybrid query that a full-text query becomes; None if it stays as it is.
+    def full_text(self, kind: str, body: Json, inner: Sequence[tuple[Member, FullText | None]]) -> FullText | None:
+        """Find out what a query searches for; None if it is not a full-text query on an embedded field.
 
-        A text that cannot be embedded (blank, too long) is left to full-text search.
+        Args:
+            inner: The queries directly inside it.
+        """
+        if kind in SINGLE_FIELD_QUERIES and len(body) == 1:
+            [(field, value)] = body.items()
+            options = value if isinstance(value, dict) else {"query": value}
+            return self._on_fields([field], options, any_word=kind == "match" and _matches_any_word(options))
+        if kind == "multi_match":
+            fields = body.get("fields", ["*"])
+            any_word = str(body.get("type", "best_fields")) in _ANY_WORD_TYPES and _matches_any_word(body)
+            return self._on_fields(fields if isinstance(fields, list) else [fields], body, any_word=any_word)
+        if kind == "dis_max":
+            return _combined(inner, clause_list(body.get("queries")))
+        if kind == "bool" and body.keys() <= _BOOL_MEMBERS and body.get("minimum_should_match", 1) in ANY_CLAUSE:
+            return _combined(inner, clause_list(body.get("must")) + clause_list(body.get("should")))
+        return None
+
+    def becomes_hybrid(self, found: FullText | None) -> bool:
+        """Whether a query becomes hybrid. A text that cannot be embedded (blank, too long) is left as it is."""
+        if found is None or not found.fields:
+            return False
+        return bool(found.text.strip()) and len(found.text) <= self._parser.max_text_characters
+
+    def query(self, found: FullText) -> tuple[SemanticQuery, Json | None]:
+        """Create the semantic query for a text, and the query that finds exact matches; None if there can be none.
 
         Raises:
             IndexMismatch: the indices have vectors of different models, or a searched index is remote.
         """
-        found = self._cache.get(node, self._detect)
-        if found is None or not found.fields:
-            return None
-        if not found.text.strip() or len(found.text) > self._parser.max_text_characters:
-            return None
         self._parser.fields.check_local(found.fields[0], "on")
         settings, fields = self._parser.settings, list(found.fields)
         semantic = SemanticQuery(
@@ -135,49 +134,18 @@ class HybridDetector:
             syntax=SemanticSyntax.HYBRID,
             calibrated=self._parser.is_calibrated,
         )
-        exact = exact_match_query(found.text, lambda parameters: {"multi_match": parameters | {"fields": fields}})
-        return HybridQuery(semantic, exact)
+        return semantic, exact_match_query(
+            found.text, lambda parameters: {"multi_match": parameters | {"fields": fields}}
+        )
 
-    def _detect(self, node: Json) -> _FullText | None:
-        query = query_type_and_body(decode_wrapper(node))
-        if query is None:
-            return None
-        kind, body = query
-        if kind in SINGLE_FIELD_QUERIES and len(body) == 1:
-            [(field, value)] = body.items()
-            options = value if isinstance(value, dict) else {"query": value}
-            return self._full_text([field], options, any_word=kind == "match" and _matches_any_word(options))
-        if kind == "multi_match":
-            fields = body.get("fields", ["*"])
-            any_word = str(body.get("type", "best_fields")) in _ANY_WORD_TYPES and _matches_any_word(body)
-            return self._full_text(fields if isinstance(fields, list) else [fields], body, any_word=any_word)
-        if kind == "dis_max":
-            return self._combined([], clause_list(body.get("queries")))
-        if kind == "bool" and body.keys() <= _BOOL_MEMBERS and body.get("minimum_should_match", 1) in ANY_CLAUSE:
-            return self._combined(clause_list(body.get("must")), clause_list(body.get("should")))
-        return None
-
-    def _full_text(self, fields: Sequence[Any], options: Json, *, any_word: bool) -> _FullText | None:
+    def _on_fields(self, fields: Sequence[Any], options: Json, *, any_word: bool) -> FullText | None:
         text = scalar_as_text(options.get("query"))
         if not isinstance(text, str):
             return None
         names = [field for field in fields if isinstance(field, str)]
         targets = (self._target(_BOOST_SUFFIX.sub("", name)) for name in names)
         target = next((target for target in targets if target is not None), None)
-        return None if target is None else _FullText(text, target, tuple(names) if any_word else ())
-
-    def _combined(self, required: Sequence[Json], optional: Sequence[Json]) -> _FullText | None:
-        """Combine queries for the same text. All that are required, and one at least, must match by any word."""
-        found = [self._cache.get(clause, self._detect) for clause in (*required, *optional)]
-        known = [each for each in found if each is not None]
-        if not known or len(known) < len(found):
-            return None
-        first, *others = known
-        if any((each.text, each.target) != (first.text, first.target) for each in others):
-            return None
-        if not all(each.fields for each in known[: len(required)]):
-            return replace(first, fields=())
-        return replace(first, fields=tuple(dict.fromkeys(field for each in known for field in each.fields)))
+        return None if target is None else FullText(text, target, tuple(names) if any_word else ())
 
     def _target(self, pattern: str) -> SearchScope | None:
         """Find the vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
@@ -186,6 +154,19 @@ class HybridDetector:
             field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)
             return None if field is None else names.for_text(field)
         return names.for_text(pattern)
+
+
+def _combined(inner: Sequence[tuple[Member, FullText | None]], clauses: Sequence[Json]) -> FullText | None:
+    """Combine queries for the same text. All that are required, and one at least, must match by any word."""
+    known = [(member, found) for member, found in inner if found is not None]
+    if not known or len(known) < len(clauses):
+        return None
+    first = known[0][1]
+    if any((found.text, found.target) != (first.text, first.target) for _, found in known):
+        return None
+    if not all(found.fields for member, found in known if member == ("bool", "must")):
+        return replace(first, fields=())
+    return replace(first, fields=tuple(dict.fromkeys(field for _, found in known for field in found.fields)))
 
 
 def _matches_any_word(options: Json) -> bool:
@@ -223,14 +204,15 @@ class HybridRanker:
 
     async def queries(
         self,
-        placeholders: Sequence[HybridPlaceholder],
+        placeholders: Sequence[QueryPlaceholder],
         vector: Callable[[SemanticQuery], QueryVector],
         body: Json,
         context: RewriteContext,
-    ) -> Mapping[HybridPlaceholder, Json]:
+    ) -> Mapping[QueryPlaceholder, Json]:
         """Rank the hits of each query, and write the query that scores them.
 
         Args:
+            placeholders: Those with `words`.
             vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
             body: The search of the client.
             context: Parameters of the search, with its `preference`, so that all searches use the same shard copies.
@@ -239,45 +221,42 @@ class HybridRanker:
             EngineUnreachable, RequestFailed: a search failed.
         """
         semaphore, most = asyncio.Semaphore(MAX_CONCURRENT), _MAX_DOCUMENTS // max(1, len(placeholders))
+        engine_type = self._upstream.engine_type_or_default
 
-        async def search(query: Json | None, size: int) -> _Hits | None:
+        async def search(query: Json | None, filters: Sequence[Json], size: int) -> _Hits | None:
             if query is None:
                 return []
+            if filters:
+                query = {"bool": {"must": [query], "filter": list(filters)}}
             async with semaphore:
                 return await self._search(first_body(query, body) | {"size": size}, body, context)
 
-        async def rank(placeholder: HybridPlaceholder) -> Json:
-            semantic, filters = placeholder.semantic, placeholder.nearest.filters
-            depth, with_chunks = max(semantic.k, DEFAULT_DEPTH), placeholder.nearest
-            without_chunks = replace(with_chunks, query=replace(with_chunks.query, inner_hits=None))
-            nearest, words, exact = await gather_or_cancel(
-                [
-                    search(self._native_query(without_chunks, vector(semantic)), semantic.k),
-                    search(_filtered(placeholder.words, filters), depth),
-                    search(_filtered(placeholder.exact, filters), EXACT_HITS),
-                ]
+        async def rank(nearest: QueryPlaceholder) -> Json:
+            words, k, filters = nearest.words or {}, nearest.semantic.k, nearest.filters
+            numbers, depth = vector(nearest.semantic), max(k, DEFAULT_DEPTH)
+            chunks = nearest.native_query(engine_type, numbers, None, CandidateCounts())
+            whole = replace(nearest, query=replace(nearest.query, inner_hits=None))
+            documents = whole.native_query(engine_type, numbers, None, CandidateCounts())
+            near, found, exact = await gather_or_cancel(
+                [search(documents, (), k), search(words, filters, depth), search(nearest.exact, filters, EXACT_HITS)]
             )
-            if nearest is None or words is None:
-                return placeholder.words  # the engine rejects the client's search too
+            if near is None or found is None:
+                return words  # the engine rejects the client's search too
             if exact is None:
                 self._log.warning("exact matches are not looked for: the engine rejects the query for them")
-            rankings = {_SEMANTIC: [key for key, _ in nearest], LEXICAL: [key for key, _ in words]}
+            rankings = {_SEMANTIC: [key for key, _ in near], LEXICAL: [key for key, _ in found]}
             matches = read_exact_matches(exact or [])
             fused = fuse_rankings(rankings, depth=depth, weights=self._weights, matches=matches)
-            documents = [(document.key, document.score) for document in fused[:most]]
-            ranked = ranking_query(placeholder.words, documents, max((score for _, score in words), default=1.0))
-            if with_chunks.query.inner_hits is not None and nearest:
-                ids: Json = {"ids": {"values": [id for (_, id), _ in nearest]}}
-                chunks = self._native_query(with_chunks, vector(semantic))
+            scores = [(document.key, document.score) for document in fused[:most]]
+            ranked = ranking_query(words, scores, max((score for _, score in found), default=1.0))
+            if nearest.query.inner_hits is not None and near:
+                ids: Json = {"ids": {"values": [id for (_, id), _ in near]}}
                 # It changes no score, because that is the highest of all clauses.
                 ranked["dis_max"]["queries"].append({"bool": {"must": [chunks], "filter": [ids], "boost": _TINY}})
             return ranked
 
         ranked = await gather_or_cancel(rank(placeholder) for placeholder in placeholders)
         return dict(zip(placeholders, ranked, strict=True))
-
-    def _native_query(self, nearest: QueryPlaceholder, vector: QueryVector) -> Json:
-        return nearest.native_query(self._upstream.engine_type_or_default, vector, None, CandidateCounts())
 
     async def _search(self, first: Json, body: Json, context: RewriteContext) -> _Hits | None:
         """Send a search; None if the engine rejects it."""
@@ -288,12 +267,6 @@ class HybridRanker:
         found = self._upstream.require_object(answer, "POST _search", partial_ok=True)
         with self._upstream.parsing("POST _search"):
             return [((hit["_index"], hit["_id"]), float(hit["_score"])) for hit in found["hits"]["hits"]]
-
-
-def _filtered(query: Json | None, filters: Sequence[Json]) -> Json | None:
-    if query is None:
-        return None
-    return {"bool": {"must": [strip_inner_hits(query)], "filter": list(filters)}}
 
 
 def ranking_query(words: Json, documents: _Hits, best_score: float) -> Json:

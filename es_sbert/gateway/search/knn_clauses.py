@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
 from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import and_query, chunk_inner_hits, vector_path
-from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import (
     MAX_K,
@@ -34,13 +30,17 @@ class QueryPlaceholder:
         filters: Further queries that hits must match.
         query: The search for its nearest vectors, without the vector.
         has_cutoff: Whether only the k nearest documents of all shards may match. In `must_not`, all documents above the
-            minimum cosine are excluded.
+            minimum cosine are excluded; hybrid queries take the first k.
+        words: The full-text query that becomes hybrid (`hybrid_queries.py`), as the client wrote it; None for none.
+        exact: With `words`: finds exact matches (`es_sbert.search.exact_matches`); None if there can be none.
     """
 
     semantic: SemanticQuery
     filters: Sequence[Json]
     query: VectorQuery
     has_cutoff: bool = True
+    words: Json | None = None
+    exact: Json | None = None
 
     def native_query(
         self, engine_type: EngineType, vector: QueryVector, cutoff: float | None, counts: CandidateCounts
@@ -62,12 +62,6 @@ class QueryPlaceholder:
             clause["bool"]["_name"] = name
         return clause
 
-    @property
-    def inner_parts(self) -> list[tuple[str, Any]]:
-        """Objects and lists of the client that the native query contains, each with the name of its member."""
-        parts = (("filter", self.query.filter), ("nested", self.semantic.nested))
-        return [(name, part) for name, part in parts if part]
-
 
 @dataclass(frozen=True, eq=False)
 class SectionPlaceholder:
@@ -83,12 +77,11 @@ class SectionPlaceholder:
     section: Json
     inner_hits: str | None
 
-    def native_query(
-        self, engine_type: EngineType, vector: QueryVector, cutoff: float | None, counts: CandidateCounts
-    ) -> Json:
-        """Create the section with the vector instead of the text; see `QueryPlaceholder.native_query`.
+    def native_section(self, vector: QueryVector) -> Json:
+        """Create the section with the vector instead of the text. The engine itself keeps the k nearest documents.
 
-        The engine itself keeps the k nearest documents of all shards.
+        Args:
+            vector: *Shape:* ``(dimensions,)``.
         """
         semantic, target = self.semantic, self.semantic.target
         section = {name: value for name, value in self.section.items() if name != "query_vector_builder"}
@@ -103,58 +96,8 @@ class SectionPlaceholder:
             section.setdefault("inner_hits", chunk_inner_hits(target.name, self.inner_hits))
         return section
 
-    @property
-    def inner_parts(self) -> list[tuple[str, Any]]:
-        """See `QueryPlaceholder.inner_parts`."""
-        members = (item for item in self.section.items() if item[0] != "query_vector_builder")
-        return [(name, part) for name, part in members if isinstance(part, (dict, list))]
 
-
-@dataclass(frozen=True, eq=False)
-class HybridPlaceholder:
-    """The place of a full-text query that becomes hybrid, until its hits are ranked (`hybrid_queries.py`).
-
-    Attributes:
-        nearest: The semantic query for its text.
-        words: The query as the client wrote it.
-        exact: Finds exact matches (`es_sbert.search.exact_matches`); None if there can be none.
-    """
-
-    nearest: QueryPlaceholder
-    words: Json
-    exact: Json | None
-
-    @property
-    def semantic(self) -> SemanticQuery:
-        """The semantic query."""
-        return self.nearest.semantic
-
-    @property
-    def inner_parts(self) -> list[tuple[str, Any]]:
-        """See `QueryPlaceholder.inner_parts`."""
-        return [*self.nearest.inner_parts, ("query", self.words)]
-
-
-Placeholder = QueryPlaceholder | SectionPlaceholder | HybridPlaceholder
-
-
-def substitute(body: Json, native_queries: Mapping[Placeholder, Json]) -> None:
-    """Replace the placeholders in a body by native queries.
-
-    Args:
-        body: As `find_queries` returns it. The objects and lists that hold placeholders are copies, not the client's.
-    """
-    remaining = len(native_queries)
-    # Search breadth-first, so that long lists inside filters are hardly ever read.
-    containers: deque[Any] = deque([body])
-    while remaining:
-        container = containers.popleft()
-        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
-            if isinstance(value, (dict, list)):
-                containers.append(value)
-            elif isinstance(value, (QueryPlaceholder, SectionPlaceholder, HybridPlaceholder)):
-                container[key] = native_queries[value]
-                remaining -= 1
+Placeholder = QueryPlaceholder | SectionPlaceholder
 
 
 def query_without_vector(
@@ -190,7 +133,6 @@ def query_without_vector(
         boost=semantic.boost,
         passages=semantic.target.meta.passages is not None,
         inner_hits=inner_hits,
-        knn_parameters=_native_parameters(engine_type, semantic),
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
         # In a client's `nested` query, the name of the inner query applies to chunks.
         chunk_query_name=None if semantic.nested is None else semantic.name,
@@ -202,61 +144,12 @@ def query_without_vector(
     return query
 
 
-# Parameters that only one engine has, in its own syntax. On OpenSearch, a search may or may not return all chunks of a
-# hit as inner hits; Elasticsearch always does.
-_NATIVE_PARAMETERS = {
-    EngineType.ELASTICSEARCH: frozenset({"visit_percentage"}),
-    EngineType.OPENSEARCH: frozenset({"expand_nested_docs"}),
-}
-_IMPLIED_PARAMETERS = {EngineType.ELASTICSEARCH: frozenset({"expand_nested_docs"}), EngineType.OPENSEARCH: frozenset()}
-
-
-def _native_parameters(engine_type: EngineType, semantic: SemanticQuery) -> Json:
-    """Return the parameters that the engine's own kNN query gets.
-
-    Raises:
-        BadRequest: the engine or the field does not support a parameter.
-    """
-    if "expand_nested_docs" in semantic.native and semantic.target.meta.passages is None:
-        raise BadRequest(
-            f"expand_nested_docs requires a field of passages, but {semantic.target.name} has one vector per document",
-            "Remove expand_nested_docs.",
-        )
-    for name in semantic.native:
-        if name not in _NATIVE_PARAMETERS[engine_type] | _IMPLIED_PARAMETERS[engine_type]:
-            raise BadRequest(
-                f"{name} of a query on {semantic.target.name} has no equivalent in this engine", f"Remove {name}."
-            )
-    return {name: value for name, value in semantic.native.items() if name in _NATIVE_PARAMETERS[engine_type]}
-
-
 def exceeds_k_by_candidates(semantic: SemanticQuery) -> bool:
     """Whether a query has more than k candidates, on an engine that matches all of them.
 
-    Native queries use k candidates unless the client asks for more. They also use k where a minimum cosine would do
-    more than limit the number of hits: it drops chunks of a document, and compares unquantized cosines.
+    Native queries use k candidates unless the client asks for more.
     """
-    if semantic.syntax not in NATIVE_SYNTAXES:
-        return True
-    is_altered_by_minimum = "expand_nested_docs" in semantic.native or semantic.oversample == 0
-    return semantic.num_candidates is not None and not is_altered_by_minimum
-
-
-def highlight_clause(semantic: SemanticQuery) -> Json:
-    """Create a full-text query for the words of a query text in the embedded fields, to highlight them there.
-
-    Raises:
-        BadRequest: the mapping does not say which fields are embedded.
-    """
-    text = semantic.target.meta.text
-    if text is None:
-        raise BadRequest(
-            f"cannot highlight words: the mapping does not say which fields {semantic.target.name} is made of",
-            'Add a highlight_query, e.g. {"match": {"FIELD": "…"}}.',
-        )
-    # The query is lenient, since a number may be part of the embedded text.
-    fields = list(TextTemplate.parse(text).fields)
-    return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
+    return semantic.syntax not in NATIVE_SYNTAXES or semantic.num_candidates is not None
 
 
 def knn_clause(
@@ -271,7 +164,7 @@ def knn_clause(
     """Create a `bool` that searches a field in all its indices, each by its index type and the filter of its alias.
 
     Args:
-        oversample: Replaces the oversampling of quantized indices; 0 for no rescoring.
+        oversample: Replaces the oversampling of quantized indices.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
     """
     clauses: list[Json] = []
@@ -280,12 +173,10 @@ def knn_clause(
         part_query = replace(
             query,
             # Vectors that are not quantized need no rescoring.
-            oversample=usual if usual is None or oversample is None else oversample or None,
+            oversample=usual if usual is None or oversample is None else oversample,
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
             min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
         )
-        if usual is not None and oversample == 0 and engine_type is EngineType.ELASTICSEARCH:
-            part_query = replace(part_query, knn_parameters=query.knn_parameters | {"rescore_vector": _NO_RESCORING})
         if number:
             part_query = _with_numbered_inner_hits(part_query, number)
         if engine_type is EngineType.OPENSEARCH:
@@ -293,10 +184,6 @@ def knn_clause(
         clause = vector_clause(engine_type, part.method(engine_type, exact=False), part_query)
         clauses.append({"bool": {"must": [clause], "filter": [index_filter(part.indices)]}})
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
-
-
-# Without this parameter, bbq types are rescored by default.
-_NO_RESCORING = {"oversample": 0}
 
 
 def _with_numbered_inner_hits(query: VectorQuery, number: int) -> VectorQuery:

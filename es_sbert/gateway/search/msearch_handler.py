@@ -26,6 +26,7 @@ from es_sbert.gateway.proxy.forward import (
     RefusedAsTooLargeError,
     ResponseFilter,
     ResponseHooks,
+    StaleRewriteError,
     enlarged_error,
     fetch_response,
     forward,
@@ -185,16 +186,17 @@ class MsearchHandler:
                     return replace(entry, response=response)
                 body = rendered
             result = await self._rewriter.rewrite(body, context)
+        except StaleRewriteError:  # written again, for the new indices
+            return await self._rewrite_entry(entry, incoming, context, template=template)
         except EsSbertError as error:
             entry.trace.status = http_status(error)
             return replace(entry, error=error, response=_error_response(error))
         if not result.is_changed and not template:
             return entry
-        hidden, _ = await self._hider.hide(result.body, [], context, EngineApi.MULTI_SEARCH)
-        written = await offload_if_large(size * max(1, len(result.queries)), write_object, hidden)
+        is_hidden = await self._hider.hide(result.body, [], context, EngineApi.MULTI_SEARCH) is not None
+        written = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
         if result.preference is not None:
             entry = replace(entry, header=write_object(header | {"preference": result.preference}))
-        is_hidden = hidden is not result.body
         return replace(entry, body=written, result=result if result.is_changed else None, is_hidden=is_hidden)
 
     async def _hide_in_entries(

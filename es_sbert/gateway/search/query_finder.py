@@ -1,14 +1,13 @@
 """Find the semantic queries of a search body, in every part that holds queries, from `query` to `aggs` and `retriever`.
 
-Pure functions: they replace each semantic query in a body by a placeholder, and reject the virtual field anywhere else:
-the engine does not know it and would silently match nothing.
+Each semantic query in a body is replaced by a placeholder. The virtual field is rejected anywhere else: the engine does
+not know it and would silently match nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -16,86 +15,56 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import (
-    BOOL_CLAUSES,
     JOINING_QUERIES,
     NEGATIVE_MEMBERS,
     REQUIRED_MEMBERS,
     UNSCORED_MEMBERS,
-    ContainsCache,
-    IdentityCache,
     InnerHitsNames,
     Member,
-    MemberFunctions,
+    Place,
     clause_list,
     decode_wrapper,
     inner_queries,
-    map_clauses,
-    map_inner_queries,
-    map_members,
-    map_objects,
-    must_not_match,
+    objects_at,
+    objects_in,
     query_type_and_body,
     strip_inner_hits,
 )
 from es_sbert.gateway.search.full_text_queries import may_name_field, split_virtual_fields
-from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, HybridDetector
+from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, FullText, HybridDetector
 from es_sbert.gateway.search.incoming_search import sorts_by_score
 from es_sbert.gateway.search.knn_clauses import (
-    HybridPlaceholder,
     Placeholder,
     QueryPlaceholder,
     SectionPlaceholder,
-    highlight_clause,
     query_without_vector,
 )
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax, parse_nested
 from es_sbert.index.mapping import has_vector_query
-from es_sbert.search.search_scope import SearchScope
 
-# Queries that match everything, or are supported only at the top level.
-_NEVER_FILTERS = frozenset({"match_all", "hybrid"})
+# Queries that match everything, or are supported only at the top level; and what is not a query.
+_NEVER_FILTERS = frozenset({"match_all", "hybrid", ""})
 # Aggregations over documents other than those of the parent.
 _AGGREGATIONS_OF_OTHER_DOCUMENTS = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
 
 
-@dataclass(frozen=True)
+@dataclass
 class FoundQueries:
     """The semantic queries of a search body.
 
     Attributes:
-        body: The body with a placeholder for each; the identical object if nothing is rewritten.
-        placeholders: The queries and their places.
+        places: Where the body holds the placeholder of each, which is to be replaced by a native query.
+        is_changed: Whether the body was changed: it has placeholders, or names a vector field for the virtual one.
     """
 
-    body: Json
-    placeholders: Sequence[Placeholder]
+    places: dict[Placeholder, Place] = field(default_factory=dict)
+    is_changed: bool = False
 
-
-def find_queries(
-    body: Json,
-    engine_type: EngineType,
-    parser: SemanticQueryParser,
-    hybrid: HybridDetector | None,
-    *,
-    knn_matches_candidates: bool = False,
-) -> FoundQueries:
-    """Find the semantic queries of a search body.
-
-    Args:
-        engine_type: Type of the engine.
-        parser: Parses semantic queries.
-        hybrid: Makes full-text queries hybrid; None leaves them unchanged.
-        knn_matches_candidates: See `EngineInfo`.
-
-    Raises:
-        BadRequest, IndexMismatch: a semantic query is invalid, or the virtual field is named where that is not
-            supported.
-        UsageError: see `query_without_vector`.
-    """
-    finder = _QueryFinder(body, engine_type, parser, hybrid, matches_candidates=knn_matches_candidates)
-    found = FoundQueries(_BodyFinder(finder).with_placeholders(body), finder.placeholders)
-    reject_unresolved(found.body, found.placeholders, parser)
-    return found
+    def add(self, place: Place, placeholder: Placeholder) -> None:
+        holder, name = place
+        holder[name] = placeholder
+        self.places[placeholder] = place
+        self.is_changed = True
 
 
 @dataclass(frozen=True)
@@ -111,7 +80,6 @@ class QueryPosition:
         only_semantic_scores: Whether the query was moved from a filter to a scoring position, in which only semantic
             queries may score.
         with_inner_hits: Whether hits may return their nearest chunk.
-        words: Whether the query selects words to highlight, so that a semantic query becomes a full-text one.
         negative: Whether its matches are unwanted, as in `must_not`.
         ranks: Whether it is part of the search's main query, which ranks the hits. Only there queries become hybrid.
         is_filtered: Whether `filters` contains what the query itself requires.
@@ -122,309 +90,214 @@ class QueryPosition:
     scores_from_filters: bool = False
     only_semantic_scores: bool = False
     with_inner_hits: bool = True
-    words: bool = False
     negative: bool = False
     ranks: bool = False
     is_filtered: bool = False
 
 
-_UNRANKED = QueryPosition()
-# Position of a search's main query.
 _MAIN_QUERY = QueryPosition(ranks=True)
 
 
-class _BodyFinder:
-    """Finds semantic queries in the parts of a search body.
-
-    Each method returns a part with placeholders, or the identical object if nothing in it changes.
-    """
-
-    def __init__(self, queries: _QueryFinder) -> None:
-        self._queries = queries
-
-    def with_placeholders(self, body: Json) -> Json:
-        query = self._queries.with_placeholders(
-            body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body), ranks=True)
-        )
-        # No filters with a section `knn`: its hits need not match the query.
-        filters = () if "knn" in body else self._queries.required(body.get("query"), _MAIN_QUERY)
-        aggregations = partial(self._aggregations, filters)
-        functions: MemberFunctions = {
-            "query": lambda _: query,
-            "knn": lambda sections: map_clauses(sections, self._queries.find_in_section),
-            "post_filter": self._unscored(filters),
-            "aggs": aggregations,
-            "aggregations": aggregations,
-            "rescore": partial(self._rescore, filters),
-            "highlight": self._highlight,
-            "retriever": partial(self._retriever, ()),
-        }
-        return map_members(body, functions)
-
-    def _unscored(self, filters: tuple[Json, ...]) -> Callable[[Any], Any]:
-        """Return a function that finds semantic queries in a query whose score does not count."""
-        position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
-        return partial(self._queries.with_placeholders, position=position)
-
-    def _aggregations(self, filters: tuple[Json, ...], aggregations: Any) -> Any:
-        return map_objects(aggregations, partial(self._aggregation, filters))
-
-    def _aggregation(self, filters: tuple[Json, ...], aggregation: Json) -> Json:
-        if not _AGGREGATIONS_OF_OTHER_DOCUMENTS.isdisjoint(aggregation):
-            filters = ()
-        inner = partial(self._aggregations, (*filters, *self._queries.required(aggregation.get("filter"))))
-        query = self._unscored(filters)
-
-        def named_filters(queries: Any) -> Any:
-            return map_objects(queries, query) if isinstance(queries, dict) else map_clauses(queries, query)
-
-        filtered = partial(map_members, functions={"filters": named_filters})
-        compared = partial(map_members, functions={"background_filter": self._unscored(())})
-        functions: MemberFunctions = {
-            "filter": query,
-            "filters": filtered,
-            "adjacency_matrix": filtered,
-            "significant_terms": compared,
-            "significant_text": compared,
-            "aggs": inner,
-            "aggregations": inner,
-        }
-        return map_members(aggregation, functions)
-
-    def _rescore(self, filters: tuple[Json, ...], rescore: Any) -> Any:
-        position = QueryPosition(filters=filters, with_inner_hits=False)
-        query = partial(self._queries.with_placeholders, position=position)
-        functions = {"query": lambda body: map_members(body, {"rescore_query": query})}
-        return map_clauses(rescore, lambda window: map_members(window, functions))
-
-    def _highlight(self, highlight: Any) -> Any:
-        position = QueryPosition(scores=False, with_inner_hits=False, words=True)
-        functions: MemberFunctions = {
-            "highlight_query": partial(self._queries.with_placeholders, position=position),
-            # An object by field, or a list of objects to keep their order.
-            "fields": lambda fields: map_clauses(fields, lambda field: map_objects(field, self._highlight)),
-        }
-        return map_members(highlight, functions)
-
-    def _retriever(self, filters: tuple[Json, ...], retriever: Any) -> Any:
-        """Find semantic queries in a retriever of Elasticsearch: its type and body; in a list, it may have a weight."""
-        if not isinstance(retriever, dict):
-            return retriever
-        return map_members(retriever, {kind: partial(self._retriever_body, filters, kind) for kind in retriever})
-
-    def _retriever_body(self, filters: tuple[Json, ...], kind: str, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        if kind == "retriever":
-            return self._retriever(filters, body)
-        if kind == "knn":
-            return self._queries.find_in_section(body)
-        unscored = self._unscored((*filters, *self._queries.required(body.get("query"))))
-        required = [part for query in clause_list(body.get("filter")) for part in self._queries.required(query)]
-        filters = (*filters, *required)
-        position = QueryPosition(filters=filters, scores_from_filters=sorts_by_score(body))
-        retriever = partial(self._retriever, filters)
-        functions: MemberFunctions = {
-            "filter": lambda queries: map_clauses(queries, unscored),
-            "query": partial(self._queries.with_placeholders, position=position),
-            "retriever": retriever,
-            "rescore": partial(self._rescore, filters),
-            "retrievers": lambda retrievers: map_clauses(retrievers, retriever),
-        }
-        return map_members(body, functions)
-
-
-class _QueryFinder:
-    """Finds the semantic queries in the queries of one search body.
+@dataclass(eq=False)
+class _Query:
+    """A query and the queries inside it.
 
     Attributes:
-        placeholders: One for each semantic query that was found.
+        place: Where the search holds it.
+        kind, body: Its type and parameters; empty for an object that is not a query.
+        inner: The queries directly inside it, each with the member that holds it.
+        semantic: The semantic query that it is; None for any other.
+        full_text: What it searches for if it is a full-text query on an embedded field; None for any other.
+        becomes_hybrid: Whether it becomes hybrid in the main query.
+    """
+
+    place: Place
+    kind: str
+    body: Json
+    inner: Sequence[tuple[Member, _Query]] = ()
+    semantic: SemanticQuery | None = None
+    full_text: FullText | None = None
+    becomes_hybrid: bool = False
+
+    def __post_init__(self) -> None:
+        inner, is_joining = [query for _, query in self.inner], self.kind in JOINING_QUERIES
+        is_virtual = self.semantic is not None and self.semantic.syntax is SemanticSyntax.VIRTUAL_FIELD
+        # Whether it, or a query inside it, is semantic; is so on the virtual field; has inner hits; becomes hybrid.
+        self.contains_semantic: bool = self.semantic is not None or any(query.contains_semantic for query in inner)
+        self.on_virtual_field: bool = is_virtual or any(query.on_virtual_field for query in inner)
+        self.has_inner_hits: bool = (is_joining and "inner_hits" in self.body) or any(
+            each.has_inner_hits for each in inner
+        )
+        self.contains_hybrid: bool = self.becomes_hybrid or any(
+            query.contains_hybrid and _may_be_hybrid(_inner_position(_MAIN_QUERY, member, self.body))
+            for member, query in self.inner
+            if not is_joining
+        )
+
+    @property
+    def node(self) -> Json:
+        holder, name = self.place
+        node: Json = holder[name]
+        return node
+
+    def as_filter(self) -> Json:
+        """The query where it is repeated: inner hits of a request must have different names."""
+        node: Json = strip_inner_hits(self.node) if self.has_inner_hits else self.node
+        return node
+
+
+class QueryFinder:
+    """Finds the semantic queries of one search body, and replaces them in it by placeholders.
+
+    Args:
+        engine_type: Type of the engine.
+        parser: Parses semantic queries.
+        hybrid: Makes full-text queries hybrid; None leaves them unchanged.
+        knn_matches_candidates: See `EngineInfo`.
     """
 
     def __init__(
         self,
-        body: Json,
         engine_type: EngineType,
         parser: SemanticQueryParser,
         hybrid: HybridDetector | None,
         *,
-        matches_candidates: bool,
+        knn_matches_candidates: bool = False,
     ) -> None:
-        self.placeholders: list[Placeholder] = []
         self._engine_type = engine_type
         self._parser = parser
         self._hybrid = hybrid
-        self._matches_candidates = matches_candidates
-        self._inner_hits_names = InnerHitsNames(body)
-        # Results are cached, because nested bools check the same queries again at every level.
-        self._split_queries: IdentityCache[Json] = IdentityCache()
-        self._semantic_cache = ContainsCache()
-        self._involved_cache = ContainsCache()
-        self._hybrid_cache: IdentityCache[bool] = IdentityCache()
-        self._virtual_cache = ContainsCache()
+        self._matches_candidates = knn_matches_candidates
+        self._found = FoundQueries()
+        self._inner_hits_names: InnerHitsNames | None = None
 
-    def with_placeholders(self, node: Any, position: QueryPosition) -> Any:
-        """Replace the semantic queries in a query with placeholders; the identical object if there are none.
+    def find(self, body: Json) -> FoundQueries:
+        """Find the semantic queries of a body, which is changed.
 
         Raises:
-            BadRequest, IndexMismatch: see `SemanticQueryParser.parse`.
+            BadRequest, IndexMismatch: a semantic query is invalid, or the virtual field is named where that is not
+                supported.
+            UsageError: see `query_without_vector`.
         """
-        node = self._split(node)
-        semantic = self._parser.parse(node)
-        if semantic is not None:
-            return highlight_clause(semantic) if position.words else self._placeholder(semantic, position)
-        hybrid = self._hybrid.detect(node) if self._hybrid is not None and _may_be_hybrid(position) else None
-        if hybrid is not None:
-            return self._add(HybridPlaceholder(self._nearest(hybrid.semantic, position), node, hybrid.exact))
-        query = query_type_and_body(node)
-        if query is None:
-            return node
-        kind, body = query
-        if kind == "bool":
-            return self._bool(node, body, position)
-        if kind == "exists":
-            return self._exists(node, body)
-        if kind in JOINING_QUERIES:
-            return self._joining(node, kind, body, position)
-        if kind == "hybrid" and isinstance(body.get("filter"), dict):
-            # Filter the semantic queries too: OpenSearch applies the filter after kNN has chosen its k documents.
-            position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
-        return map_inner_queries(
-            node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member, body))
-        )
+        if self._parser.fields.has_chunks:
+            self._inner_hits_names = InnerHitsNames(body)
+        position = QueryPosition(scores_from_filters=sorts_by_score(body), ranks=True)
+        main = self._tree((body, "query"))
+        # No filters with a section `knn`: its hits need not match the query.
+        filters = () if "knn" in body else self._required(main, position)
+        self._replace(main, position)
+        for place in objects_at(body, "knn"):
+            self._find_section(place)
+        self._find_unscored((body, "post_filter"), filters)
+        self._find_in_aggregations(body, filters)
+        self._find_in_rescore(body, filters)
+        self._find_in_retriever(body.get("retriever"), ())
+        reject_unresolved(body, list(self._found.places), self._parser)
+        return self._found
 
-    def required(self, node: Any, position: QueryPosition = _UNRANKED) -> tuple[Json, ...]:
-        """Return the parts of a query that every hit must match, as filters for semantic queries.
+    def _find_unscored(self, place: Place, filters: tuple[Json, ...]) -> tuple[Json, ...]:
+        """Find semantic queries in a query whose score does not count; return what the query requires of a hit."""
+        position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
+        query = self._tree(place)
+        required = self._required(query, position)
+        self._replace(query, position)
+        return required
 
-        Semantic queries, and those that become hybrid, are left out.
-        """
-        node = self._split(decode_wrapper(node))
-        query = query_type_and_body(node)
-        if query is None or query[0] in _NEVER_FILTERS:
-            return ()
-        if not self._is_involved(node) and not self._becomes_hybrid(node, position):
-            return (self._as_filter(node),)
-        return self._required_inside(node, position)
+    def _find_in_aggregations(self, parent: Json, filters: tuple[Json, ...]) -> None:
+        for name in ("aggs", "aggregations"):
+            for holder, key in objects_in(parent.get(name)):
+                aggregation: Json = holder[key]
+                is_joined = not _AGGREGATIONS_OF_OTHER_DOCUMENTS.isdisjoint(aggregation)
+                outer = () if is_joined else filters
+                required = self._find_unscored((aggregation, "filter"), outer)
+                named = aggregation.get("filters")
+                queries = named.get("filters") if isinstance(named, dict) else None
+                for place in objects_in(queries) if isinstance(queries, dict) else objects_at(named, "filters"):
+                    self._find_unscored(place, outer)
+                self._find_in_aggregations(aggregation, (*outer, *required))
 
-    def _required_inside(self, node: Json, position: QueryPosition) -> tuple[Json, ...]:
-        """Return what a query requires of each hit besides the semantic and hybrid queries inside it."""
-        [(kind, body)] = node.items()
-        parts = (
-            self.required(inner, _inner_position(position, member, body))
-            for member, inner in inner_queries(node)
-            if member in REQUIRED_MEMBERS
-        )
-        excluded = clause_list(body.get("must_not")) if kind == "bool" else []
-        plain = [self._as_filter(clause) for clause in excluded if not self._is_involved(clause)]
-        return (*chain.from_iterable(parts), *must_not_match(plain))
+    def _find_in_rescore(self, holder: Json, filters: tuple[Json, ...]) -> None:
+        position = QueryPosition(filters=filters, with_inner_hits=False)
+        for windows, number in objects_at(holder, "rescore"):
+            rescored = windows[number].get("query")
+            if isinstance(rescored, dict):
+                self._replace(self._tree((rescored, "rescore_query")), position)
 
-    def _as_filter(self, node: Json) -> Json:
-        """Convert a query that is not semantic to a filter. It may still ask whether a vector exists."""
-        return strip_inner_hits(self.with_placeholders(node, QueryPosition(scores=False)))
+    def _find_in_retriever(self, retriever: Any, filters: tuple[Json, ...]) -> None:
+        """Find semantic queries in a retriever of Elasticsearch: its type and body; in a list, it may have a weight."""
+        for holder, kind in objects_in(retriever):
+            body: Json = holder[kind]
+            if kind == "retriever":
+                self._find_in_retriever(body, filters)
+            elif kind == "knn":
+                self._find_section((holder, kind))
+            else:
+                query = self._tree((body, "query"))
+                filter_queries = [self._tree(place) for place in objects_at(body, "filter")]
+                unscored = QueryPosition(
+                    scores=False, filters=(*filters, *self._required(query)), with_inner_hits=False
+                )
+                inner = (*filters, *(part for each in filter_queries for part in self._required(each)))
+                for each in filter_queries:
+                    self._replace(each, unscored)
+                self._replace(query, QueryPosition(filters=inner, scores_from_filters=sorts_by_score(body)))
+                self._find_in_rescore(body, inner)
+                self._find_in_retriever(body.get("retriever"), inner)
+                for retrievers, number in objects_at(body, "retrievers"):
+                    self._find_in_retriever(retrievers[number], inner)
 
-    def contains_semantic(self, node: Any) -> bool:
-        """Whether a query, or one inside it, is semantic."""
-        return self._semantic_cache(node, self._is_semantic)
-
-    def find_in_section(self, section: Json) -> Any:
-        """Replace a semantic section `knn` of Elasticsearch, in a search body or as a retriever, with a placeholder.
-
-        Raises:
-            BadRequest, IndexMismatch: the section is invalid, or the engine is OpenSearch.
-        """
-        semantic = self._parser.parse_section(section)
+    def _find_section(self, place: Place) -> None:
+        """Replace a semantic section `knn` of Elasticsearch, in a search body or as a retriever, with a placeholder."""
+        holder, name = place
+        section: Json = holder[name]
+        semantic = self._parser.parse("knn", section, is_section=True)
         if semantic is None:
-            return section
+            return
         if self._engine_type is EngineType.OPENSEARCH:
             raise BadRequest(
                 "OpenSearch has no section or retriever knn",
                 'Write it as a query: {"query": {"knn": {"field": …, "query_vector_builder": …}}}.',
             )
-        inner_hits = None if "inner_hits" in section else self._inner_hits_name(semantic.target)
-        return self._add(SectionPlaceholder(semantic, section, inner_hits))
+        inner_hits = None if "inner_hits" in section else self._inner_hits_name(semantic)
+        self._found.add(place, SectionPlaceholder(semantic, section, inner_hits))
 
-    def _inner_hits_name(self, target: SearchScope) -> str | None:
+    def _inner_hits_name(self, semantic: SemanticQuery) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no chunks."""
-        return None if target.meta.passages is None else self._inner_hits_names.unique(target.name)
+        if semantic.target.meta.passages is None or self._inner_hits_names is None:
+            return None
+        return self._inner_hits_names.unique(semantic.target.name)
 
-    def _split(self, node: Json) -> Json:
-        """Call `split_virtual_fields`, with caching: the same node always gives the same object."""
-        return self._split_queries.get(node, lambda node: split_virtual_fields(node, self._parser))
+    def _tree(self, place: Place, *, is_joined: bool = False) -> _Query | None:
+        """Read a query and the queries inside it; None if it is not a query.
 
-    def _is_semantic(self, node: Json) -> bool:
-        return self._split(node) is not node or self._parser.parse(node) is not None
+        Queries on several fields are split, wrapped ones are decoded, and `exists` gets the name of the vector field.
 
-    def _is_involved(self, node: Json) -> bool:
-        """Whether a query, or one inside it, is semantic or searches chunks."""
-        return self._involved_cache(node, self._is_semantic_or_on_chunks)
-
-    def _becomes_hybrid(self, node: Json, position: QueryPosition) -> bool:
-        """Whether a query, or one inside it, becomes hybrid."""
-        return _may_be_hybrid(position) and self._hybrid_cache.get(node, self._contains_hybrid)
-
-    def _contains_hybrid(self, node: Json) -> bool:
-        """Whether a query becomes hybrid as the main query, or one inside it does.
-
-        Every position in which queries may become hybrid gives the same result, so it is cached by query.
+        Args:
+            is_joined: Whether it is on documents other than the hits.
         """
+        holder, name = place
+        node = holder.get(name) if isinstance(holder, dict) else holder[name]
+        if not isinstance(node, dict):
+            return None
+        kind, body = query_type_and_body(node) or ("", {})
+        new = decode_wrapper(kind, body)
+        if new is None and (new := split_virtual_fields(kind, body, self._parser)) is not None:
+            self._found.is_changed = True
+        if new is not None:
+            holder[name] = new
+            return self._tree(place, is_joined=is_joined)
+        semantic = self._parser.parse(kind, body)
+        if semantic is not None:
+            return _Query(place, kind, body, semantic=semantic)
+        if kind == "exists" and not is_joined:
+            holder[name] = self._exists(node, body)
+        is_joined = is_joined or kind in JOINING_QUERIES
+        read = ((member, self._tree(inner, is_joined=is_joined)) for member, inner in inner_queries(kind, body))
+        inner = [(member, query) for member, query in read if query is not None]
         if self._hybrid is None:
-            return False
-        if self._hybrid.detect(node) is not None:
-            return True
-        query = query_type_and_body(node)
-        body = {} if query is None else query[1]
-        return any(
-            self._becomes_hybrid(inner, _inner_position(_MAIN_QUERY, member, body))
-            for member, inner in inner_queries(node)
-        )
-
-    def _is_semantic_or_on_chunks(self, node: Json) -> bool:
-        if self._is_semantic(node):
-            return True
-        query = query_type_and_body(node)
-        return query is not None and query[0] == "nested" and self.contains_semantic(query[1].get("query"))
-
-    def _is_on_virtual_field(self, node: Json) -> bool:
-        if self._split(node) is not node:
-            return True
-        semantic = self._parser.parse(node)
-        return semantic is not None and semantic.syntax is SemanticSyntax.VIRTUAL_FIELD
-
-    def _placeholder(self, semantic: SemanticQuery, position: QueryPosition) -> Placeholder:
-        return self._add(self._nearest(semantic.without_k() if position.negative else semantic, position))
-
-    def _nearest(self, semantic: SemanticQuery, position: QueryPosition) -> QueryPlaceholder:
-        # A client's own `nested` query returns the inner hits that it asks for.
-        with_inner_hits = position.with_inner_hits and semantic.nested is None
-        inner_hits = self._inner_hits_name(semantic.target) if with_inner_hits else None
-        query = query_without_vector(
-            self._engine_type, semantic, position.filters, inner_hits, matches_candidates=self._matches_candidates
-        )
-        return QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative)
-
-    def _add(self, placeholder: Placeholder) -> Placeholder:
-        self.placeholders.append(placeholder)
-        return placeholder
-
-    def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Any:
-        """Convert a query on documents other than the hits. These documents have no vectors, unless they are chunks.
-
-        Raises:
-            BadRequest: the query contains a semantic query on such documents, which would silently match nothing.
-        """
-        inner: Any = body.get("query")
-        if not self.contains_semantic(inner):
-            return node
-        semantic = self._parser.parse(inner)
-        passages = semantic is not None and semantic.target.meta.passages is not None
-        if semantic is not None and passages and kind == "nested" and body.get("path") == semantic.target.name:
-            parameters, boost = parse_nested(body, f"nested on {body['path']}")
-            return self._placeholder(replace(semantic, nested=parameters, boost=semantic.boost * boost), position)
-        documents = "nested documents" if kind == "nested" else "parent and child documents"
-        raise BadRequest(
-            f"a semantic query cannot be used inside `{kind}`: vectors of {documents} are not searched",
-            f"Put it next to the {kind} query, in the same bool.",
-        )
+            return _Query(place, kind, body, inner)
+        full_text = self._hybrid.full_text(kind, body, [(member, query.full_text) for member, query in inner])
+        return _Query(place, kind, body, inner, None, full_text, self._hybrid.becomes_hybrid(full_text))
 
     def _exists(self, node: Json, body: Json) -> Json:
         """Convert an `exists` query on the virtual field, such as KQL's `semantic: *`."""
@@ -432,46 +305,116 @@ class _QueryFinder:
         target = self._parser.fields.virtual(field) if isinstance(field, str) else None
         if target is None:
             return node
+        self._found.is_changed = True
         [(kind, query)] = has_vector_query(target.name, target.meta).items()
         return {kind: query | {name: value for name, value in body.items() if name != "field"}}
 
-    def _bool(self, node: Json, body: Json, position: QueryPosition) -> Json:
-        clauses = {name: clause_list(body.get(name)) for name in BOOL_CLAUSES}
-        involved = {
-            id(clause)
-            for name, parts in clauses.items()
-            for clause in parts
-            if self._is_involved(clause)
-            or self._becomes_hybrid(clause, _inner_position(position, ("bool", name), body))
-        }
-        if involved and not position.is_filtered:
-            filters = (*position.filters, *self._required_inside(node, position))
-            position = replace(position, filters=filters, is_filtered=True)
-        found: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
-        is_changed = False
-        for name, parts in clauses.items():
-            for clause in parts:
-                new_name, inner = self._clause_position(clause, name, id(clause) in involved, position, body)
-                new = self.with_placeholders(clause, inner)
-                if inner.scores and position.only_semantic_scores and id(clause) not in involved:
-                    new = {"bool": {"filter": [new]}}
-                found[new_name].append(new)
-                is_changed |= new is not clause
-        if not is_changed:
-            return node
-        return {"bool": body | {name: parts for name, parts in found.items() if parts or name in body}}
+    def _required(self, query: _Query | None, position: QueryPosition = QueryPosition()) -> tuple[Json, ...]:
+        """Return the parts of a query that every hit must match, as filters for semantic queries.
 
-    def _clause_position(
-        self, clause: Json, name: str, involved: bool, position: QueryPosition, body: Json
-    ) -> tuple[str, QueryPosition]:
-        """Return the member of the rewritten bool for a clause, and the clause's position.
+        Semantic queries, and those that become hybrid, are left out.
+        """
+        if query is None or query.kind in _NEVER_FILTERS:
+            return ()
+        if not query.contains_semantic and not (query.contains_hybrid and _may_be_hybrid(position)):
+            return (query.as_filter(),)
+        parts = [
+            part
+            for member, inner in query.inner
+            if member in REQUIRED_MEMBERS
+            for part in self._required(inner, _inner_position(position, member, query.body))
+        ]
+        excluded = [
+            inner.as_filter()
+            for member, inner in query.inner
+            if member == ("bool", "must_not") and not inner.contains_semantic
+        ]
+        return (*parts, {"bool": {"must_not": excluded}}) if excluded else tuple(parts)
+
+    def _replace(self, query: _Query | None, position: QueryPosition) -> None:
+        """Replace the semantic queries in a query, and those that become hybrid, with placeholders."""
+        if query is None:
+            return
+        if query.semantic is not None:
+            self._add(query.place, query.semantic, position)
+        elif self._hybrid and query.full_text and query.becomes_hybrid and _may_be_hybrid(position):
+            semantic, exact = self._hybrid.query(query.full_text)
+            nearest = self._placeholder(semantic, position)
+            self._found.add(query.place, replace(nearest, words=query.node, exact=exact, has_cutoff=False))
+        elif query.kind in JOINING_QUERIES:
+            self._replace_in_joined(query, position)
+        elif query.kind == "bool":
+            self._replace_in_bool(query, position)
+        else:
+            if query.kind == "hybrid":
+                # Filter the semantic queries too: OpenSearch applies the filter after kNN has chosen its k documents.
+                filters = [self._required(inner) for member, inner in query.inner if member == ("hybrid", "filter")]
+                position = replace(position, filters=(*position.filters, *chain.from_iterable(filters)))
+            for member, inner in query.inner:
+                self._replace(inner, _inner_position(position, member, query.body))
+
+    def _add(self, place: Place, semantic: SemanticQuery, position: QueryPosition) -> None:
+        placeholder = self._placeholder(semantic.without_k() if position.negative else semantic, position)
+        self._found.add(place, placeholder)
+
+    def _placeholder(self, semantic: SemanticQuery, position: QueryPosition) -> QueryPlaceholder:
+        # A client's own `nested` query returns the inner hits that it asks for.
+        with_inner_hits = position.with_inner_hits and semantic.nested is None
+        inner_hits = self._inner_hits_name(semantic) if with_inner_hits else None
+        query = query_without_vector(
+            self._engine_type, semantic, position.filters, inner_hits, matches_candidates=self._matches_candidates
+        )
+        return QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative)
+
+    def _replace_in_joined(self, query: _Query, position: QueryPosition) -> None:
+        """Replace a query on documents other than the hits. These documents have no vectors, unless they are chunks.
+
+        Raises:
+            BadRequest: the query contains a semantic query on such documents, which would silently match nothing.
+        """
+        if not query.contains_semantic:
+            return
+        kind, body, semantic = query.kind, query.body, query.inner[0][1].semantic
+        passages = semantic is not None and semantic.target.meta.passages is not None
+        if semantic is not None and passages and kind == "nested" and body.get("path") == semantic.target.name:
+            parameters, boost = parse_nested(body, f"nested on {body['path']}")
+            semantic = replace(semantic, nested=parameters, boost=semantic.boost * boost)
+            self._add(query.place, semantic, position)
+            return
+        documents = "nested documents" if kind == "nested" else "parent and child documents"
+        raise BadRequest(
+            f"a semantic query cannot be used inside `{kind}`: vectors of {documents} are not searched",
+            f"Put it next to the {kind} query, in the same bool.",
+        )
+
+    def _replace_in_bool(self, query: _Query, position: QueryPosition) -> None:
+        """Replace the queries in a `bool`, which applies its other clauses to them.
 
         A filter moves to `must` if its semantic query gives the score.
         """
-        moves = name == "filter" and position.scores and position.scores_from_filters and involved
-        if moves and self._virtual_cache(clause, self._is_on_virtual_field):
-            return "must", replace(position, scores=True, only_semantic_scores=True)
-        return name, _inner_position(position, ("bool", name), body)
+        positions = [_inner_position(position, member, query.body) for member, _ in query.inner]
+        involved = [
+            inner.contains_semantic or (inner.contains_hybrid and _may_be_hybrid(inner_position))
+            for (_, inner), inner_position in zip(query.inner, positions, strict=True)
+        ]
+        if not any(involved):
+            return
+        if not position.is_filtered:
+            filters = (*position.filters, *self._required(query, position))
+            position = replace(position, filters=filters, is_filtered=True)
+        clauses: dict[str, list[Json]] = {name: [] for (_, name), _ in query.inner}
+        for (member, inner), is_involved in zip(query.inner, involved, strict=True):
+            name, inner_position = member[1], _inner_position(position, member, query.body)
+            scores_from_filter = name == "filter" and position.scores and position.scores_from_filters
+            if scores_from_filter and is_involved and inner.on_virtual_field:
+                name, inner_position = "must", replace(position, scores=True, only_semantic_scores=True)
+            node, moved = inner.node, clauses.setdefault(name, [])
+            is_silent = inner_position.scores and position.only_semantic_scores and not is_involved
+            moved.append({"bool": {"filter": [node]}} if is_silent else node)
+            if is_involved:
+                inner.place = moved, len(moved) - 1
+                self._replace(inner, inner_position)
+        query.body.update(clauses)
 
 
 def _may_be_hybrid(position: QueryPosition) -> bool:
@@ -535,8 +478,12 @@ def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: S
 
 def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[str, Json]]:
     """Yield every object of a search and of its semantic queries, with the name of its member; each pair once."""
-    pending = [part for placeholder in placeholders for part in placeholder.inner_parts]
-    pending.append(("", body))
+    pending: list[tuple[str, Any]] = [("", body)]
+    for placeholder in placeholders:
+        semantic = placeholder.semantic
+        words = placeholder.words if isinstance(placeholder, QueryPlaceholder) else None
+        parts = (("filter", semantic.filter), ("nested", semantic.nested), ("query", words))
+        pending += [(name, part) for name, part in parts if part is not None]
     seen: set[tuple[str, int]] = set()
     while pending:
         part, value = pending.pop()
@@ -579,22 +526,15 @@ _GATEWAY_OPTIONS = frozenset({"k", "min_cosine"})
 
 
 def strip_extensions(value: Any, virtual_field: str) -> Any:
-    """Remove the gateway's options from a search on indices that do not exist or that the caller may not search.
-
-    Returns:
-        The search; the identical object if it has no such options.
-    """
-    strip = partial(strip_extensions, virtual_field=virtual_field)
+    """Return a search without the gateway's options, for indices that the caller may not search or that are missing."""
+    if isinstance(value, list):
+        return [strip_extensions(each, virtual_field) for each in value]
     if not isinstance(value, dict):
-        return map_clauses(value, strip)
-    functions: dict[str, Callable[[Any], Any]] = dict.fromkeys(value, strip)
+        return value
+    stripped = {}
     for name, inner in value.items():
+        inner = strip_extensions(inner, virtual_field)
         if isinstance(inner, dict) and (name == virtual_field or name.startswith(f"{virtual_field}.")):
-            functions[name] = _strip_options
-    return map_members(value, functions)
-
-
-def _strip_options(query: Json) -> Json:
-    if _GATEWAY_OPTIONS.isdisjoint(query):
-        return query
-    return {name: value for name, value in query.items() if name not in _GATEWAY_OPTIONS}
+            inner = {option: each for option, each in inner.items() if option not in _GATEWAY_OPTIONS}
+        stripped[name] = inner
+    return stripped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 from urllib.parse import quote, urlencode
 
 from starlette.types import Send
@@ -21,7 +20,7 @@ from es_sbert.gateway.proxy.forward import (
     enlarged_error,
     forward,
 )
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, UnreadableJson, parse_object, write_object
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, UnreadableJson, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, must_parse
 from es_sbert.gateway.search.incoming_search import (
@@ -41,7 +40,6 @@ _REPEATABLE = frozenset(
 )
 # APIs whose response has no ranked hits. Queries do not become hybrid there.
 _UNRANKED = frozenset({EngineApi.COUNT, *SEARCH_DIAGNOSTICS})
-_NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
 
 
 class SearchHandler:
@@ -78,15 +76,13 @@ class SearchHandler:
             trace = replace(as_sent)
             recorder.searches[:] = [trace]
             outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
-            rewrite_error = confirm_valid = None
+            confirm_valid = None
             if result is not None and result.confirm is not None:
                 confirm_valid = asyncio.ensure_future(result.confirm())
                 confirm_valid.add_done_callback(_consume_exception)
-            elif result is not None and result.hint is not None and may_need_hint(outgoing):
-                rewrite_error = partial(add_hint, hint=result.hint)
             is_enlarged = result is not None and result.is_changed
             try:
-                hooks = ResponseHooks(recorder.watch().part, rewrite_error, confirm_valid, is_enlarged)
+                hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:  # written again, for the new indices
                 continue
@@ -122,18 +118,19 @@ class SearchHandler:
             result = await self._rewriter.rewrite(parsed, context, confirm_later=repeatable)
             search = result.body
         if not template and (result is None or not result.is_changed):
-            hidden = await self._hide_by_parameter(received, incoming, route, context)
-            if hidden is not None:
-                return hidden, result
+            unparsed = await self._hide_by_parameter(received, incoming, route, context)
+            if unparsed is not None:
+                return unparsed, result
             if search is None:
                 try:
                     search, params = await offload_if_large(size, parse_search, plain, incoming)
                 except UnreadableJson:
                     return received.unchanged, None  # the engine rejects it, or its hits have their vectors
         assert search is not None
-        body, params = await self._hider.hide(search, params, context, route.api)
-        if body is (search if result is None else result.original):
+        hidden = await self._hider.hide(search, params, context, route.api)
+        if hidden is None and (result is None or not result.is_changed):
             return received.unchanged, result
+        params = params if hidden is None else hidden
         preference = None if result is None else result.preference
         if preference is not None and route.api is not EngineApi.VALIDATE:  # VALIDATE lacks the parameter
             params = [*params, ("preference", preference)]
@@ -142,7 +139,7 @@ class SearchHandler:
         # A search from the parameters `source` or `q` is sent as a body.
         method = "POST" if incoming.method == "GET" and not received.unchanged.body else incoming.method
         vectors = 0 if result is None else len(result.queries)
-        written = await offload_if_large(size * max(1, vectors), write_object, body)
+        written = await offload_if_large(size * max(1, vectors), write_object, search)
         return OutgoingRequest.with_body(incoming, written, target, method), result
 
     async def _hide_by_parameter(
@@ -165,36 +162,3 @@ def _consume_exception(confirming: asyncio.Future[bool]) -> None:
     """Ignore the error of a check whose result is no longer needed."""
     if not confirming.cancelled():
         confirming.exception()
-
-
-def may_need_hint(outgoing: OutgoingRequest) -> bool:
-    """Whether an unchanged search may contain one of the engine's native semantic queries."""
-    return outgoing.body is not None and any(mark in outgoing.body for mark in _NATIVE_SEMANTIC_QUERIES)
-
-
-def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
-    """Add the hint to the reason of a response, if that is an error about the query."""
-    if response.status != 400:
-        return response
-    try:
-        body = parse_object(response.body)
-    except UnreadableJson:  # only a hint would be added
-        return response
-    error = body.get("error")
-    if not isinstance(error, dict):
-        return response
-    causes = error.get("root_cause")
-    changed = _with_hint(error, hint)
-    # The dialogs of Kibana and OpenSearch Dashboards print `caused_by`.
-    changed.setdefault("caused_by", {name: changed[name] for name in ("type", "reason") if name in changed})
-    if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
-        changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
-    return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
-
-
-def _with_hint(error: Json, hint: str) -> Json:
-    """Add the hint to the reason of an error and to the reasons of its causes."""
-    reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
-    cause = error.get("caused_by")
-    inner = {"caused_by": _with_hint(cause, hint)} if isinstance(cause, dict) else {}
-    return error | {"reason": f"{reason}. {hint}"} | inner

@@ -18,7 +18,7 @@ from es_sbert.gateway.errors import BadRequest, ThrottledLog
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.forward import OutgoingRequest
+from es_sbert.gateway.proxy.forward import OutgoingRequest, StaleRewriteError
 from es_sbert.gateway.proxy.incoming_request import (
     CallerCacheKeys,
     IncomingRequest,
@@ -41,8 +41,8 @@ from es_sbert.gateway.search.incoming_search import (
     request_defined_fields,
     requested_mode,
 )
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, HybridPlaceholder, Placeholder, substitute
-from es_sbert.gateway.search.query_finder import FoundQueries, find_queries, strip_extensions
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, QueryPlaceholder, SectionPlaceholder
+from es_sbert.gateway.search.query_finder import FoundQueries, QueryFinder, strip_extensions
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
@@ -52,8 +52,6 @@ from es_sbert.search.vector_query import check_query_vector
 from es_sbert.vectors import Vectors
 
 logger = logging.getLogger(__name__)
-
-_PASSED_THROUGH = "The searched indices have no vectors of es-sbert, so the gateway passed the query through unchanged."
 
 # Parts of the names of full-text queries, which become hybrid.
 _FULL_TEXT_MARKS = (b"match", b"query_string", b"combined_fields")
@@ -72,26 +70,19 @@ class RewriteResult:
     """The result of rewriting a search body.
 
     Attributes:
-        original: The body before.
-        body: The rewritten body; the identical object if it contains no semantic query.
+        body: The body.
+        is_changed: Whether it was changed.
         queries: Its semantic queries.
         preference: Parameter to add to the search, so that it uses the same shard copies as the gateway's request for
             the cosine of the k-th document; None if there was no such request.
-        hint: Text to add to an error of the engine, which may be caused by a semantic query.
         confirm: Checks whether the indices are still those that the body was rewritten for; None if that is certain.
     """
 
-    original: Json
     body: Json
+    is_changed: bool = False
     queries: tuple[SemanticQuery, ...] = ()
     preference: str | None = None
-    hint: str | None = None
     confirm: Callable[[], Coroutine[Any, Any, bool]] | None = None
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether the body was rewritten."""
-        return self.body is not self.original
 
 
 class SearchRewriter:
@@ -175,12 +166,14 @@ class SearchRewriter:
         return True
 
     async def rewrite(self, body: Json, context: RewriteContext, *, confirm_later: bool = False) -> RewriteResult:
-        """Rewrite a search body.
+        """Rewrite a search body, which is changed.
 
         Args:
             confirm_later: Whether the caller awaits `RewriteResult.confirm` before it sends a response.
 
         Raises:
+            StaleRewriteError: the indices have changed since the body was rewritten for them; only without
+                `confirm_later`.
             EsSbertError: a semantic query is invalid, or the engine or a model is not available.
         """
         if "pit" in body:
@@ -193,13 +186,16 @@ class SearchRewriter:
             indices, denied = _UNREADABLE_INDICES, error
         if not indices.exists:
             # The engine reports the error, unless it rejects the gateway's options first.
-            return RewriteResult(body, strip_extensions(body, self._settings.virtual_field))
+            stripped = strip_extensions(body, self._settings.virtual_field)
+            return RewriteResult(stripped, is_changed=stripped != body)
         try:
-            if denied is not None:
-                return self._pass_unreadable(body, context, denied)
+            if denied is not None and _may_become_hybrid(body, context):
+                raise denied
             return await self._rewrite_resolved(body, context, indices, trace, confirm_later=confirm_later)
-        except EsSbertError:
+        except EsSbertError as error:
             trace.is_semantic = True  # only semantic queries are refused from here on
+            if denied is not None and isinstance(error, IndexMismatch):
+                raise denied from None  # the search names the virtual field
             raise
 
     async def _rewrite_resolved(
@@ -208,31 +204,26 @@ class SearchRewriter:
         """Rewrite a search body by the mappings of its indices: find, embed, substitute."""
         start = time.perf_counter()
         budget = context.budget or self.budget()
-        check: Callable[[int], None] | None = partial(budget.check, size=context.size)
-        while True:
-            found = await offload_if_large(context.size, self._find, body, indices, context, check)
-            if found.body is body:
-                hint = None if indices else f"{_PASSED_THROUGH} {indices.no_vectors_remedy}"
-                return RewriteResult(body, body, hint=hint)
-            queries = trace.queries = tuple(placeholder.semantic for placeholder in found.placeholders)
-            self._report_uncalibrated(queries)
-            if check is not None:
-                budget.spend([_vector_key(semantic) for semantic in queries])
-                check = None  # do not count them again
-            embedding = self._embed(queries, self._callers.key(context.headers))
-            # Look the mapping up again, while the texts are embedded or while the search runs: the target of an alias
-            # may have changed.
-            if confirm_later:
-                vectors = await embedding
-                break
-            both = await gather_or_cancel([self._indices.get(context, fresh=True), embedding])
-            latest, vectors = cast(tuple[ResolvedIndices, _VectorsByText], both)
-            if latest == indices:
-                break
-            indices = latest
+        found = await offload_if_large(context.size, self._find, body, indices, context, budget)
+        if not found.is_changed:
+            return RewriteResult(body)
+        queries = trace.queries = tuple(placeholder.semantic for placeholder in found.places)
+        self._report_uncalibrated(queries)
+        budget.spend([_vector_key(semantic) for semantic in queries])
+        embedding = self._embed(queries, self._callers.key(context.headers))
+        # Look the mapping up again, while the texts are embedded or while the search runs: the target of an alias may
+        # have changed.
+        confirm = partial(self._is_current, context, indices)
+        if confirm_later:
+            vectors = await embedding
+        else:
+            both = await gather_or_cancel([confirm(), embedding])
+            is_current, vectors = cast(tuple[bool, _VectorsByText], both)
+            if not is_current:
+                raise StaleRewriteError
         numbers = await offload_if_large(context.size, _numbers_of_queries, queries, vectors)
-        limited, preference = self._cutoff.select(found.placeholders), None
-        hybrid = [placeholder for placeholder in found.placeholders if isinstance(placeholder, HybridPlaceholder)]
+        limited, preference = self._cutoff.select(found.places), None
+        hybrid = [each for each in found.places if isinstance(each, QueryPlaceholder) and each.words is not None]
         # A search with a point in time needs no preference: it is bound to its shard copies.
         if (limited or hybrid) and "pit" not in body and "preference" not in context.options:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
@@ -243,13 +234,14 @@ class SearchRewriter:
 
         cutoffs = await self._cutoff.cosines(limited, vector, body, context)
         ranked = await self._ranker.queries(hybrid, vector, body, context)
-        await offload_if_large(context.size, self._substitute, found, numbers, cutoffs, ranked)
-        confirm = partial(self._is_current, context, indices) if confirm_later else None
+        await offload_if_large(context.size, self._substitute, found, vector, cutoffs, ranked)
         trace.seconds = time.perf_counter() - start
-        return RewriteResult(body, found.body, queries, preference, confirm=confirm)
+        return RewriteResult(
+            body, is_changed=True, queries=queries, preference=preference, confirm=confirm if confirm_later else None
+        )
 
     def _find(
-        self, body: Json, indices: ResolvedIndices, context: RewriteContext, check: Callable[[int], None] | None = None
+        self, body: Json, indices: ResolvedIndices, context: RewriteContext, budget: SemanticBudget
     ) -> FoundQueries:
         """Find the semantic queries of a body. For a large body, this runs in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
@@ -257,11 +249,12 @@ class SearchRewriter:
         lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
         virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
+        check = partial(budget.check, size=context.size)
         parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
         hybrid = HybridDetector(parser) if _may_become_hybrid(body, context) else None
         matches_candidates = self._upstream.knn_matches_candidates
         try:
-            return find_queries(body, engine_type, parser, hybrid, knn_matches_candidates=matches_candidates)
+            return QueryFinder(engine_type, parser, hybrid, knn_matches_candidates=matches_candidates).find(body)
         except RecursionError:
             error = BadRequest("the queries of the search are nested too deeply", "Engines accept 20 to 30 levels.")
             raise error from None
@@ -286,21 +279,20 @@ class SearchRewriter:
     def _substitute(
         self,
         found: FoundQueries,
-        numbers: Mapping[_VectorKey, list[float]],
-        cutoffs: Mapping[Placeholder, float | None],
-        ranked: Mapping[HybridPlaceholder, Json],
+        vector: Callable[[SemanticQuery], list[float]],
+        cutoffs: Mapping[QueryPlaceholder, float | None],
+        ranked: Mapping[QueryPlaceholder, Json],
     ) -> None:
-        """Replace the semantic queries with native kNN queries. For a large body, this runs in a thread."""
+        """Replace the placeholders with native kNN queries. For a large body, this runs in a thread."""
         engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
-        native_queries = {
-            placeholder: ranked[placeholder]
-            if isinstance(placeholder, HybridPlaceholder)
-            else placeholder.native_query(
-                engine_type, numbers[_vector_key(placeholder.semantic)], cutoffs.get(placeholder), counts
-            )
-            for placeholder in found.placeholders
-        }
-        substitute(found.body, native_queries)
+        for placeholder, (holder, name) in found.places.items():
+            numbers = vector(placeholder.semantic)
+            if isinstance(placeholder, SectionPlaceholder):
+                holder[name] = placeholder.native_section(numbers)
+            elif placeholder.words is not None:
+                holder[name] = ranked[placeholder]
+            else:
+                holder[name] = placeholder.native_query(engine_type, numbers, cutoffs.get(placeholder), counts)
 
     def _report_uncalibrated(self, queries: Sequence[SemanticQuery]) -> None:
         """Log once for each index that hybrid searches of it have no minimum cosine."""
@@ -340,29 +332,14 @@ class SearchRewriter:
             return False
         try:
             for search in searches:
-                check = partial(self.budget().check, size=context.size)
-                found = await offload_if_large(context.size, self._find, search, indices, context, check)
-                if found.body is not search:
+                found = await offload_if_large(context.size, self._find, search, indices, context, self.budget())
+                if found.is_changed:
                     return True
         except (BadRequest, IndexMismatch):  # an invalid semantic query
             if denied is not None:
                 raise denied from None
             return True
         return False
-
-    def _pass_unreadable(self, body: Json, context: RewriteContext, denied: AccessDenied) -> RewriteResult:
-        """Pass through a search on indices whose mappings the caller is not allowed to read.
-
-        Raises:
-            AccessDenied: the search names the virtual field, or full-text queries must be rewritten to hybrid queries.
-        """
-        if _may_become_hybrid(body, context):
-            raise denied
-        try:
-            self._find(body, _UNREADABLE_INDICES, context)
-        except IndexMismatch:
-            raise denied from None
-        return RewriteResult(body, body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     async def _is_current(self, context: RewriteContext, indices: ResolvedIndices) -> bool:
         return await self._indices.get(context, fresh=True) == indices

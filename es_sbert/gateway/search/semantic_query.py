@@ -17,7 +17,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, query_type_and_body
+from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.search_scope import SearchScope
@@ -26,8 +26,8 @@ from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE
 _SCORE = frozenset({"boost", "_name"})
 # Parameters that control how words are expanded or missing words are treated, and that exclude no document.
 _WITHOUT_EFFECT = frozenset({
-    "auto_generate_synonyms_phrase_query", "case_insensitive", "fuzzy_rewrite", "fuzzy_transpositions", "lenient",
-    "max_expansions", "prefix_length", "zero_terms_query",
+    "auto_generate_synonyms_phrase_query", "fuzzy_rewrite", "fuzzy_transpositions", "lenient", "max_expansions",
+    "prefix_length", "zero_terms_query",
 })  # fmt: skip
 # Parameters that select by single words, with the values at which they do not. Java's clients send all defaults.
 _WORD_PARAMETERS: Mapping[str, tuple[object, ...]] = {
@@ -57,19 +57,16 @@ _PARAMETERS: Mapping[str, Collection[str]] = {
     "match_bool_prefix": _FULL_TEXT,
     "match_phrase": _FULL_TEXT,
     "match_phrase_prefix": _FULL_TEXT,
-    "term": (_FULL_TEXT - _WORD_PARAMETERS.keys()) | {"value"},
     "multi_match": _MULTI_FIELD,
     "combined_fields": _MULTI_FIELD,
     "query_string": _QUERY_STRING | _SCORE,
+    "lucene": (_QUERY_STRING | {"boost"}) - {"minimum_should_match"},
     "simple_query_string": _SIMPLE_QUERY_STRING | _SCORE,
     "semantic": _SCORE | {"field", "query"},
-    "knn": _SCORE
-    | {"field", "filter", "k", "num_candidates", "query_vector_builder", "rescore_vector", "similarity"}
-    | {"visit_percentage"},
+    "knn": _SCORE | {"field", "filter", "k", "num_candidates", "query_vector_builder", "rescore_vector", "similarity"},
     "text_embedding": frozenset({"model_id", "model_text"}),
     "neural": _SCORE
-    | {"expand_nested_docs", "filter", "k", "max_distance", "method_parameters", "min_score", "model_id"}
-    | {"query_text", "rescore"},
+    | {"filter", "k", "max_distance", "method_parameters", "min_score", "model_id", "query_text", "rescore"},
     "method_parameters": frozenset({"ef_search"}),
     "nested": _SCORE | {"ignore_unmapped", "inner_hits", "path", "query", "score_mode"},
 }
@@ -137,51 +134,27 @@ def parse_nested(body: Json, location: str) -> tuple[Json, float]:
     return parameters | {"score_mode": mode}, number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
 
 
-def parse_rescore_vector(value: Any, location: str) -> float | None:
-    """Convert the `rescore_vector` of Elasticsearch's `knn` query to an oversampling factor.
+def _oversample(value: Any, member: str, location: str) -> float | None:
+    """Convert `rescore_vector` of Elasticsearch's `knn` or `rescore` of OpenSearch's `neural` to a factor.
+
+    Args:
+        member: The member of the value that holds the factor.
 
     Returns:
-        The factor; 0 for no rescoring, None for the default.
+        The factor; None for the default.
 
     Raises:
         BadRequest: the value is invalid.
     """
-    if value is None:
+    if value is None or (value is True and member == "oversample_factor"):
         return None
-    if not isinstance(value, dict) or value.keys() != {"oversample"}:
-        raise BadRequest(f"rescore_vector of {location} is not supported", 'Write {"oversample": 2}.')
-    return _oversample(value["oversample"], f"rescore_vector.oversample of {location}")
+    if not isinstance(value, dict) or value.keys() != {member}:
+        raise BadRequest(f"{location} is not supported", f'Write {{"{member}": 2}}.')
+    return number_between(value[member], f"{member} of {location}", 1.0, MAX_OVERSAMPLE)
 
 
-def parse_rescore(value: Any, location: str) -> float | None:
-    """Convert the `rescore` of OpenSearch's `neural` query to an oversampling factor.
-
-    Returns:
-        The factor; 0 for no rescoring, None for the default.
-
-    Raises:
-        BadRequest: the value is invalid.
-    """
-    if value is None or value is True:
-        return None
-    if value is False:
-        return 0.0
-    if not isinstance(value, dict) or not value.keys() <= {"oversample_factor"}:
-        raise BadRequest(f"rescore of {location} is not supported", 'Write true, false or {"oversample_factor": 2}.')
-    factor = value.get("oversample_factor")
-    return None if factor is None else _oversample(factor, f"rescore.oversample_factor of {location}")
-
-
-def _oversample(value: Any, location: str) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else number_between(value, location, 1.0, MAX_OVERSAMPLE)
-
-
-def parse_ef_search(value: Any, location: str) -> int | None:
-    """Parse the `method_parameters` of OpenSearch's `neural` query, and return `ef_search`; None if it is missing.
-
-    Raises:
-        BadRequest: `ef_search` is invalid, or there are other parameters.
-    """
+def _ef_search(value: Any, location: str) -> int | None:
+    """Parse the `method_parameters` of OpenSearch's `neural` query, and return `ef_search`; None if it is missing."""
     if value is None:
         return None
     location = f"method_parameters of {location}"
@@ -243,12 +216,10 @@ class SemanticQuery:
         min_cosine: Documents below this cosine are dropped.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
         num_candidates: Vectors that each shard compares; None derives it from k.
-        oversample: In quantized fields, this many times k candidates are rescored; 0 for no rescoring, None for the
-            default.
+        oversample: In quantized fields, this many times k candidates are rescored; None for the default.
         boost: Factor of the score.
         name: The query's `_name`.
         syntax: Syntax of the query in the request.
-        native: Parameters that are passed on to the engine's own kNN query.
         nested: Parameters of the `nested` query around it (`parse_nested`); None if the client wrote none.
     """
 
@@ -262,7 +233,6 @@ class SemanticQuery:
     boost: float = 1.0
     name: str | None = None
     syntax: SemanticSyntax = SemanticSyntax.SEMANTIC
-    native: Json = field(default_factory=dict)
     nested: Json | None = None
     calibrated: bool = False
 
@@ -310,43 +280,33 @@ class SemanticQueryParser:
         self.max_text_characters = max_text_characters
         self._check = check
         self._count = 0
-        self._cache: IdentityCache[SemanticQuery | None] = IdentityCache()  # a query is parsed several times
 
-    def parse(self, node: Json) -> SemanticQuery | None:
+    def parse(self, kind: str, body: Json, *, is_section: bool = False) -> SemanticQuery | None:
         """Parse a query; None if it is not a semantic one.
+
+        Args:
+            kind: Type of the query.
+            is_section: Whether it is Elasticsearch's section or retriever `knn`, whose other parameters are not
+                checked: the engine gets all of them.
 
         Raises:
             BadRequest: a value is invalid.
             IndexMismatch: the query names a model other than the field's, or fields with different models.
         """
-        return self._cache.get(node, self._parse_and_count)
-
-    def parse_section(self, section: Json) -> SemanticQuery | None:
-        """Parse Elasticsearch's section `knn`, or the retriever; None if it has a vector.
-
-        Its other parameters are not checked: the engine gets all of them.
-
-        Raises:
-            BadRequest, IndexMismatch: see `parse`.
-        """
-        return self._cache.get(section, lambda section: self._counted(self._knn(section, is_section=True)))
-
-    def _parse_and_count(self, node: Json) -> SemanticQuery | None:
-        query = query_type_and_body(node)
-        return self._counted(None if query is None else self._parse(*query))
-
-    def _counted(self, semantic: SemanticQuery | None) -> SemanticQuery | None:
+        semantic = None
+        if kind in SINGLE_FIELD_QUERIES:
+            semantic = self._full_text(kind, body)
+        elif kind == "knn":
+            semantic = self._knn(body, is_section=is_section)
+        elif kind == "neural":
+            semantic = self._neural(body)
+        elif kind == "semantic":
+            semantic = self._semantic(body)
         if semantic is not None:
             self._count += 1
             if self._check is not None:
                 self._check(self._count)
         return semantic
-
-    def _parse(self, kind: str, body: Json) -> SemanticQuery | None:
-        if kind in SINGLE_FIELD_QUERIES:
-            return self._full_text(kind, body)
-        parsers = {"term": self._term, "knn": self._knn, "neural": self._neural, "semantic": self._semantic}
-        return parsers[kind](body) if kind in parsers else None
 
     def _full_text(self, kind: str, body: Json) -> SemanticQuery | None:
         if len(body) != 1:
@@ -357,30 +317,21 @@ class SemanticQueryParser:
             return None
         return self._on_virtual_field(target, kind, field, options if isinstance(options, dict) else {"query": options})
 
-    def _term(self, body: Json) -> SemanticQuery | None:
-        """Parse a `term` query on the virtual field, from applications that take it for a keyword field."""
-        fields = {field: options for field, options in body.items() if field not in ("boost", "_name")}
-        if len(fields) != 1:
-            return None
-        [(field, value)] = fields.items()
-        target = self.fields.virtual_only(field)
-        if target is None:
-            return None
-        options = value if isinstance(value, dict) else {"value": value}
-        outer = {name: option for name, option in body.items() if name != field}
-        return self._on_virtual_field(target, "term", field, outer | options | {"query": options.get("value")})
-
     def _on_virtual_field(self, target: SearchScope, kind: str, field: str, options: Json) -> SemanticQuery:
         location = f"{kind} on {field}"
         check_parameters(kind, location, options)
         check_word_parameters(location, options)
-        text, candidates = scalar_as_text(options.get("query")), self.settings.num_candidates
-        min_cosine = _cosine_or_none(options.get("min_cosine", self.settings.min_cosine), f"min_cosine of {location}")
+        minimum = options.get("min_cosine", self.settings.min_cosine)
         return self._query(
-            target, SemanticSyntax.VIRTUAL_FIELD, text, location, options, min_cosine, num_candidates=candidates
+            target,
+            SemanticSyntax.VIRTUAL_FIELD,
+            scalar_as_text(options.get("query")),
+            location,
+            options,
+            min_cosine=_cosine_or_none(minimum, f"min_cosine of {location}"),
         )
 
-    def _knn(self, body: Json, *, is_section: bool = False) -> SemanticQuery | None:
+    def _knn(self, body: Json, *, is_section: bool) -> SemanticQuery | None:
         builder = body.get("query_vector_builder")
         embedding = builder.get("text_embedding") if isinstance(builder, dict) else None
         if not isinstance(embedding, dict):
@@ -389,22 +340,24 @@ class SemanticQueryParser:
         if target is None:
             return None
         location = f"knn on {body['field']}"
+        check_parameters("text_embedding", f"query_vector_builder of {location}", embedding)
+        oversample = None
         if not is_section:
             check_parameters("knn", location, body)
-        check_parameters("text_embedding", f"query_vector_builder of {location}", embedding)
+            oversample = _oversample(body.get("rescore_vector"), "oversample", f"rescore_vector of {location}")
         candidates = body.get("num_candidates")
         if candidates is not None:
             positive_integer(candidates, f"num_candidates of {location}")
-        text, filter = embedding.get("model_text"), _filter(body.get("filter"))
-        min_cosine = _cosine_or_none(body.get("similarity"), f"similarity of {location}")
-        semantic = self._query(
-            target, SemanticSyntax.TEXT_EMBEDDING, text, location, body, min_cosine, filter, num_candidates=candidates
+        return self._query(
+            target,
+            SemanticSyntax.TEXT_EMBEDDING,
+            embedding.get("model_text"),
+            location,
+            body,
+            min_cosine=_cosine_or_none(body.get("similarity"), f"similarity of {location}"),
+            num_candidates=candidates,
+            oversample=oversample,
         )
-        if is_section:
-            return semantic
-        native = {name: body[name] for name in ("visit_percentage",) if name in body}
-        oversample = parse_rescore_vector(body.get("rescore_vector"), location)
-        return replace(semantic, oversample=oversample, native=native)
 
     def _neural(self, body: Json) -> SemanticQuery | None:
         fields = {name: value for name, value in body.items() if isinstance(value, dict) and "query_text" in value}
@@ -428,30 +381,27 @@ class SemanticQueryParser:
             min_cosine = 2.0 * number_between(options["min_score"], f"min_score of {location}", 0.0, 1.0) - 1.0
         elif "max_distance" in options:
             min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {location}", 0.0, 2.0)
-        text, filter = options["query_text"], _filter(options.get("filter"))
-        if min_cosine is not None:
-            options = {"k": MAX_K} | options  # a radial search finds all documents from the minimum up
-        options = options | {"_name": _name(body) or _name(options)}
-        candidates = parse_ef_search(options.get("method_parameters"), location)
-        semantic = self._query(
-            target, SemanticSyntax.NEURAL, text, location, options, min_cosine, filter, num_candidates=candidates
+        # A radial search finds all documents from the minimum up.
+        radial = {} if min_cosine is None else {"k": MAX_K}
+        return self._query(
+            target,
+            SemanticSyntax.NEURAL,
+            options["query_text"],
+            location,
+            radial | options | {"_name": _name(body) or _name(options)},
+            min_cosine=min_cosine,
+            num_candidates=_ef_search(options.get("method_parameters"), location),
+            oversample=_oversample(options.get("rescore"), "oversample_factor", f"rescore of {location}"),
         )
-        expanded = options.get("expand_nested_docs")
-        if expanded not in (None, True, False):
-            raise BadRequest(f"expand_nested_docs of {location} is {expanded!r}", "Use true or false.")
-        native = {} if expanded is None else {"expand_nested_docs": expanded}
-        return replace(semantic, oversample=parse_rescore(options.get("rescore"), location), native=native)
 
     def _semantic(self, body: Json) -> SemanticQuery | None:
         target = self._target(body.get("field"), None)
         if target is None:
             return None
-        location, settings = f"semantic on {body['field']}", self.settings
+        location = f"semantic on {body['field']}"
         check_parameters("semantic", location, body)
-        min_cosine, candidates = settings.min_cosine, settings.num_candidates
-        return self._query(
-            target, SemanticSyntax.SEMANTIC, body.get("query"), location, body, min_cosine, num_candidates=candidates
-        )
+        minimum = self.settings.min_cosine
+        return self._query(target, SemanticSyntax.SEMANTIC, body.get("query"), location, body, min_cosine=minimum)
 
     def _query(
         self,
@@ -460,28 +410,26 @@ class SemanticQueryParser:
         text: object,
         location: str,
         options: Json,
+        *,
         min_cosine: float | None,
-        filter: Json | None = None,
         num_candidates: int | None = None,
+        oversample: float | None = None,
     ) -> SemanticQuery:
-        text = parse_query_text(text, location, self.max_text_characters)
-        k = positive_integer(options.get("k", self.settings.k), f"k of {location}")
-        boost = number_between(options.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
-        # A minimum cosine of the request or of the gateway's settings replaces the one in the mapping; the engines' own
-        # queries never use the one in the mapping.
-        by_default = syntax in (SemanticSyntax.VIRTUAL_FIELD, SemanticSyntax.SEMANTIC) and "min_cosine" not in options
-        calibrated = by_default and self.is_calibrated
+        is_native = syntax in NATIVE_SYNTAXES
         return SemanticQuery(
             target,
-            text,
-            k,
-            filter,
-            min_cosine,
-            num_candidates,
-            boost=boost,
+            parse_query_text(text, location, self.max_text_characters),
+            positive_integer(options.get("k", self.settings.k), f"k of {location}"),
+            filter=_filter(options.get("filter")),
+            min_cosine=min_cosine,
+            num_candidates=num_candidates if is_native else self.settings.num_candidates,
+            oversample=oversample,
+            boost=number_between(options.get("boost", 1.0), f"boost of {location}", 0.0, 1e9),
             name=_name(options),
             syntax=syntax,
-            calibrated=calibrated,
+            # A minimum cosine of the request or of the gateway's settings replaces the one in the mapping; the engines'
+            # own queries never use the one in the mapping.
+            calibrated=not is_native and "min_cosine" not in options and self.is_calibrated,
         )
 
     @property

@@ -207,7 +207,7 @@ class PageApi:
         request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
         await self._require_search_permission(headers, request.index)
         context = RewriteContext(quote_expression(request.index), {}, headers, request.mode, size=len(raw))
-        return {"body": (await self._rewriter.rewrite(request.body, context)).body}
+        return {"body": (await self._rewriter.rewrite(request.body, context, confirm_later=True)).body}
 
     async def similar_documents(self, headers: Headers, raw: bytes) -> Json:
         """Create a native query for the documents nearest to a given document."""

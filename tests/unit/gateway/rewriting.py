@@ -14,14 +14,8 @@ from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.search.hybrid_queries import HybridDetector, ranks_hits
 from es_sbert.gateway.search.incoming_search import is_from_query_bar, request_defined_fields
-from es_sbert.gateway.search.knn_clauses import (
-    CandidateCounts,
-    HybridPlaceholder,
-    Placeholder,
-    QueryPlaceholder,
-    substitute,
-)
-from es_sbert.gateway.search.query_finder import find_queries
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, SectionPlaceholder
+from es_sbert.gateway.search.query_finder import QueryFinder
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.document_vectors import to_float_list
@@ -77,24 +71,30 @@ class Rewriting:
     texts: list[str] = field(default_factory=list)
 
     def __call__(self, body: Json) -> Json:
+        """Rewrite a copy; the identical object if nothing is rewritten."""
+        copied: Json = copy_json(body)
         virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
         names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
         parser = SemanticQueryParser(names, self.meaning, 1000)
         hybrid = HybridDetector(parser) if self.hybrid and ranks_hits(body, {}) else None
-        found = find_queries(body, self.engine_type, parser, hybrid)
+        found = QueryFinder(self.engine_type, parser, hybrid).find(copied)
         counts = CandidateCounts()
-        substitute(found.body, {each: self._native_query(each, counts) for each in found.placeholders})
-        return found.body
+        for placeholder, (holder, name) in found.places.items():
+            holder[name] = self._native_query(placeholder, counts)
+        return copied if found.is_changed else body
 
     def _native_query(self, placeholder: Placeholder, counts: CandidateCounts) -> Json:
         semantic = placeholder.semantic
         self.texts.append(semantic.text)
-        has_cutoff = isinstance(placeholder, QueryPlaceholder) and placeholder.has_cutoff
         numbers = to_float_list(self._vector(semantic))
-        if isinstance(placeholder, HybridPlaceholder):  # what the ranking looks at, see hybrid_queries.py
-            nearest = placeholder.nearest.native_query(self.engine_type, numbers, None, counts)
-            return {"dis_max": {"queries": [placeholder.words, nearest, placeholder.exact]}}
-        return placeholder.native_query(self.engine_type, numbers, self.least if has_cutoff else None, counts)
+        if isinstance(placeholder, SectionPlaceholder):
+            return placeholder.native_section(numbers)
+        least = self.least if placeholder.has_cutoff else None
+        nearest = placeholder.native_query(self.engine_type, numbers, least, counts)
+        if placeholder.words is None:
+            return nearest
+        # What the ranking looks at, see hybrid_queries.py.
+        return {"dis_max": {"queries": [placeholder.words, nearest, placeholder.exact]}}
 
     def _vector(self, semantic: SemanticQuery) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
@@ -104,6 +104,13 @@ class Rewriting:
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]
         return rewritten
+
+
+def copy_json(value: Any) -> Any:
+    """A copy in which no object is in two places, as in a parsed body."""
+    if isinstance(value, dict):
+        return type(value)({name: copy_json(inner) for name, inner in dict.items(value)})
+    return [copy_json(inner) for inner in value] if isinstance(value, list) else value
 
 
 def clauses(value: Any, name: str) -> list[Json]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from typing import Any
 
 import orjson
 import pytest
@@ -14,7 +13,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import NO_MAPPINGS
 from es_sbert.gateway.proxy.incoming_request import UnreadableJson
-from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses, vector_field
+from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses
 
 TEXT = "how do plants make energy"
 SEMANTIC: Json = {"match": {"semantic": TEXT}}
@@ -44,6 +43,9 @@ REFUSED: dict[str, Json] = {
     "suggestion": {"suggest": {"a": {"text": TEXT, "term": {"field": "semantic"}}}},
     "highlight": {"query": SEMANTIC, "highlight": {"fields": {"semantic": {}}}},
     "highlights in order": {"query": SEMANTIC, "highlight": {"fields": [{"title": {}}, {"semantic": {}}]}},
+    "highlighted text": {"highlight": {"fields": {"title": {"highlight_query": SEMANTIC}}}},
+    "background": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}},
+    "term": {"query": {"term": {"semantic": TEXT}}},
     "simple rrf": {"retriever": {"rrf": {"fields": ["title", "semantic"], "query": TEXT}}},
 }  # fmt: skip
 
@@ -98,21 +100,6 @@ def test_subfields_of_an_ordinary_semantic_field_pass_through() -> None:
     assert Rewriting(replace(PLAIN, ordinary=True))(body) is body
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        {"term": {"semantic": TEXT}},
-        {"term": {"semantic": {"value": TEXT, "boost": 2.0}}},
-        {"query_string": {"query": "semantic:(how do plants make energy)"}},
-    ],
-)
-def test_one_query_text_is_embedded_once(written: Json) -> None:
-    rewriting = Rewriting()
-    [knn] = clauses(rewriting.query({"bool": {"must": [written], "filter": [EN]}}), "knn")
-    assert (rewriting.texts, knn["filter"]) == ([TEXT], EN)
-    assert knn.get("boost") == (2.0 if "boost" in str(written) else None)
-
-
 def wrapped(query: Json) -> Json:
     return {"wrapper": {"query": base64.b64encode(orjson.dumps(query)).decode()}}
 
@@ -123,26 +110,10 @@ def test_wrapper_query_is_rewritten_like_its_content() -> None:
     assert Rewriting().query(wrapped(hidden)) == Rewriting().query(plain)
     aggregated = Rewriting()({"query": wrapped(plain), "aggs": {"near": {"filter": SEMANTIC}}})
     assert [knn["filter"] for knn in clauses(aggregated, "knn")] == [EN, EN]
-    words: Json = wrapped({"match": {"title": TEXT}})
+    words: Json = {"match": {"title": TEXT}}
     hybrid = Rewriting(hybrid=True)
-    assert words in clauses(hybrid.query(words), "queries")[0]
+    assert words in clauses(hybrid.query(wrapped(words)), "queries")[0]
     assert hybrid.texts == [TEXT]
-
-
-def test_semantic_highlight_query_becomes_a_text_query() -> None:
-    words = {"multi_match": {"query": TEXT, "fields": ["title", "body"], "lenient": True}}
-    said: Any = {
-        "highlight_query": {"bool": {"should": [SEMANTIC, EN]}},
-        "fields": {"title": {"highlight_query": SEMANTIC}, "body": {}},
-    }
-    marked = Rewriting(hybrid=True)({"query": EN, "highlight": said})["highlight"]
-    assert marked["highlight_query"] == {"bool": {"should": [words, EN]}}
-    assert marked["fields"] == {"title": {"highlight_query": words}, "body": {}}
-    listed = Rewriting()({"highlight": {"fields": [{"title": {"highlight_query": SEMANTIC}}, {"body": {}}]}})
-    assert listed["highlight"]["fields"] == [{"title": {"highlight_query": words}}, {"body": {}}]
-    untold = replace(PLAIN, fields={"docs": {"embedding": vector_field(text=None)}})
-    with pytest.raises(BadRequest, match="does not say which fields embedding is made of"):
-        Rewriting(untold)({"highlight": said})
 
 
 def test_retriever_filter_scores_by_semantic_field_unless_sorted() -> None:

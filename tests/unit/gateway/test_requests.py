@@ -37,7 +37,6 @@ from es_sbert.gateway.errors import (
 )
 from es_sbert.gateway.index_lookup import resolve_mappings, split_expression, split_remote
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
-from es_sbert.gateway.proxy.forward import BufferedResponse
 from es_sbert.gateway.proxy.incoming_request import (
     IncomingRequest,
     UnreadableJson,
@@ -53,7 +52,6 @@ from es_sbert.gateway.proxy.incoming_request import (
 )
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
 from es_sbert.gateway.search.msearch_handler import split_entries
-from es_sbert.gateway.search.search_handler import add_hint
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
 
 
@@ -363,28 +361,6 @@ def test_long_index_expressions_are_split() -> None:
     assert split_expression("docs,-old*") == ["docs,-old*"]
     with pytest.raises(BadRequest, match="excludes indices"):
         split_expression(",".join([*names, "-logs-0001"]))
-
-
-def test_hint_is_added_to_engine_errors_only() -> None:
-    roots = b'[{"type":"a","reason":"unknown query [neural]"}]'
-    error = b'{"error":{"root_cause":' + roots + b',"type":"a","reason":"b"},"status":400}'
-    body = parse_object(add_hint(BufferedResponse(400, [], error), "Do this.").body)
-    assert body["error"]["root_cause"] == [{"type": "a", "reason": "unknown query [neural]. Do this."}]
-    assert (body["error"]["reason"], body["status"]) == ("b. Do this.", 400)
-    assert body["error"]["caused_by"] == {"type": "a", "reason": "b. Do this."}
-    nested = b'{"error":{"type":"a","reason":"b","caused_by":{"type":"c","reason":"d","caused_by":{"type":"e"}}}}'
-    causes = parse_object(add_hint(BufferedResponse(400, [], nested), "Do this.").body)["error"]["caused_by"]
-    assert causes == {
-        "type": "c",
-        "reason": "d. Do this.",
-        "caused_by": {"type": "e", "reason": "e. Do this."},
-    }
-    for same in (
-        BufferedResponse(200, [], error),
-        BufferedResponse(400, [], b"plain"),
-        BufferedResponse(400, [], b'{"error":"no handler"}'),
-    ):
-        assert add_hint(same, "Do this.") is same
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices, resolve_
 from es_sbert.gateway.search.first_searches import kth_hit_body
 from es_sbert.gateway.search.incoming_search import SemanticBudget
 from es_sbert.gateway.search.knn_clauses import CandidateCounts
-from es_sbert.gateway.search.query_finder import find_queries
+from es_sbert.gateway.search.query_finder import QueryFinder
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 from es_sbert.gateway.settings import Limits, SemanticSettings
 from es_sbert.search.vector_query import MAX_K, VectorQuery
@@ -140,9 +140,6 @@ ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
     "below a filter": (
         {"query": EN, "aggs": {"a": {"filter": YEAR, "aggs": {"b": {"filters": {"filters": [SEMANTIC]}}}}}},
         {"bool": {"filter": [EN, YEAR]}},
-    ),
-    "background": (
-        {"query": EN, "aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}}, None,
     ),
     "global": ({"query": EN, "aggs": {"a": {"global": {}, "aggs": {"b": NEAR}}}}, None),
     "beside a section": ({"query": EN, "knn": {"field": "x", "query_vector": [1]}, "aggs": {"a": NEAR}}, None),
@@ -472,7 +469,7 @@ def test_candidate_counts_are_distinct_per_k(asked: list[tuple[int, int | None, 
 
 def test_kth_hit_body_keeps_the_search_scope() -> None:
     semantic = SemanticQueryParser(FieldResolver(SEVERAL_TYPES, "semantic"), SemanticSettings(k=10), 1000).parse(
-        SEMANTIC
+        "match", {"semantic": TEXT}
     )
     assert semantic is not None
     asked: Json = {"pit": {"id": "a"}, "runtime_mappings": {"year": {"type": "long"}}, "size": 3, "aggs": {}}
@@ -557,7 +554,7 @@ def test_too_many_semantic_queries_are_rejected() -> None:
         )
         should = [{"match": {"semantic": f"text {n}"}} for n in range(count)]
         body: Json = {"query": {"bool": {"should": should}}}
-        return len(find_queries(body, EngineType.ELASTICSEARCH, parser, None).placeholders)
+        return len(QueryFinder(EngineType.ELASTICSEARCH, parser, None).find(body).places)
 
     assert count_queries(3) == 3
     with pytest.raises(UsageError, match="more than 3 semantic queries"):
@@ -597,10 +594,13 @@ def test_searches_of_one_request_share_limits() -> None:
         ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is not a query"),
         ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
         ({"query_string": {"query": 'semantic:"open'}}, "is not valid Lucene syntax"),
-        ({"query_string": {"query": "semantic:(how do plants make energy*)"}}, "'energy\\*' is a range, a pattern"),
-        ({"query_string": {"query": "semantic:pl?nts"}}, "'pl\\?nts' is a range, a pattern"),
-        ({"query_string": {"query": "semantic:plants~2"}}, "'plants~2' is a range, a pattern"),
-        ({"query_string": {"query": 'semantic:"green plants"~3'}}, "is a range, a pattern"),
+        (
+            {"query_string": {"query": "semantic:(how do plants make energy*)"}},
+            "'energy\\*' excludes words",
+        ),
+        ({"query_string": {"query": "semantic:pl?nts"}}, "'pl\\?nts' excludes words"),
+        ({"query_string": {"query": "semantic:plants~2"}}, "'plants~2' excludes words"),
+        ({"query_string": {"query": 'semantic:"green plants"~3'}}, "excludes words"),
         ({"match": {"semantic": {"query": "plants", "fuzziness": "AUTO"}}}, "sets fuzziness"),
         ({"bool": {"must_not": {"match": {"semantic": "plants"}}}}, "to be excluded has no minimum cosine"),
         ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
