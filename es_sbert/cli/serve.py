@@ -27,7 +27,6 @@ from es_sbert.gateway.settings import (
     Limits,
     ListenSettings,
     ModelSettings,
-    QueryTextPolicy,
     SearchLogSettings,
     SemanticSettings,
 )
@@ -122,12 +121,6 @@ _key_and_log_options = option_group(
         help="Append a line of JSON for each search to this file, or write it to stdout (-).",
     ),
     click.option(
-        "--search-log-key-file",
-        type=shared.FILE_TYPE,
-        help="With --search-log: file with the key for hashing query texts, 16 to 64 bytes. Use the same key for all "
-        "gateways, so that equal queries are counted together.  [default: a new key at every start]",
-    ),
-    click.option(
         "--log-queries", is_flag=True, help="With --search-log: also log the query texts, not only their keyed hashes."
     ),
     log_format_option,
@@ -151,13 +144,6 @@ serve_options = shared.combine_options(
 )
 
 
-# Options that need --search-log.
-_SEARCH_LOG_FLAGS = {
-    "log_queries": "--log-queries",
-    "search_log_key_file": "--search-log-key-file",
-}
-
-
 def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     """Convert the options of one call to settings; most have the names of the settings' fields.
 
@@ -177,13 +163,10 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     )
     search_log = None
     if options["search_log"] is not None:
-        key_file = options["search_log_key_file"]
-        log_key = None if key_file is None else read_secret_file(key_file, "key").encode()
-        policy = QueryTextPolicy.from_options(queries=options["log_queries"], key=log_key)
         gateway = f"{socket.gethostname()}:{listen.port}"
-        search_log = SearchLogSettings(options["search_log"], policy, gateway)
-    elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
-        raise UsageError(f"{flag} requires --search-log", "Add --search-log FILE.")
+        search_log = SearchLogSettings(options["search_log"], options["log_queries"], gateway)
+    elif options["log_queries"]:
+        raise UsageError("--log-queries requires --search-log", "Add --search-log FILE.")
     return GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,

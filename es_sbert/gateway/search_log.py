@@ -6,14 +6,15 @@ Logging never blocks or fails a request: a thread writes the lines.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import queue
 import re
+import secrets
 import threading
 import time
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +33,6 @@ from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
     DEFAULT_REPORT_INDEX,
     DEFAULT_SEARCH_LOG_INDEX,
-    QueryTextPolicy,
     SearchLogSettings,
     monthly_index_pattern,
 )
@@ -48,71 +48,6 @@ class SearchKind(StrEnum):
     BROWSE = "browse"
 
 
-@dataclass(frozen=True)
-class SearchRecord:
-    """A search through the gateway. Each search of an `_msearch` is a record.
-
-    Attributes:
-        index: Index expression as the caller wrote it, not percent-encoded.
-        api: `_search`, `_msearch`, `_async_search`, ….
-        kind: Lexical, semantic, hybrid, or browse for a search without a query. For a refused search, the kind that it
-            would have had.
-        status: HTTP status of the response to the caller.
-        milliseconds: From the request to the end of the response.
-        embedding_milliseconds: Time until its semantic queries were replaced; None without semantic queries.
-        upstream_milliseconds: Time that the engine took; None if no request was sent.
-        texts: Texts of its semantic queries.
-        rewrites: Rewritten syntaxes: `virtual_field`, `text_embedding`, `semantic`, `neural`, `match`, ….
-        k: Largest `k` of its semantic queries; None without any.
-        hits: `hits.total`; None if the response has none.
-        returns_hits: False if it only counts or aggregates, as the panels of a dashboard do.
-        at: Time of the request.
-    """
-
-    index: str
-    api: str
-    kind: SearchKind
-    status: int
-    milliseconds: float
-    embedding_milliseconds: float | None = None
-    upstream_milliseconds: float | None = None
-    texts: Sequence[str] = ()
-    rewrites: Sequence[str] = ()
-    k: int | None = None
-    hits: int | None = None
-    returns_hits: bool = True
-    at: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -> Json:
-    """Convert a search to its line in the log, as an object.
-
-    Args:
-        gateway: Name of the gateway.
-    """
-    times = {
-        "total": record.milliseconds,
-        "embedding": record.embedding_milliseconds,
-        "upstream": record.upstream_milliseconds,
-    }
-    facts: Json = {
-        "@timestamp": record.at.astimezone(UTC).isoformat(timespec="milliseconds"),
-        "gateway": gateway,
-        "index": record.index,
-        "api": record.api,
-        "kind": record.kind,
-        "rewrites": list(record.rewrites),
-        "k": record.k,
-        "status": record.status,
-        "hits": record.hits,
-        "zero_hits": None if record.hits is None else record.hits == 0,
-        "returns_hits": record.returns_hits,
-        "milliseconds": {name: round(value, 3) for name, value in times.items() if value is not None},
-        **wording.of_texts(record.texts),
-    }
-    return {name: value for name, value in facts.items() if value is not None and value != []}
-
-
 # Lines that are written at once.
 _BATCH = 500
 _WARNING_INTERVAL_SECONDS = 60.0
@@ -121,6 +56,9 @@ _ENDED = "the gateway ended before they were written"
 
 class SearchLog:
     """Writes records of searches as lines of JSON, in a thread.
+
+    A record has the members of its line, and the texts of the semantic queries as `texts`. A line has keyed hashes of
+    them, so that equal queries can be counted and texts cannot be guessed. The key is new in each process.
 
     Attributes:
         dropped: Records lost because too many waited, or because the file could not be written.
@@ -131,7 +69,8 @@ class SearchLog:
 
     def __init__(self, settings: SearchLogSettings) -> None:
         self._settings = settings
-        self._records: queue.Queue[SearchRecord | None] = queue.Queue(settings.buffer)
+        self._records: queue.Queue[Json | None] = queue.Queue(settings.buffer)
+        self._key = secrets.token_bytes(64)
         self._file = _LineFile(settings.path)
         # A daemon: a pipe that nobody reads must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="search-log", daemon=True)
@@ -144,9 +83,9 @@ class SearchLog:
         """Start writing."""
         self._thread.start()
 
-    def record(self, search: SearchRecord) -> None:
+    def record(self, search: Json) -> None:
         """Log a search, unless it is internal. Never blocks."""
-        if is_internal_search(search.index):
+        if is_internal_search(search["index"]):
             return
         if self._closing.is_set():
             self._drop(1, _ENDED)
@@ -174,13 +113,23 @@ class SearchLog:
             with suppress(queue.Empty):  # the batch is complete
                 while len(batch) < _BATCH:
                     batch.append(self._records.get_nowait())
-            records = [record for record in batch if record is not None]
-            settings = self._settings
-            lines = [orjson.dumps(log_document(each, settings.wording, settings.gateway)) for each in records]
+            lines = [orjson.dumps(self._line(record)) for record in batch if record is not None]
             try:
                 self._file.write(b"".join(line + b"\n" for line in lines))
             except OSError as error:
-                self._drop(len(records), f"{self._file.name} cannot be written: {error.strerror or error}")
+                self._drop(len(lines), f"{self._file.name} cannot be written: {error.strerror or error}")
+
+    def _line(self, record: Json) -> Json:
+        texts = record.pop("texts")
+        hashes = [self._hash(text) for text in texts]
+        wording = {"query_hash": hashes, "query": texts if self._settings.log_queries else []}
+        line = {**record, "gateway": self._settings.gateway, **wording}
+        return {name: value for name, value in line.items() if value is not None and value != []}
+
+    def _hash(self, text: str) -> str:
+        # Queries that differ only in case or spaces are equal.
+        normalized = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(normalized, digest_size=16, key=self._key).hexdigest()
 
     def _drop(self, count: int, reason: str) -> None:
         """Count lost records, and warn at most once a minute."""
@@ -262,57 +211,7 @@ def is_internal_search(expression: str) -> bool:
     return bool(names) and all(name.startswith((".", *shown)) for name in names)
 
 
-# A member `size` of 0 anywhere in a body.
-_SIZE_ZERO = re.compile(rb'"size"\s*:\s*0\s*[,}]')
 _MAX_BODY_READ = 1024 * 1024
-
-
-def requests_hits(body: bytes, query: bytes = b"") -> bool:
-    """Whether a search asks for documents, and not only for counts or aggregations.
-
-    Args:
-        body: JSON, uncompressed.
-        query: Parameters of the request.
-    """
-    size = dict(parse_qsl(query.decode("latin-1"))).get("size")
-    if size is not None:
-        return size != "0"
-    if len(body) > _MAX_BODY_READ or not _SIZE_ZERO.search(body):
-        return True
-    try:
-        return parse_object(body).get("size") != 0
-    except UnreadableJson:
-        return True
-
-
-def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
-    """Whether a search matches all documents, or all of a time range, as Discover does before anything is typed.
-
-    Args:
-        body: JSON, uncompressed.
-        parameters: Parameters of the request.
-    """
-    if len(body) > _MAX_BODY_READ or not dict(parse_qsl(parameters.decode("latin-1"))).keys().isdisjoint(_QUERY_PARAMS):
-        return False
-    try:
-        search = parse_object(body)
-    except UnreadableJson:
-        return False
-    query = search.get("query")
-    if not isinstance(query, dict) or not search.keys().isdisjoint(_QUERY_MEMBERS):
-        return False
-    occurrences = query.get("bool") if len(query) == 1 else None
-    if not isinstance(occurrences, dict):
-        return query.keys() == {"match_all"}
-    clauses: list[Any] = []
-    for occurrence, found in occurrences.items():
-        listed = found if isinstance(found, list) else [found]
-        if listed and occurrence not in ("must", "filter"):
-            return False
-        clauses += listed
-    return all(isinstance(each, dict) and len(each) == 1 and each.keys() <= _UNTYPED_CLAUSES for each in clauses)
-
-
 # Queries outside the member `query`: in parameters of the URL, and in other members of the body.
 _QUERY_PARAMS = frozenset({"q", "source"})
 _QUERY_MEMBERS = frozenset({"knn", "post_filter", "rescore", "suggest"})
@@ -328,8 +227,30 @@ def read_trace(body: bytes, parameters: bytes = b"", index: str | None = None) -
         parameters: Parameters of the request.
         index: The search's own index expression, not percent-encoded; None for that of the request.
     """
-    returns_hits = requests_hits(body, parameters)
-    return SearchTrace(index, returns_hits=returns_hits, lacks_query=returns_hits and lacks_query(body, parameters))
+    options, search = dict(parse_qsl(parameters.decode("latin-1"))), dict[str, Any]()
+    if len(body) <= _MAX_BODY_READ:
+        with suppress(UnreadableJson):  # logged as a search with a query
+            search = parse_object(body)
+    returns_hits = str(options.get("size", search.get("size"))) != "0"
+    is_browse = returns_hits and options.keys().isdisjoint(_QUERY_PARAMS) and _lacks_query(search)
+    return SearchTrace(index, returns_hits=returns_hits, lacks_query=is_browse)
+
+
+def _lacks_query(search: Json) -> bool:
+    """Whether a search matches all documents, or all of a time range, as Discover does before anything is typed."""
+    query = search.get("query")
+    if not isinstance(query, dict) or not search.keys().isdisjoint(_QUERY_MEMBERS):
+        return False
+    occurrences = query.get("bool") if len(query) == 1 else None
+    if not isinstance(occurrences, dict):
+        return query.keys() == {"match_all"}
+    clauses: list[Any] = []
+    for occurrence, found in occurrences.items():
+        listed = found if isinstance(found, list) else [found]
+        if listed and occurrence not in ("must", "filter"):
+            return False
+        clauses += listed
+    return all(isinstance(each, dict) and len(each) == 1 and each.keys() <= _UNTYPED_CLAUSES for each in clauses)
 
 
 @dataclass
@@ -399,32 +320,35 @@ class SearchRecorder:
         self.total_hits = TotalHitsParser(_PARSED_BYTES if len(self.searches) < 2 else _PARSED_BYTES_MSEARCH)
         return self.total_hits
 
-    def records(self) -> list[SearchRecord]:
+    def records(self) -> list[Json]:
         """Return the records of all searches. Call it once the response has been sent."""
         searches = self.searches or [SearchTrace()]
         totals = [] if self.total_hits is None else self.total_hits.totals()
         # If some searches of an `_msearch` failed, it is unknown which search a total belongs to.
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
         end = time.perf_counter()
-        records = []
-        for search, total_hits in zip(searches, hits, strict=True):
-            record = SearchRecord(
-                index=self.index if search.index is None else search.index,
-                api=f"_{self.api}",
-                kind=search.kind,
-                status=self.status if search.status is None else search.status,
-                milliseconds=1000 * (end - self._start),
-                embedding_milliseconds=None if search.seconds is None else 1000 * search.seconds,
-                upstream_milliseconds=None if self._sent is None else 1000 * (end - self._sent),
-                texts=tuple(dict.fromkeys(query.text for query in search.queries)),
-                rewrites=tuple(sorted({query.syntax for query in search.queries})),
-                k=max((query.k for query in search.queries), default=None),
-                hits=total_hits,
-                returns_hits=search.returns_hits,
-                at=self._received_at,
-            )
-            records.append(record)
-        return records
+        upstream = None if self._sent is None else end - self._sent
+        return [
+            {
+                "@timestamp": self._received_at.isoformat(timespec="milliseconds"),
+                "index": self.index if search.index is None else search.index,
+                "api": f"_{self.api}",
+                "kind": search.kind,
+                "rewrites": sorted({query.syntax for query in search.queries}),
+                "k": max((query.k for query in search.queries), default=None),
+                "status": self.status if search.status is None else search.status,
+                "hits": total_hits,
+                "zero_hits": None if total_hits is None else total_hits == 0,
+                "returns_hits": search.returns_hits,
+                "milliseconds": _milliseconds(total=end - self._start, embedding=search.seconds, upstream=upstream),
+                "texts": list(dict.fromkeys(query.text for query in search.queries)),
+            }
+            for search, total_hits in zip(searches, hits, strict=True)
+        ]
+
+
+def _milliseconds(**seconds: float | None) -> Json:
+    return {name: round(1000 * value, 3) for name, value in seconds.items() if value is not None}
 
 
 class TotalHitsParser:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from es_sbert.config import DEFAULT_MODEL, EngineSettings, UsageErrorModel, expand_home
-from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
@@ -22,51 +19,6 @@ DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
 DEFAULT_REPORT_INDEX = "es-sbert-loads"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 # BLAKE2 takes at most 64 bytes; a key of less than 16 could be guessed.
-MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
-
-
-@dataclass(frozen=True)
-class QueryTextPolicy:
-    """Policy for logging query texts, which may be personal data.
-
-    Attributes:
-        queries: Whether to log the text itself.
-        key: Key of the hash that is always logged (BLAKE2b, 16 bytes): equal queries can be counted, and texts cannot
-            be guessed without the key.
-    """
-
-    queries: bool
-    key: bytes = field(repr=False)
-
-    @classmethod
-    def from_options(cls, *, queries: bool, key: bytes | None = None) -> QueryTextPolicy:
-        """Check or generate the key.
-
-        Args:
-            queries: Whether to log the text itself.
-            key: None generates a key. Hashes of different processes are then not comparable.
-
-        Raises:
-            UsageError: the key is too short or too long.
-        """
-        if key is not None and not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-            raise UsageError(
-                f"the key of the search log must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes, not {len(key)}",
-                "Create one: openssl rand -hex 32.",
-            )
-        return cls(queries=queries, key=key or secrets.token_bytes(MAX_KEY_BYTES))
-
-    def of_texts(self, texts: Sequence[str]) -> Json:
-        """Return the fields of a log document that record the texts of a search."""
-        if not texts:
-            return {}
-        hashes = {"query_hash": [self._hash(text) for text in texts]}
-        return hashes | {"query": list(texts)} if self.queries else hashes
-
-    def _hash(self, text: str) -> str:
-        # Queries that differ only in case or spaces are equal.
-        normalized = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(normalized, digest_size=16, key=self.key).hexdigest()
 
 
 def check_index_name(name: str) -> str:
@@ -98,14 +50,14 @@ class SearchLogSettings:
 
     Attributes:
         path: File to which the lines are appended; `-` for stdout.
-        wording: Form in which query texts are logged.
+        log_queries: Whether to log query texts, which may be personal data; keyed hashes of them are always logged.
         gateway: Name of this gateway.
         buffer: Maximum records that wait to be written; more are dropped and counted.
         close_seconds: Time to write the last records at shutdown.
     """
 
     path: Path
-    wording: QueryTextPolicy
+    log_queries: bool
     gateway: str
     buffer: int = 10_000
     close_seconds: float = 5.0

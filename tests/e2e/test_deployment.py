@@ -83,7 +83,7 @@ def test_several_instances_serve_and_embed_with_keys_of_least_privileges(
         for index in (first, second):
             secured_es8.ask("PUT", f"/{quote(index)}/_doc/{number}?refresh=true", {"text": document["text"]})
     keys = {name: create_key(secured_es8, key_request(name)) for name in ("gateway", "loader", "application")}
-    manager = install_units(tmp_path, environment, keys | {"metrics": "the key", "search-log": "0123456789abcdef"})
+    manager = install_units(tmp_path, environment, keys | {"metrics": "the key"})
     gateways = [f"es-sbert-gateway@{port}" for port in ports[:2]]
     watches = [f"es-sbert-watch@{first}", "es-sbert-watch@second"]
     # Settings of single instances.

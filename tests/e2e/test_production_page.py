@@ -237,7 +237,7 @@ def check_keys(server: Secured, folder: Path) -> None:
         for index in ("other", month):
             with suppress(OSError):
                 server.ask("DELETE", f"/{index}")
-    assert {(folder / f"{name}.key").stat().st_mode & 0o777 for name in (*keys, "metrics", "search-log")} == {0o600}
+    assert {(folder / f"{name}.key").stat().st_mode & 0o777 for name in (*keys, "metrics")} == {0o600}
 
 
 def keys_of(server: Secured) -> list[str]:

@@ -14,8 +14,8 @@ import pytest
 
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, build_saved_objects
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.gateway.search_log import SearchKind, SearchRecord
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapping_addition
 from es_sbert.mappings import read_body
 from tests.conftest import also_es8
@@ -24,7 +24,7 @@ from tests.dashboards.import_api import ImportApi, serving
 from tests.dashboards.visualizations import fields_of, request
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.engine.ingest_support import open_engine
-from tests.engine.test_search_log import ship_searches
+from tests.engine.test_search_log import search_record, ship_searches
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 OLD, NEW = "a" * 64, "b" * 64
@@ -115,28 +115,23 @@ def _bulk(engine: Engine, index: str, documents: list[dict[str, Any]]) -> None:
     engine.refresh(index)
 
 
-def _searches() -> list[SearchRecord]:
-    records = []
-    for number in range(60):
-        kind = list(SearchKind)[number % 3]
-        records.append(
-            SearchRecord(
-                "docs",
-                "_search" if number % 3 else "_msearch",
-                kind,
-                200,
-                5.0 + number,
-                embedding_milliseconds=2.0,
-                upstream_milliseconds=3.0,
-                texts=[] if kind is SearchKind.LEXICAL else [f"query {number % 4}"],
-                rewrites=["virtual_field"],
-                k=10,
-                hits=number % 5,
-                at=NOW - timedelta(hours=number),
-            )
+def _searches() -> list[Json]:
+    kinds = ("lexical", "semantic", "hybrid")
+    records = [
+        search_record(
+            kinds[number % 3],
+            NOW - timedelta(hours=number),
+            milliseconds={"total": 5.0 + number, "embedding": 2.0, "upstream": 3.0},
+            api="_search" if number % 3 else "_msearch",
+            texts=[f"query {number % 4}"] if number % 3 else [],
+            rewrites=["virtual_field"],
+            k=10,
+            hits=number % 5,
         )
+        for number in range(60)
+    ]
     # Discover is opened before the index has documents.
-    return [*records, SearchRecord("docs", "_search", SearchKind.BROWSE, 200, 5.0, hits=0, at=NOW)]
+    return [*records, search_record("browse", NOW, hits=0)]
 
 
 def _patterns(objects: list[SavedObject]) -> dict[str, str]:

@@ -19,7 +19,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import (
     GatewaySettings,
-    QueryTextPolicy,
     SearchLogSettings,
     SemanticSettings,
 )
@@ -117,7 +116,7 @@ def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
         engine.refresh(objects)
         with served(async_search_before(engine_url)) as front, TemporaryDirectory() as folder:
             file = Path(folder) / "searches.jsonl"
-            log = SearchLogSettings(file, QueryTextPolicy.from_options(queries=False), "here")
+            log = SearchLogSettings(file, False, "here")
             # Below the k-th document, so that it is the same whether the nearest are kept or excluded.
             near = np.sort(cosines)[::-1]  # (documents,)
             meaning = SemanticSettings(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)

@@ -89,8 +89,6 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
         (["--log-queries"], "--search-log"),
-        (["--search-log-key-file", "missing"], "--search-log"),
-        (["--search-log", "-", "--search-log-key-file", "missing"], "cannot be read"),
         (["--search-log", "es-sbert-searches"], "Set --search-log to a file (es-sbert-searches.jsonl)"),
         (["--search-log", "missing/searches.jsonl"], "missing/searches.jsonl cannot be written: No such file"),
     ],

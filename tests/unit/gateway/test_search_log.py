@@ -14,21 +14,36 @@ from pathlib import Path
 import orjson
 import pytest
 
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
-from es_sbert.gateway.settings import QueryTextPolicy, SearchLogSettings
+from es_sbert.gateway.search_log import SearchLog, SearchRecorder, SearchTrace
+from es_sbert.gateway.settings import SearchLogSettings, check_index_name
+from tests.unit.gateway.test_search_notes import semantic_query
 
+ROOT = Path(__file__).parents[3]
 unix = pytest.mark.skipif(sys.platform == "win32", reason="needs files of Unix")
 
 
-def search(number: int, index: str = "docs") -> SearchRecord:
-    return SearchRecord(index, "_search", SearchKind.SEMANTIC, 200, float(number), texts=["secret words"])
+def search(number: int, index: str = "docs", text: str = "secret words") -> Json:
+    return {"index": index, "milliseconds": {"total": float(number)}, "texts": [text]}
 
 
-def settings(path: Path, buffer: int = 10_000, close_seconds: float = 60.0) -> SearchLogSettings:
-    wording = QueryTextPolicy.from_options(queries=False)
-    return SearchLogSettings(path, wording, "here", buffer=buffer, close_seconds=close_seconds)
+def settings(
+    path: Path, *, log_queries: bool = False, buffer: int = 10_000, seconds: float = 60.0
+) -> SearchLogSettings:
+    return SearchLogSettings(path, log_queries, "here", buffer=buffer, close_seconds=seconds)
+
+
+def logged(path: Path, *records: Json, log_queries: bool = False) -> list[Json]:
+    """The lines that a gateway writes."""
+    log = SearchLog(settings(path, log_queries=log_queries))
+    log.start()
+    for record in records:
+        log.record(record)
+    asyncio.run(log.close())
+    assert log.dropped == 0
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def numbers(content: bytes) -> list[int]:
@@ -45,23 +60,14 @@ def until(condition: Callable[[], bool]) -> None:
 def test_records_are_appended_in_order(tmp_path: Path) -> None:
     path = tmp_path / "searches.jsonl"
     for start in (0, 1300):
-        log = SearchLog(settings(path))
-        log.start()
-        for number in range(start, start + 1300):
-            log.record(search(number))
-        asyncio.run(log.close())
-        assert log.dropped == 0
+        logged(path, *map(search, range(start, start + 1300)))
     assert numbers(path.read_bytes()) == list(range(2600))
     assert b"secret" not in path.read_bytes()
 
 
 def test_searches_of_the_dashboards_themselves_are_not_logged(tmp_path: Path) -> None:
-    log = SearchLog(settings(tmp_path / "searches.jsonl"))
-    log.start()
-    for number, index in enumerate([".kibana", "es-sbert-searches-*", "docs"]):
-        log.record(search(number, index))
-    asyncio.run(log.close())
-    assert numbers((tmp_path / "searches.jsonl").read_bytes()) == [2]
+    records = [search(number, index) for number, index in enumerate([".kibana", "es-sbert-searches-*", "docs"])]
+    assert [line["index"] for line in logged(tmp_path / "searches.jsonl", *records)] == ["docs"]
 
 
 @unix
@@ -91,7 +97,7 @@ def test_reader_that_does_not_keep_up_costs_records_but_never_blocks(
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        log = SearchLog(settings(pipe, buffer=10, close_seconds=0.2))
+        log = SearchLog(settings(pipe, buffer=10, seconds=0.2))
         metrics = GatewayMetrics()
         metrics.track_search_log(log)
         log.start()
@@ -172,3 +178,45 @@ def test_name_of_an_index_is_refused_with_the_way_out(name: str) -> None:
 @pytest.mark.parametrize("name", ["-", "searches.jsonl", "searches.log", "logs/searches"])
 def test_names_of_files_are_accepted(name: str) -> None:
     assert settings(Path(name)).path == Path(name)
+
+
+def _names(value: Json, prefix: str = "") -> set[str]:
+    names: set[str] = set()
+    for name, inner in value.items():
+        names |= _names(inner, f"{prefix}{name}.") if isinstance(inner, dict) else {prefix + name}
+    return names
+
+
+def _mapped(properties: Json, prefix: str = "") -> set[str]:
+    names: set[str] = set()
+    for name, field in properties.items():
+        inner = field.get("properties")
+        names |= _mapped(inner, f"{prefix}{name}.") if inner else {prefix + name}
+    return names
+
+
+def test_lines_and_index_template_have_the_same_fields(tmp_path: Path) -> None:
+    recorder = SearchRecorder("docs", "search", [SearchTrace(queries=(semantic_query(),), seconds=0.5)], status=200)
+    recorder.watch().part(b'{"hits":{"total":3}}')
+    [line] = logged(tmp_path / "searches.jsonl", *recorder.records(), log_queries=True)
+    template = orjson.loads((ROOT / "examples/search-log/index-template.json").read_bytes())
+    assert _names(line) == _mapped(template["template"]["mappings"]["properties"])
+
+
+@pytest.mark.parametrize("log_queries", [False, True])
+def test_query_text_is_logged_only_when_enabled(tmp_path: Path, log_queries: bool) -> None:
+    texts = ["Plants  and\tenergy ", "plants and energy", "plants and energies"]
+    path, restarted = tmp_path / "searches.jsonl", tmp_path / "restarted.jsonl"
+    lines = logged(path, *(search(0, text=text) for text in texts), log_queries=log_queries)
+    assert [line.get("query") for line in lines] == ([[text] for text in texts] if log_queries else [None] * 3)
+    assert (b"energ" in path.read_bytes()) is log_queries
+    [first], [same], [other] = (line["query_hash"] for line in lines)
+    assert first == same != other
+    # The key of the hashes is that of the process.
+    assert logged(restarted, search(0, text=texts[0]))[0]["query_hash"] != [first]
+
+
+@pytest.mark.parametrize("name", ["", "-a", "_a", "Upper", "a*", "a/b", "a b", "a" * 250, "a,b"])
+def test_invalid_index_name_is_rejected(name: str) -> None:
+    with pytest.raises(UsageError, match="not a valid index name"):
+        check_index_name(name)

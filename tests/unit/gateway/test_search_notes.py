@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,7 @@ from es_sbert.gateway.search_log import (
     SearchTrace,
     TotalHitsParser,
     is_internal_search,
-    lacks_query,
     read_trace,
-    requests_hits,
 )
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import SearchScope
@@ -79,7 +78,7 @@ def test_searches_of_dashboards_themselves_are_recognized(expression: str, is_in
     ],
 )
 def test_searches_for_figures_are_told_from_searches_for_documents(body: bytes, query: bytes, expected: bool) -> None:
-    assert requests_hits(body, query) is expected
+    assert read_trace(body, query).returns_hits is expected
 
 
 # The query of Discover before anything is typed, of a data view with a time field.
@@ -103,7 +102,8 @@ _OPENED = b'{"bool":{"must":[],"filter":[{"match_all":{}},%b],"should":[],"must_
     ],
 )
 def test_search_without_typed_query_is_recognized(query: bytes, expected: bool) -> None:
-    assert lacks_query(b'{"size":500,"query":%b}' % query) is expected
+    trace = read_trace(b'{"size":500,"query":%b}' % query)
+    assert (trace.kind, trace.returns_hits) == (SearchKind.BROWSE if expected else SearchKind.LEXICAL, True)
 
 
 @pytest.mark.parametrize(
@@ -118,39 +118,37 @@ def test_search_without_typed_query_is_recognized(query: bytes, expected: bool) 
     ],
 )
 def test_search_that_may_have_a_query_elsewhere_counts_as_one(body: bytes, parameters: bytes) -> None:
-    assert not lacks_query(body, parameters)
+    assert read_trace(body, parameters).kind is SearchKind.LEXICAL
 
 
-def test_kind_of_search_for_all_documents_is_browse() -> None:
-    opened = read_trace(b'{"size":500,"query":%b}' % _OPENED)
-    assert (opened.kind, opened.returns_hits) == (SearchKind.BROWSE, True)
+def test_search_for_figures_is_not_a_browse() -> None:
     counted = read_trace(b'{"size":0,"query":%b}' % _OPENED)
     assert (counted.kind, counted.returns_hits) == (SearchKind.LEXICAL, False)
 
 
-def test_records_say_what_each_search_of_a_request_was() -> None:
+def semantic_query(**changed: Any) -> SemanticQuery:
     scope = SearchScope((VectorField("docs", "embedding", vector_field()),))
-    semantic = SemanticQuery(scope, "plants", 10, syntax=SemanticSyntax.VIRTUAL_FIELD)
-    added = SemanticQuery(scope, "plants", 20, syntax=SemanticSyntax.HYBRID)
+    return SemanticQuery(scope, "plants", **({"k": 10, "syntax": SemanticSyntax.VIRTUAL_FIELD} | changed))
+
+
+def test_records_say_what_each_search_of_a_request_was() -> None:
     recorder = SearchRecorder("docs,old", "msearch", status=200)
     recorder.searches += [
         SearchTrace(),
-        SearchTrace("articles", queries=(semantic,), seconds=0.5),
+        SearchTrace("articles", queries=(semantic_query(), semantic_query(k=7)), seconds=0.5),
         SearchTrace(is_semantic=True, status=400),  # refused before its texts were known
-        SearchTrace(queries=(added,), status=503, returns_hits=False),  # its model could not be loaded
+        # Its model could not be loaded.
+        SearchTrace(queries=(semantic_query(syntax=SemanticSyntax.HYBRID),), status=503, returns_hits=False),
     ]
-    lexical, found, refused, failed = recorder.records()
-    assert (lexical.index, lexical.kind, lexical.status) == ("docs,old", SearchKind.LEXICAL, 200)
-    assert (found.index, found.kind, found.k, found.embedding_milliseconds) == (
-        "articles",
-        SearchKind.SEMANTIC,
-        10,
-        500.0,
-    )
-    assert (refused.kind, refused.status, refused.texts) == (SearchKind.SEMANTIC, 400, ())
-    assert (failed.kind, failed.status, failed.texts) == (SearchKind.HYBRID, 503, ("plants",))
-    assert failed.embedding_milliseconds is None
-    assert [each.returns_hits for each in (lexical, found, refused, failed)] == [True, True, True, False]
+    records = recorder.records()
+    members = ("index", "api", "kind", "k", "status", "texts", "returns_hits")
+    assert [tuple(record[member] for member in members) for record in records] == [
+        ("docs,old", "_msearch", "lexical", None, 200, [], True),
+        ("articles", "_msearch", "semantic", 10, 200, ["plants"], True),
+        ("docs,old", "_msearch", "semantic", None, 400, [], True),
+        ("docs,old", "_msearch", "hybrid", 10, 503, ["plants"], False),
+    ]
+    assert [record["milliseconds"].get("embedding") for record in records] == [None, 500.0, None, None]
     # Of a request that was refused before anything of it was read.
     [unread] = SearchRecorder("docs", "search", status=413).records()
-    assert (unread.kind, unread.status) == (SearchKind.LEXICAL, 413)
+    assert (unread["kind"], unread["status"]) == ("lexical", 413)
