@@ -84,13 +84,6 @@ _document_options = option_group(
         help="The database, as an SQLAlchemy URL.",
     ),
     click.option("--database-file", type=shared.FILE_TYPE, help="File that holds the URL, if it contains a password."),
-    click.option(
-        "--max-document-bytes",
-        type=click.IntRange(min=1024),
-        metavar="BYTES",
-        default=16 << 20,
-        help="Maximum size of a document; larger ones are not loaded.",
-    ),
 )
 _vector_options = option_group(
     "Vectors",

@@ -18,7 +18,7 @@ _SAME_NAME = frozenset({
     "api_key_file", "block_writes", "ca_certs", "columns", "data", "database", "database_file", "dead_letters",
     "delimiter", "device", "dimensions", "documents", "dry_run", "element_type", "encoding", "exact", "filter",
     "fingerprint", "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
-    "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model", "name",
+    "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex", "replace_index",
     "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",

@@ -47,7 +47,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
         retry_seconds: Time limit for retries of transient failures of the engine.
-        max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
         returns_dead_letters: Whether the caller reads that file, returns its content and deletes it.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
@@ -85,7 +84,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     batch_window: int | None = Field(default=None, ge=1)
     bulk_bytes: int = Field(default=5 * _MIB, ge=1024)
     retry_seconds: float = Field(default=300.0, ge=0)
-    max_document_bytes: int = Field(default=16 * _MIB, ge=1024)
     dead_letters: Path | None = None
     returns_dead_letters: bool = False
     prune: bool = False

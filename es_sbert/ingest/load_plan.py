@@ -38,7 +38,7 @@ from es_sbert.ingest.dead_letters import (
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
-from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
+from es_sbert.ingest.sources.document_source import MAX_DOCUMENT_BYTES, DocumentSource, ReadSettings, check_sources
 from es_sbert.messages import setting_text
 
 
@@ -227,7 +227,7 @@ class LoadPlan:
         kept_fields = (name for meta in metas if meta.text is not None for name in TextTemplate.parse(meta.text).fields)
         text_fields = tuple(dict.fromkeys((*self.text_fields, *kept_fields)))
         return ReadSettings(
-            settings.max_document_bytes,
+            MAX_DOCUMENT_BYTES,
             plain_text_field=self.text_fields[0],
             target_index=settings.index,
             retry_seconds=settings.retry_seconds,
@@ -398,7 +398,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.retry is None:
         check_sources(
             sources,
-            settings.max_document_bytes,
+            MAX_DOCUMENT_BYTES,
             plan.text_fields,
             settings.id_field,
             settings.routing_field,

@@ -19,7 +19,6 @@ from es_sbert.ingest.sources.document_source import (
     read_records,
 )
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
-from es_sbert.messages import size_text
 from es_sbert.runtime.joined_text import SEPARATOR
 
 # No text is this long: it is a damaged or hostile file.
@@ -44,9 +43,7 @@ def read_texts(file: str, options: FileOptions, text_field: str, left_out: str =
     settings = ReadSettings(_MAX_RECORD_BYTES, text_field, retry_seconds=0, text_fields=(text_field,))
     for record in read_records(sources, settings, ByteCounter(), Event(), _fail):
         if isinstance(record, RejectedRecord):
-            limit = f"the limit of {size_text(_MAX_RECORD_BYTES)}"
-            reason = record.reason.replace("`max_document_bytes` allows", limit)
-            raise SourceError(f"{record.origin}: {reason}", "Fix the record, or remove it.")
+            raise SourceError(f"{record.origin}: {record.reason}", "Fix the record, or remove it.")
         yield _text(record, text_field), _without(record, left_out)
 
 

@@ -37,7 +37,7 @@ from es_sbert.io.text_formats import (
     split_lines,
     tsv_rows,
 )
-from es_sbert.messages import shorten, size_text
+from es_sbert.messages import shorten
 
 _MAX_LISTED = 5
 
@@ -230,8 +230,7 @@ def _read_text(path: Path, form: FileFormat, columns: Sequence[str], limit: int 
     try:
         for row in islice(_file_rows(path, form), limit):
             if isinstance(row.fields, str):
-                limit_name = f"a row may have ({size_text(_MAX_BYTES)})"
-                problems.add(row.number, row.fields.replace("`max_document_bytes` allows", limit_name))
+                problems.add(row.number, row.fields)
                 continue
             names.update(dict.fromkeys(row.fields))
             lines.append(row.number)

@@ -97,7 +97,7 @@ def _make_line(number: int, pieces: list[bytes], size: int, max_bytes: int) -> L
 
 def line_too_long_reason(line: Line) -> str:
     """The reason for rejecting a line that is longer than allowed."""
-    return f"the line has {line.size:,} bytes, more than `max_document_bytes` allows"
+    return f"the line has {line.size:,} bytes, more than the limit"
 
 
 def read_head(chunks: Iterable[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
@@ -211,7 +211,7 @@ def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
 DelimitedRow = tuple[int, bytes, list[str] | str]
 
 # The csv module has a limit on a field (131,072 characters) for the whole process. Rows are bounded by
-# `max_document_bytes` here, so that limit is raised to the largest number that every platform accepts.
+# their size in bytes here, so that limit is raised to the largest number that every platform accepts.
 _CSV_FIELD_LIMIT = 2**31 - 1
 
 
@@ -280,10 +280,10 @@ def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Ite
 def _unclosed_quote_reason(feeder: _LineFeeder) -> str:
     line = feeder.too_long
     if line is not None:
-        return f"line {line.number} has {line.size:,} bytes, more than `max_document_bytes` allows"
+        return f"line {line.number} has {line.size:,} bytes, more than the limit"
     return (
-        f"a quote that is opened in line {feeder.first} is not closed up to line {feeder.last}, within the bytes "
-        "that `max_document_bytes` allows; these lines were skipped"
+        f"a quote that is opened in line {feeder.first} is not closed up to line {feeder.last}, within the limit of a "
+        "document; these lines were skipped"
     )
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.errors import SourceError
+from es_sbert.ingest import load_plan
 from es_sbert.ingest.ledger import NO_LIMIT
 from es_sbert.ingest.load_report import LoadReport
 from tests.engine.ingest_support import letters, load, open_engine
@@ -56,10 +58,11 @@ def load_fuzzed(url: str, encoder: Encoder, index: str, source: Path, tally: Tal
     """
     dead = source.with_name(f"{source.name}.dead")
     # Without the encoding, the first broken character refuses the whole source.
-    given: dict[str, Any] = {"dead": dead, "encoding": "utf-8", "max_document_bytes": LONGEST, "max_errors": NO_LIMIT}
+    given: dict[str, Any] = {"dead": dead, "encoding": "utf-8", "max_errors": NO_LIMIT}
     given |= options
     try:
-        summary = load(url, encoder, index, source, **given)
+        with patch.object(load_plan, "MAX_DOCUMENT_BYTES", LONGEST):
+            summary = load(url, encoder, index, source, **given)
     except SourceError as error:
         with open_engine(url) as engine:
             if dead.exists() or engine.get_index(index) is not None:

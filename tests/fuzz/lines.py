@@ -10,7 +10,7 @@ from typing import Any
 
 import zstandard
 
-LONGEST = 20_000  # what --max-document-bytes is for fuzzed loads
+LONGEST = 20_000  # the limit of a document in fuzzed loads
 # Deeper than any parser takes: orjson reads 1024 levels and writes 254, the engines take some hundred or thousand.
 _DEPTHS = (19, 21, 100, 253, 254, 255, 256, 500, 998, 1023, 1025, 3000)
 

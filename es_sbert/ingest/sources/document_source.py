@@ -98,6 +98,8 @@ class RejectedRecord:
         return cls(origin, reason, data[:SAMPLE_BYTES], len(data))
 
 
+# Longer documents become dead letters.
+MAX_DOCUMENT_BYTES = 16 << 20
 # Both engines reject longer ids.
 MAX_ID_BYTES = 512
 

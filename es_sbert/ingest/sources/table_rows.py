@@ -268,13 +268,11 @@ class RowTerms:
     Attributes:
         row, column: The words for a row and a column.
         cast: Advice on how to turn a value into text; `{column}` is replaced by the name.
-        limit: The limit of the size of a row, as words after "more than".
     """
 
     row: str
     column: str
     cast: str
-    limit: str = "`max_document_bytes` allows"
 
 
 ARROW_ROWS = RowTerms("row", "column", "cast the column to a string when you write the file")
@@ -283,7 +281,7 @@ SQL_ROWS = RowTerms(
     "column",
     "cast it to text in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and SQLite",
 )
-PYTHON_ROWS = RowTerms("document", "field", "convert it to a str first", limit="a document may have")
+PYTHON_ROWS = RowTerms("document", "field", "convert it to a str first")
 
 
 def _json_default(value: object) -> str:
@@ -477,6 +475,6 @@ def row_record(row: dict[str, Any], origin: Origin, settings: ReadSettings, term
     except SerializationError as bad:
         return RejectedRecord.of_bytes(origin, str(bad), _preview_row(row))
     if len(data) > settings.max_bytes:
-        reason = f"the {terms.row} has {pluralize(len(data), 'byte')} as JSON, more than {terms.limit}"
+        reason = f"the {terms.row} has {pluralize(len(data), 'byte')} as JSON, more than the limit"
         return RejectedRecord.of_bytes(origin, reason, data)
     return Record(origin, orjson.loads(data), data)

@@ -98,7 +98,7 @@ def test_messages_speak_of_documents_and_fields() -> None:
     reasons = [getattr(record, "reason", "") for record in read([{"x": object()}, {"x": "y" * 2000}, recursive])]
     assert reasons == [
         "the field x: a object cannot be written as JSON: convert it to a str first",
-        "the document has 2,008 bytes as JSON, more than a document may have",
+        "the document has 2,008 bytes as JSON, more than the limit",
         "the document cannot be written as JSON: it is nested too deeply, or contains itself",
     ]
 
