@@ -184,18 +184,6 @@ def _whole_number(record: Record, value: float, kind: str, field: str) -> int:
     raise InvalidId(f"the {kind} field {field} is {value}, a float that is not exact: write it as a string")
 
 
-def check_table_columns(name: str, columns: Sequence[str], required: RequiredColumns) -> None:
-    """Check that rows of these columns can become documents.
-
-    Raises:
-        SourceError: two columns have the same name, or a required column is missing.
-    """
-    twice = [column for column, count in Counter(columns).items() if count > 1]
-    if twice:
-        raise SourceError(f"{name} has two columns called {twice[0]}", "Give each a different name.")
-    required.check(name, columns, nested=True)
-
-
 class ReadCancelled(Exception):
     """The load stops; an unfinished record is dropped."""
 
@@ -264,8 +252,8 @@ class RequiredColumns:
     routing_field: str | None = None
     column_types: ColumnTypes = NO_TYPES
 
-    def check(self, name: str, columns: Sequence[str], *, nested: bool = False, hint: str = "") -> None:
-        """Check that a source has the required columns.
+    def check(self, name: str, columns: Sequence[str], *, nested: bool = True, hint: str = "") -> None:
+        """Check that rows of these columns can become documents.
 
         Args:
             name: The source, for messages.
@@ -274,21 +262,23 @@ class RequiredColumns:
             hint: Another possible cause, as a sentence followed by a space.
 
         Raises:
-            SourceError: a required column is missing; the message lists those that exist.
+            SourceError: two columns have the same name, or a required column is missing; the message lists the columns.
         """
-        id_fields = () if self.id_field is None else (self.id_field,)
-        routing_fields = () if self.routing_field is None else (self.routing_field,)
-        options = (self.text_fields, "`text_fields`"), (id_fields, "`id_field`"), (routing_fields, "`routing_field`")
-        for fields, option in options:
-            if fields and not any(_has_column(columns, field, nested) for field in fields):
-                near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
+        twice = [column for column, count in Counter(columns).items() if count > 1]
+        if twice:
+            raise SourceError(f"{name} has two columns called {twice[0]}", "Give each a different name.")
+        objects = tuple(f"{column}." for column in columns) if nested else ()
+        for fields, option in (
+            (self.text_fields, "`text_fields`"),
+            ([self.id_field], "`id_field`"),
+            ([self.routing_field], "`routing_field`"),
+        ):
+            wanted = [field for field in fields if field is not None]
+            if wanted and not any(field in columns or field.startswith(objects) for field in wanted):
+                near = [meant for field in wanted if (meant := closest_name(field, columns)) is not None]
                 suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
                 remedy = f"{suggestion}{hint}Name one with {option}; its columns are: {shorten(', '.join(columns))}."
-                raise SourceError(f"{name} has no column {' or '.join(fields)}", remedy)
-
-
-def _has_column(columns: Sequence[str], field: str, nested: bool) -> bool:
-    return field in columns or (nested and any(field.startswith(f"{column}.") for column in columns))
+                raise SourceError(f"{name} has no column {' or '.join(wanted)}", remedy)
 
 
 class DocumentSource:
@@ -416,13 +406,13 @@ class FileSource(DocumentSource):
             raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
         return [self]
 
-    def _check_compression(self, declared: Compression | None, max_bytes: int) -> bytes:
+    def _check_compression(self, declared: Compression | None) -> bytes:
         """Check the compression against the one that the name declares; return the first bytes, none of an empty file.
 
         Raises:
             SourceError: the file is not compressed as its name says.
         """
-        magic, _ = read_head(self.input.chunks(preview_context(max_bytes)), MAGIC_BYTES)
+        magic, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
         if magic and declared is not None and (found := detect_compression(magic)) is not declared:
             problem = f"{self.name} is named as {declared} but does not hold {declared} data"
             signature = recognize_file(magic[:SIGNATURE_BYTES]) if found is Compression.NONE else None
@@ -432,9 +422,9 @@ class FileSource(DocumentSource):
         return magic
 
 
-def preview_context(max_bytes: int = 0) -> ReadContext:
+def preview_context() -> ReadContext:
     """A context to read the beginning of a source: not counted, without retries."""
-    return ReadContext(ReadSettings(max_bytes, "", retry_seconds=0), ByteCounter(), threading.Event())
+    return ReadContext(ReadSettings(0, "", retry_seconds=0), ByteCounter(), threading.Event())
 
 
 def check_sources(

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,7 +26,6 @@ from es_sbert.ingest.sources.document_source import (
     Record,
     RejectedRecord,
     RequiredColumns,
-    check_table_columns,
     preview_context,
 )
 from es_sbert.ingest.sources.table_rows import ARROW_ROWS, column_to_json, row_record
@@ -86,37 +85,27 @@ class TextSource(FileSource):
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         if not self.input.is_rereadable:
             return
-        magic = self._check_compression(self.compression, max_bytes)
+        magic = self._check_compression(self.compression)
         if not magic:
             return
+        has_header = self.format in (FileFormat.CSV, FileFormat.TSV)
+        text = text_chunks(self.input.chunks(preview_context()), self.format, self.encoding)
         try:
-            self._check_beginning(text_chunks(self._preview(), self.format, self.encoding), max_bytes, required)
+            if has_header:
+                self._check_header(split_lines(text, max_bytes), max_bytes, required)
+            elif next(text, b"").lstrip().startswith(b"[") and self.format is FileFormat.JSONL:
+                remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
+                raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
         except WrongFormat:
             raise
         except CorruptStream:
             # A truncated archive may still hold documents: the load reads them and reports the rest.
-            if self._has_header or detect_compression(magic) is Compression.NONE:
+            if has_header or detect_compression(magic) is Compression.NONE:
                 raise
         self._check_encoding()
 
-    def _preview(self) -> Iterator[bytes]:
-        return self.input.chunks(preview_context())
-
-    @property
-    def _has_header(self) -> bool:
-        return self.format in (FileFormat.CSV, FileFormat.TSV)
-
-    def _check_beginning(self, text: Iterator[bytes], max_bytes: int, required: RequiredColumns) -> None:
-        if self._has_header:
-            self._check_header(split_lines(text, max_bytes), max_bytes, required)
-            return
-        first = next(text, b"")
-        if self.format is FileFormat.JSONL and first.lstrip().startswith(b"["):
-            remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
-            raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
-
     def _check_header(self, lines: Iterator[Line], max_bytes: int, required: RequiredColumns) -> None:
-        first = next(islice(self._rows(lines, max_bytes), 1), None)
+        first = next(self._rows(lines, max_bytes), None)
         if first is None:
             return
         columns = parse_header(first[2])
@@ -124,7 +113,8 @@ class TextSource(FileSource):
             remedy = 'Add `format="jsonl"`, or name the file .jsonl.'
             raise SourceError(f"{self.name} looks like JSON Lines, not like {self.format.upper()}", remedy)
         required.column_types.check_columns(self.name, columns)
-        required.check(self.name, columns, hint=delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV))
+        hint = delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV)
+        required.check(self.name, columns, nested=False, hint=hint)
 
     def _check_encoding(self) -> None:
         """Read a local file to its end, to check its encoding before the load. Others would have to be fetched twice.
@@ -135,11 +125,12 @@ class TextSource(FileSource):
         """
         if self.path is None or self.encoding == UTF8:
             return
+        chunks = self.input.chunks(preview_context())
         try:
             if self.encoding is None:
-                for _ in text_chunks(self._preview(), self.format):
+                for _ in text_chunks(chunks, self.format):
                     pass
-            elif is_utf8(decompress(self._preview())):
+            elif is_utf8(decompress(chunks)):
                 remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
                 raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
         except WrongFormat:
@@ -152,7 +143,7 @@ class TextSource(FileSource):
         # In other formats a line depends on those before it: CSV has a header, and line feeds in quotes.
         if self.format not in (FileFormat.JSONL, FileFormat.LINES):
             return whole
-        head, _ = read_head(self._preview(), MAGIC_BYTES)
+        head, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
         # Not split either if only the first part would have the byte order mark.
         if needs_whole_text(head, self.encoding):
             return whole
@@ -239,8 +230,8 @@ class ParquetSource(FileSource):
             raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
         if self.size == 0:
             raise CorruptStream("the file is empty, so it is not a Parquet file")
-        with self._opened(preview_context(max_bytes)) as file:
-            check_table_columns(self.name, file.schema_arrow.names, required)
+        with self._opened(preview_context()) as file:
+            required.check(self.name, file.schema_arrow.names)
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         whole = super().partitions(partition_bytes)
@@ -290,11 +281,11 @@ class ArrowSource(FileSource):
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         require_extra("parquet", "pyarrow")
-        if not self.input.is_rereadable or not self._check_compression(self.compression, max_bytes):
+        if not self.input.is_rereadable or not self._check_compression(self.compression):
             return
-        head, rest = read_head(decompress(self.input.chunks(preview_context(max_bytes))), _FILE_HEAD_BYTES)
+        head, rest = read_head(decompress(self.input.chunks(preview_context())), _FILE_HEAD_BYTES)
         with _arrow_errors(), _ArrowStream(head, rest) as stream:
-            check_table_columns(self.name, stream.open().schema.names, required)
+            required.check(self.name, stream.open().schema.names)
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         # This opens the file: system errors up to here are not Arrow's.

@@ -22,7 +22,6 @@ from es_sbert.ingest.sources.document_source import (
     RejectedRecord,
     RequiredColumns,
     SourceUnavailable,
-    check_table_columns,
 )
 from es_sbert.ingest.sources.table_rows import SQL_ROWS, row_record, value_to_json
 from es_sbert.installation import install_command, install_extra_command
@@ -74,7 +73,7 @@ class SqlSource(DocumentSource):
             except SQLAlchemyError as error:
                 remedy = "Correct the query in `sql`; test it in a SQL client first."
                 raise SourceError(f"the database refuses the query: {self._reason(error)}", remedy) from None
-        check_table_columns("the query", columns, required)
+        required.check("the query", columns)
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         calls = BlockingCalls(context.stop)
