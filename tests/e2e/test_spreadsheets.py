@@ -56,24 +56,6 @@ def test_semicolons_and_windows_1252_are_refused_then_loaded_whole(
     assert texts(es9_url, index) == dict(ROWS)
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "options"),
-    [
-        ("a.csv", table(FEW, ";").encode("utf-8-sig"), []),
-        ("a.csv", table(FEW, "\t").encode("utf-16"), []),
-        ("a.csv", f"sep=|\r\n{table(FEW, '|')}".encode(), []),
-        ("a.txt", table(FEW, "#").encode(), ["--format", "csv", "--delimiter", "#"]),
-        ("a.tsv", table(FEW, "\t").encode("latin-1"), ["--encoding", "latin-1"]),
-    ],
-)
-def test_tables_of_spreadsheets_are_loaded(
-    ingest: Callable[..., Done], es9_url: str, index: str, name: str, data: bytes, options: list[str]
-) -> None:
-    Path(name).write_bytes(data)
-    assert ingest(name, *options).code == 0
-    assert texts(es9_url, index) == dict(FEW)
-
-
 def pipe(name: str, data: bytes) -> str:
     os.mkfifo(name)
     threading.Thread(target=Path(name).write_bytes, args=[data], daemon=True).start()
@@ -152,20 +134,6 @@ def test_columns_with_types_are_numbers_booleans_and_dates_in_the_index(
     done = ingest("b.csv", *options)
     assert (done.code, done.summary["unchanged"], done.summary["dead"]) == (1, 2, 1)
     assert letters("dead")[2:] == [("b.csv", 4, "the column price")]
-
-
-def test_other_types_start_the_load_anew(ingest: Callable[..., Done], es9_url: str, index: str) -> None:
-    Path("a.csv").write_text(PRODUCTS)
-    files = ("a.csv", "--state", "state", "--dead-letters", "dead")
-    # A load that does not complete keeps its checkpoint.
-    assert ingest(*files, *TYPES, "--max-errors", "0").code == 1
-    assert Path("state").exists()
-    done = ingest(*files, *TYPES, "--max-errors", "0")
-    assert "read differently" not in done.err
-    assert len(letters("dead")) == 1, "written once"
-    done = ingest(*files, "--types", "price=string,in_stock=string,added=date:%d.%m.%Y", "--max-errors", "off")
-    assert "files that were read differently" in done.err
-    assert "--types" in done.err
 
 
 def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:

@@ -210,19 +210,3 @@ def test_nesting_depth_is_limited(depth: int, brackets: tuple[str, str]) -> None
 def test_many_shallow_brackets_are_accepted() -> None:
     line = orjson.dumps({"a": [[], {}] * MAX_DEPTH})
     assert fields(line, FileFormat.JSONL) == [{"a": [[], {}] * MAX_DEPTH}]
-
-
-@given(
-    st.sampled_from(LINE_FORMATS),
-    st.binary(max_size=400) | st.text(max_size=200).map(lambda t: t.encode(errors="replace")),
-)
-def test_any_bytes_are_parsed_or_rejected(form: FileFormat, data: bytes) -> None:
-    try:
-        found = read(data, form)
-    except CorruptStream:
-        return  # no header
-    for record in found:
-        if isinstance(record, Record):
-            assert isinstance(orjson.loads(record.source), dict)
-        else:
-            assert record.reason
