@@ -32,23 +32,11 @@ from es_sbert.config import DEFAULT_MODEL
         default=300,
         help="Documents to embed and compare before anything is written.",
     ),
-    shared.seed_option,
     click.option(
         "--min-cosine",
         type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        help="Minimum cosine between a stored vector and the model's own vector.  [default: 0.999]",
-    ),
-    click.option(
-        "--share",
-        type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        default=0.99,
-        help="Share of the sampled documents that must reach this cosine.",
-    ),
-    click.option(
-        "--all",
-        "all_documents",
-        is_flag=True,
-        help="After the sample has passed, also compare every other document before it is adopted.",
+        default=0.999,
+        help="Minimum cosine between a stored vector and the model's own vector.",
     ),
 )
 @shared.connection_options
@@ -66,21 +54,20 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
     """Adopt the vectors that another program wrote to the index NAME, without embedding its documents again.
 
     The command embeds the texts of a random sample of documents and compares the result with the stored vectors.
-    If enough of them agree, it writes the model and the text into the mapping, and into each document the metadata
+    If 99 % of them agree, it writes the model and the text into the mapping, and into each document the metadata
     of its vector (model, hash of the text). From then on, searches, the gateway and loads treat the index as one that
-    es-sbert loaded: a load embeds a document again when its text changes. If too few agree, the command writes nothing,
+    es-sbert loaded: a load embeds a document again when its text changes. If fewer agree, the command writes nothing,
     shows how far the vectors are from the model's, and exits with 1.
 
     Documents that fail are marked, and listed with --json: `es-sbert ingest --index NAME` embeds them again. Documents
-    outside the sample are adopted without a comparison, unless --all is given. Run the command again to resume after an
-    interruption, or to adopt documents that were written since. No other program should write to the index at the same
-    time: documents that it changes are not adopted, and the command exits with 1.
+    outside the sample are adopted without a comparison. Run the command again to resume after an interruption, or to
+    adopt documents that were written since. No other program should write to the index at the same time: documents that
+    it changes are not adopted, and the command exits with 1.
 
     \b
     Examples:
       es-sbert index adopt docs --model all-MiniLM-L6-v2 --text-field body --dry-run
       es-sbert index adopt docs --vector-field vector --text-template '{title} {body}'
-      es-sbert index adopt docs --text-field body --all
     """
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
@@ -100,9 +87,8 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
         field = retrying(lambda: read_adoptable_field(engine, name, vector_field, text))
         check_name_conflicts({vector_field: field.template})
         retrying(lambda: require_privileges(engine, field.state.name, SEARCH if settings.dry_run else ADOPT))
-        of_field = None if field.stored is None else field.stored.model
         encoder_options = shared.encoder_arguments(options)
-        model_name = encoder_options.pop("model") or of_field or DEFAULT_MODEL
+        model_name = encoder_options.pop("model") or field.entry.model or DEFAULT_MODEL
         # Check the model before it is loaded, and perhaps exported, which takes a while.
         read = read_sentence_model(resolve_model(model_name), model_name)
         field.check_model(read.fingerprint, read.name, read.dimensions)

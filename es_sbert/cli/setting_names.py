@@ -22,13 +22,12 @@ _SAME_NAME = frozenset({
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex", "replace_index",
     "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
-    "shards", "share", "sql", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
+    "shards", "sql", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
     "timeout", "title_field", "token_file", "types", "url", "username", "vector_field",
 })  # fmt: skip
 
 # Settings whose option has another name.
 _OTHER_NAME = {
-    "all_documents": "--all",
     "body_bytes": "--max-body",
     "body_fields": "--body-field",
     "buffered_bytes": "--max-buffered",

@@ -6,50 +6,47 @@ gets the metadata of its vector by a partial update that changes nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
+
+import numpy as np
 
 from es_sbert import clock
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import RetryingEngine, RetryPolicy, make_retrier
+from es_sbert.engines.retry import Retrier, RetryingEngine, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
-from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts
-from es_sbert.index.adopt_sample import (
-    PAGE,
-    ComparedDocument,
-    SampleCheck,
-    TextDocument,
-    TextPage,
-    compare_vectors,
-    read_sample,
-    without_metadata_query,
-)
+from es_sbert.index.adopt_report import AdoptionReport, ComparedDocument, MetadataCounts, SampleCheck, TextCounts
 from es_sbert.index.derived_fields import derived_fields
+from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
     read_document_meta,
+    read_vector,
+    row_cosines,
     text_hash,
 )
 from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
-from es_sbert.index.text_template import fields_hint, mapping_field_names
+from es_sbert.index.text_template import TextFieldError, TextTemplate, fields_hint, find_field, mapping_field_names
 from es_sbert.index.vector_field import VectorField, check_field_model
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import pluralize
+from es_sbert.vectors import Vectors
 
-_MIN_COSINE = 0.999
+# Number of documents to read in one request.
+PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -58,26 +55,15 @@ class AdoptionSettings:
 
     Attributes:
         sample: Number of documents that are embedded and compared before anything is written.
-        seed: Seed of the random sample.
-        min_cosine: Lowest cosine at which a vector counts as the model's; None for the default, see `least_cosine`.
-        share: Share of the sample that must have such a vector.
-        all_documents: Whether to compare each of the other documents too before it is adopted.
+        min_cosine: Lowest cosine at which a vector counts as the model's.
         dry_run: Whether to check the sample without writing anything.
         retry_seconds: Seconds for which transient failures are retried.
     """
 
     sample: int = 300
-    seed: int = 0
-    min_cosine: float | None = None
-    share: float = 0.99
-    all_documents: bool = False
+    min_cosine: float = 0.999
     dry_run: bool = False
     retry_seconds: float = 300.0
-
-    @property
-    def least_cosine(self) -> float:
-        """The lowest cosine at which a vector counts as the model's."""
-        return _MIN_COSINE if self.min_cosine is None else self.min_cosine
 
 
 def adopt_vectors(
@@ -102,41 +88,41 @@ def adopt_vectors(
         IndexMismatch: the dimensions or the model differ, or the field has no vector to adopt or no text.
         EngineError: the engine failed. Updates written before that are kept, and the same command resumes.
     """
-    info, plain = encoder.info, engine
-    retrying = make_retrier(
-        RetryPolicy(settings.retry_seconds), lambda reason: report(f"waiting for the engine: {reason}")
-    )
-    # This engine is for reads only. Each change is retried as a whole and uses the plain engine.
-    engine = cast(Engine, RetryingEngine(plain, retrying))
+
+    def on_wait(reason: str) -> None:
+        report(f"waiting for the engine: {reason}")
+
+    info, policy, name = encoder.info, RetryPolicy(settings.retry_seconds), adoptable.state.name
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
-    name = adoptable.state.name
-    engine.refresh_if_allowed(name)
-    require_all_visible(plain, name, retrying)
-    documents = engine.count(name)
+    retrying = make_retrier(policy, on_wait)
+    # This engine is for reads only. Each change is retried as a whole and uses the plain engine.
+    reads = cast(Engine, RetryingEngine(engine, retrying))
+    reads.refresh_if_allowed(name)
+    require_all_visible(engine, name, retrying)
     has_vector: Json = {"exists": {"field": adoptable.name}}
-    sampled = without_metadata_query(adoptable.name)
-    with_vector, waiting = engine.count(name, has_vector), engine.count(name, sampled)
-    if not waiting:
-        if adoptable.stored is not None or not with_vector:
-            raise _nothing_to_adopt_error(adoptable, with_vector)
-        # The documents have metadata. Only the field's entry in `_meta` is missing: another program replaced `_meta`.
-        sampled = has_vector
+    has_metadata: Json = {"exists": {"field": f"{document_meta_field(adoptable.name)}.fingerprint"}}
+    without_metadata: Json = {"bool": {"filter": [has_vector], "must_not": [has_metadata]}}
+    documents, with_vector = reads.count(name), reads.count(name, has_vector)
+    waiting = reads.count(name, without_metadata)
+    if not waiting and (adoptable.is_known or not with_vector):
+        raise _nothing_to_adopt_error(adoptable, with_vector)
     compared = waiting or with_vector
     report(
         f"comparing {min(settings.sample, compared):,} of {pluralize(compared, 'vector')} with those of {info.model}"
     )
-    check = check_sample(engine, adoptable, sampled, encoder, settings)
-    found = AdoptionReport(
-        name, adoptable.name, adoptable.meta(info.fingerprint, info.model), documents, with_vector, waiting, check
-    )
+    # If all documents have metadata, only the field's entry in `_meta` is missing: another program replaced `_meta`.
+    check = _check_sample(reads, adoptable, without_metadata if waiting else has_vector, encoder, settings)
+    meta = adoptable.meta(info.fingerprint, info.model)
+    found = AdoptionReport(name, adoptable.name, meta, documents, with_vector, waiting, check)
     if settings.dry_run or not check.is_accepted:
         return found
-    retrying(partial(put_adopted_field, plain, adoptable, found.meta))
+    retrying(partial(put_adopted_field, engine, adoptable, meta))
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
-    writer = MetadataWriter(plain, adoptable, found.meta, encoder, settings, report)
-    written = writer.write(check.failing, waiting)
+    updates = VersionedUpdates(engine, adoptable.state, policy, on_wait, source=adoptable.state)
+    writer = _MetadataWriter(engine, adoptable, meta, encoder, retrying, updates, without_metadata)
+    written = writer.write(check.failing, waiting, report)
     # Check the entry again: another machine may have erased it in the meantime.
-    retrying(partial(put_adopted_field, plain, adoptable, found.meta))
+    retrying(partial(put_adopted_field, engine, adoptable, meta))
     return replace(found, written=written)
 
 
@@ -159,59 +145,97 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
     update_mapping(engine, adoptable.state, plan)
 
 
-def check_sample(
-    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, settings: AdoptionSettings
-) -> SampleCheck:
-    """Compare the vectors of a random sample of documents with the model.
-
-    Args:
-        query: See `read_sample`.
-
-    Raises:
-        IndexMismatch: none of the sampled documents has a text.
-        EngineError: the engine failed.
-    """
-    sample = read_sample(engine, adoptable, query, settings.sample, settings.seed)
-    if not sample.documents:
-        raise _no_text_error(adoptable, sample.without_text, sample.unreadable)
-    compared = list(compare_vectors(encoder, sample.documents, adoptable.name))
-    limit = encoder.input_limit("document")
-    least = settings.least_cosine
-    return SampleCheck(compared, least, settings.share, sample.without_text, sample.unreadable, limit)
-
-
 def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:
     name = adoptable.state.name
     if not with_vector:
         # A load refuses a field that another program fills.
-        other = "" if adoptable.stored is not None else " --vector-field OTHER"
+        other = "" if adoptable.is_known else " --vector-field OTHER"
         return IndexMismatch(
             f"no document of {name} has a vector in {adoptable.name}",
             f"Embed the documents: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
         )
     return IndexMismatch(
-        f"es-sbert already fills {adoptable.where}: all {with_vector:,} vectors in it have metadata",
+        f"es-sbert already fills {name}.{adoptable.name}: all {with_vector:,} vectors in it have metadata",
         f"`es-sbert index show {name}` shows the model; `es-sbert ingest --index {name}` embeds outdated documents.",
     )
 
 
-def _no_text_error(adoptable: AdoptableField, without_text: int, unreadable: int) -> IndexMismatch:
-    template, name = adoptable.template, adoptable.state.name
-    names = mapping_field_names(adoptable.state.mappings.get("properties", {}))
-    missing = [field for field in template.fields if field not in names]
-    reason = f"{without_text:,} have no text" + (
-        f", and {unreadable:,} have a value that is not a string" if unreadable else ""
+class _TextDocument(NamedTuple):
+    """A hit, with `_seq_no` if it is to be updated, and the text that its vector should have been made from."""
+
+    hit: Json
+    text: str
+
+
+def _read_texts(hits: Iterable[Json], template: TextTemplate, counts: TextCounts) -> list[_TextDocument]:
+    """The hits that have a text; the others are counted."""
+    found = []
+    for hit in hits:
+        try:
+            text = template.text_of(hit.get("_source") or {})
+        except TextFieldError:
+            counts.unreadable += 1
+            continue
+        if text and not text.isspace():
+            found.append(_TextDocument(hit, text))
+        else:
+            counts.without_text += 1
+    return found
+
+
+def _check_sample(
+    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, settings: AdoptionSettings
+) -> SampleCheck:
+    """Compare the vectors of a random sample of documents with the model.
+
+    Args:
+        query: Query for the documents to choose from; each has a vector.
+
+    Raises:
+        IndexMismatch: none of the sampled documents has a text, or the engine does not return a vector.
+        EngineError: the engine failed.
+    """
+    check = SampleCheck(min_cosine=settings.min_cosine, max_tokens=encoder.input_limit("document"))
+    source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
+    count = min(settings.sample, adoptable.state.result_window)
+    hits = random_hits(engine, adoptable.state.name, query, count, 0, source=source)
+    documents = _read_texts(hits, adoptable.template, check)
+    if not documents:
+        raise _no_text_error(adoptable, check)
+    encoded = encoder.encode_details([document.text for document in documents], "document")
+    stored = np.stack([_stored_vector(document.hit, adoptable.name) for document in documents])
+    cosines = row_cosines(stored, encoded.vectors).tolist()
+    keys = [document_key(document.hit) for document in documents]
+    check.documents = list(map(ComparedDocument, keys, cosines, encoded.truncated.tolist()))
+    return check
+
+
+def _stored_vector(hit: Json, vector_field: str) -> Vectors:
+    value = find_field(hit["_source"], vector_field)
+    if isinstance(value, str | list):
+        return read_vector(value)
+    raise IndexMismatch(
+        f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that is missing from "
+        "`_source`, so it cannot be compared",
+        f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field OTHER "
+        "--text-field FIELD`.",
     )
+
+
+def _no_text_error(adoptable: AdoptableField, counts: TextCounts) -> IndexMismatch:
+    template, state = adoptable.template, adoptable.state
+    names = mapping_field_names(state.mappings.get("properties", {}))
+    missing = [field for field in template.fields if field not in names]
     own = [field for field in names if field.partition(".")[0] != adoptable.name]
     return IndexMismatch(
-        f"none of the sampled documents of {name} has a text for {template.template!r}: {reason}",
+        f"none of the sampled documents of {state.name} has a text for {template.template!r}: "
+        f"{counts.without_text:,} have no text, and {counts.unreadable:,} have a value that is not a string",
         "Set `text_fields` or `text_template` to what it was when the vectors were made. "
-        + fields_hint(missing, own, "The index has", derived_fields(adoptable.state.mappings)),
+        + fields_hint(missing, own, "The index has", derived_fields(state.mappings)),
     )
 
 
-@dataclass(frozen=True)
-class _MetadataUpdate:
+class _MetadataUpdate(NamedTuple):
     """The metadata of one document, as lines of a bulk request."""
 
     key: DocumentKey
@@ -219,169 +243,132 @@ class _MetadataUpdate:
     body: bytes
 
 
-class MetadataWriter:
+@dataclass(frozen=True)
+class _MetadataWriter:
     """Writes metadata for the vectors of a field that lack it.
 
     A document is updated only if it has not been written since it was read. If the command is stopped, its updates are
     kept, and the next run resumes with the other documents.
 
-    Args:
-        adoptable: The field.
-        meta: The field's metadata in the mapping.
-        encoder: The encoder of its model.
-        settings: Settings for checking documents and for retrying transient failures.
-        report: Called with the reason for each retry and with the progress.
-
     Attributes:
-        counts: The results so far.
+        meta: The field's metadata in the mapping.
+        query: Query for the documents without metadata.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        adoptable: AdoptableField,
-        meta: VectorFieldMeta,
-        encoder: Encoder,
-        settings: AdoptionSettings,
-        report: Callable[[str], None],
-    ) -> None:
-        def on_wait(reason: str) -> None:
-            report(f"waiting for the engine: {reason}")
+    engine: Engine
+    adoptable: AdoptableField
+    meta: VectorFieldMeta
+    encoder: Encoder
+    retrying: Retrier
+    updates: VersionedUpdates
+    query: Json
 
-        self._engine = engine
-        self._adoptable = adoptable
-        self._meta = meta
-        self._encoder = encoder
-        self._settings = settings
-        self._report = report
-        policy = RetryPolicy(settings.retry_seconds)
-        self._retrying = make_retrier(policy, on_wait)
-        self._updates = VersionedUpdates(engine, adoptable.state, policy, on_wait, source=adoptable.state)
-        self._conflicts: list[_MetadataUpdate] = []
-        self.counts = MetadataCounts()
-
-    def write(self, failing: Collection[ComparedDocument], waiting: int) -> MetadataCounts:
+    def write(self, failing: Sequence[ComparedDocument], waiting: int, report: Callable[[str], None]) -> MetadataCounts:
         """Write metadata to the documents that have a vector but no metadata.
 
         Args:
             failing: Sampled documents whose vector is not the model's.
             waiting: Number of documents without metadata, for the progress.
-
-        Returns:
-            The results for all documents.
+            report: Called with the progress.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine failed. Updates written before that are kept.
         """
-        name, state, template = self._adoptable.name, self._adoptable.state, self._adoptable.template
+        state, fields = self.adoptable.state, self.adoptable.template.fields
+        counts, conflicts = MetadataCounts(), list[_MetadataUpdate]()
         known = {one.key: one for one in failing}
         # The failing documents come first: if this run is interrupted, the sample of the next one may miss them.
-        least = self._settings.least_cosine
-        compare = partial(compare_vectors, self._encoder, vector_field=name)
-        for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
-            self._write_page(TextPage.from_hits(list(found.values()), template).documents, known)
+        first = self._read_again(list(known), fields, self.query)
+        self._write_page(list(first.values()), known, counts, conflicts)
         read = 0
         for _, hits, _ in scan_index(
-            self._engine,
+            self.engine,
             state.name,
-            query=without_metadata_query(name),
-            source_includes=[*template.fields, *([name] if self._settings.all_documents else [])],
+            query=self.query,
+            source_includes=fields,
             page=min(PAGE, state.result_window),
-            vectors=self._settings.all_documents,
-            retrying=self._retrying,
+            retrying=self.retrying,
         ):
-            page = TextPage.from_hits(hits, template)
-            self.counts.without_text += page.without_text
-            self.counts.unreadable += page.unreadable
-            others = [document for document in page.documents if document.key not in known]
-            compared = compare(others) if self._settings.all_documents else ()
-            self._write_page(others, {one.key: one for one in compared if one.cosine < least})
-            before, read = read, read + len(hits)
-            if read < waiting and 10 * read // waiting > 10 * before // waiting:
-                self._report(f"{read:,} of {waiting:,}")
-        if self._conflicts:
-            self._count_conflicts()
-        self._retrying(partial(self._engine.refresh, state.name))
-        self.counts.failing.sort(key=lambda one: one.cosine)
-        return self.counts
+            others = [hit for hit in hits if document_key(hit) not in known]
+            self._write_page(others, {}, counts, conflicts)
+            read += len(hits)
+            if read < waiting and 10 * read // waiting > 10 * (read - len(hits)) // waiting:
+                report(f"{read:,} of {waiting:,}")
+        self.retrying(partial(self.engine.refresh, state.name))
+        self._count_conflicts(conflicts, counts)
+        return counts
 
-    def _find_again(
+    def _read_again(
         self, keys: Sequence[DocumentKey], fields: Sequence[str], query: Json | None = None
-    ) -> Iterator[dict[DocumentKey, Json]]:
-        """Read documents again, in batches; documents that no longer match the query are left out."""
-        state = self._adoptable.state
+    ) -> dict[DocumentKey, Json]:
+        """Read documents again; those that no longer match the query are left out."""
+        state, found = self.adoptable.state, dict[DocumentKey, Json]()
         for some in batched(keys, max(1, min(PAGE, state.result_window - 1))):
             find = partial(
                 multi_get,
-                self._engine,
+                self.engine,
                 state.name,
                 [document_id for document_id, _ in some],
                 query=query,
                 source={"includes": list(fields)},
                 result_window=state.result_window,
             )
-            wanted = set(some)
-            yield {key: hit for key, hit in self._retrying(find).items() if key in wanted}
+            found |= self.retrying(find)
+        return {key: found[key] for key in keys if key in found}
 
-    def _write_page(self, documents: Sequence[TextDocument], failing: Mapping[DocumentKey, ComparedDocument]) -> None:
-        counts = self.counts
-        counts.failing += [failing[document.key] for document in documents if document.key in failing]
-        for update, result in self._updates.send(list(self._page_updates(documents, failing))):
+    def _write_page(
+        self,
+        hits: Sequence[Json],
+        failing: Mapping[DocumentKey, ComparedDocument],
+        counts: MetadataCounts,
+        conflicts: list[_MetadataUpdate],
+    ) -> None:
+        for update, result in self.updates.send(list(self._plan_updates(hits, failing, counts))):
             if result.ok:
                 counts.adopted += update.is_adopted
             elif result.status == CONFLICT:
-                self._conflicts.append(update)
+                conflicts.append(update)
             elif is_deleted(result):
                 counts.deleted += 1
             else:
                 counts.refused[update.key[0]] = f"({result.status}) {result.reason}"
 
-    def _page_updates(
-        self, documents: Sequence[TextDocument], failing: Collection[DocumentKey]
+    def _plan_updates(
+        self, hits: Sequence[Json], failing: Mapping[DocumentKey, ComparedDocument], counts: MetadataCounts
     ) -> Iterator[_MetadataUpdate]:
+        documents = _read_texts(hits, self.adoptable.template, counts)
         if not documents:
             return
-        hits = [document.hit for document in documents]
-        inexact = read_inexact(self._engine, self._adoptable.state, hits, self._retrying)
-        tokenized = self._encoder.tokenize([document.text for document in documents], "document")
+        inexact = read_inexact(self.engine, self.adoptable.state, [each.hit for each in documents], self.retrying)
+        tokenized = self.encoder.tokenize([document.text for document in documents], "document")
         at = clock.current_timestamp()
-        for document, tokens, truncated in zip(
+        for (hit, text), tokens, truncated in zip(
             documents, tokenized.tokens.tolist(), tokenized.truncated.tolist(), strict=True
         ):
-            is_adopted = document.key not in failing
-            meta = DocumentMeta(
-                fingerprint=self._meta.fingerprint if is_adopted else UNKNOWN_FINGERPRINT,
-                text_hash=text_hash(document.text),
-                document_hash=None,
-                tokens=tokens,
-                truncated=truncated,
-                embedded_at=at,
-            )
-            whole = inexact.get(document.key)
+            key = document_key(hit)
+            fingerprint = UNKNOWN_FINGERPRINT if key in failing else self.meta.fingerprint
+            meta = DocumentMeta(fingerprint, text_hash(text), None, tokens, truncated, at)
+            whole = inexact.get(key)
             if whole is not None and whole.problem:
-                self.counts.refused[document.key[0]] = whole.problem
+                counts.refused[key[0]] = whole.problem
                 continue
-            change = {document_meta_field(self._adoptable.name): meta.as_json()}
-            body = write_lines(document.hit, change, whole)
-            yield _MetadataUpdate(document.key, is_adopted, body)
+            counts.failing += [failing[key]] if key in failing else []
+            change = {document_meta_field(self.adoptable.name): meta.as_json()}
+            yield _MetadataUpdate(key, key not in failing, write_lines(hit, change, whole))
 
-    def _count_conflicts(self) -> None:
+    def _count_conflicts(self, conflicts: Sequence[_MetadataUpdate], counts: MetadataCounts) -> None:
         """Count updates that were rejected because the document has a newer version.
 
         Another writer wrote that version, or this one did and the response was lost.
         """
-        name, meta_field = self._adoptable.state.name, document_meta_field(self._adoptable.name)
-        self._retrying(partial(self._engine.refresh, name))
-        found: dict[DocumentKey, Json] = {}
-        for hits in self._find_again([update.key for update in self._conflicts], [meta_field]):
-            found |= hits
-        for update in self._conflicts:
-            hit = found.get(update.key)
-            meta = None if hit is None else read_document_meta(hit.get("_source") or {}, meta_field)
-            if hit is None:
-                self.counts.deleted += 1
+        meta_field = document_meta_field(self.adoptable.name)
+        found = self._read_again([update.key for update in conflicts], [meta_field])
+        for key, is_adopted, _ in conflicts:
+            meta = read_document_meta(found[key].get("_source") or {}, meta_field) if key in found else None
+            if key not in found:
+                counts.deleted += 1
             elif meta is not None and meta.fingerprint is not None:
-                self.counts.adopted += update.is_adopted
+                counts.adopted += is_adopted
             else:
-                self.counts.changed.append(update.key[0])
+                counts.changed.append(key[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
@@ -55,38 +56,29 @@ class AdoptableField:
     Attributes:
         state: Its index.
         name: The field.
-        dimensions: Length of its vectors.
-        index_type, element_type: The types in which its vectors are stored.
-        template: The text that its vectors are supposed to be made from.
-        stored: The field's entry in `_meta.es_sbert` if es-sbert already fills it. Documents without metadata can
-            still be adopted then.
+        entry: Its entry in `_meta.es_sbert`. The fingerprint is empty unless es-sbert already fills the field;
+            documents without metadata can still be adopted then.
     """
 
     state: IndexState
     name: str
-    dimensions: int
-    index_type: IndexType
-    element_type: ElementType
-    template: TextTemplate
-    stored: VectorFieldMeta | None = None
+    entry: VectorFieldMeta
 
     @property
-    def where(self) -> str:
-        """`INDEX.FIELD`, for messages."""
-        return f"{self.state.name}.{self.name}"
+    def is_known(self) -> bool:
+        """Whether es-sbert already fills the field."""
+        return bool(self.entry.fingerprint)
+
+    @cached_property
+    def template(self) -> TextTemplate:
+        """The text that its vectors are supposed to be made from."""
+        return TextTemplate.parse(self.entry.text or "")
 
     def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
         """Return the field's metadata in the mapping once it is adopted."""
-        if self.stored is not None:
-            return self.stored.changed(text=self.template.template)
-        return VectorFieldMeta(
-            fingerprint=fingerprint,
-            model=model,
-            dimensions=self.dimensions,
-            index_type=self.index_type,
-            element_type=self.element_type,
-            text=self.template.template,
-        )
+        if self.is_known:
+            return self.entry
+        return self.entry.model_copy(update={"fingerprint": fingerprint, "model": model})
 
     def check_model(self, fingerprint: str, model: str, dimensions: int) -> None:
         """Refuse a model that cannot have made the field's vectors.
@@ -94,14 +86,14 @@ class AdoptableField:
         Raises:
             IndexMismatch: the dimensions differ, or es-sbert already fills the field with another model.
         """
-        if dimensions != self.dimensions:
+        if dimensions != self.entry.dimensions:
             raise IndexMismatch(
-                f"{self.where} holds vectors of {self.dimensions} dimensions, but the model {model!r} makes "
-                f"{dimensions}",
+                f"{self.state.name}.{self.name} holds vectors of {self.entry.dimensions} dimensions, but the model "
+                f"{model!r} makes {dimensions}",
                 "Set `model` to the model that made the vectors.",
             )
-        if self.stored is not None:
-            check_field_model(VectorField(self.state.name, self.name, self.stored), fingerprint, model)
+        if self.is_known:
+            check_field_model(VectorField(self.state.name, self.name, self.entry), fingerprint, model)
 
     def mapping_change(self, info: EngineInfo, meta: VectorFieldMeta, existing_meta: Json) -> Json:
         """Build the body of `PUT /index/_mapping` that adds es-sbert's metadata; the field's mapping stays unchanged.
@@ -130,15 +122,19 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
-    if vector_field in vector_fields(state.mappings, state.name):
-        _check_takes_updates(state)
-        return _es_sbert_field(engine, index, state, vector_field, text)
-    return check_plain_field(engine.info, state, vector_field, text)
+    template = (text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])).template
+    if vector_field not in vector_fields(state.mappings, state.name):
+        return adoptable_field(engine.info, state, vector_field, template)
+    _check_takes_updates(state)
+    field = vector_field_from_state(engine, state, vector_field)
+    if field.meta.passages is not None:
+        raise _several_vectors_error(state, vector_field)
+    if text is not None and field.meta.text not in (None, text.template):
+        raise text_mismatch(index, field, text.template, None)
+    return AdoptableField(state, vector_field, field.meta.changed(text=field.meta.text or template))
 
 
-def check_plain_field(
-    info: EngineInfo, state: IndexState, vector_field: str, text: TextTemplate | None
-) -> AdoptableField:
+def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     check_not_being_removed(state)
     property = _vector_mapping(info, state, vector_field)
@@ -149,41 +145,34 @@ def check_plain_field(
             f"the mapping of {state.name}.{vector_field} does not set the number of dimensions",
             f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
         )
-    require_index_knn(info, state, copy_remedy(vector_field))
+    require_index_knn(info, state, _copy_remedy(vector_field))
     index_type = mapped_index_type(info.engine_type, state.settings, property)
     problem = _mapping_problem(info, property)
-    if problem is not None or not isinstance(index_type, IndexType):
-        problem = problem or f"has the index type {index_type}, which es-sbert cannot search"
-        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", copy_remedy(vector_field))
+    if problem is None and not isinstance(index_type, IndexType):
+        problem = f"has the index type {index_type}, which es-sbert cannot search"
+    if problem is not None:
+        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field))
     rename = "with a `script` that renames the conflicting field"
-    check_meta_field_is_free(state, vector_field, copy_remedy(vector_field, rename))
-    template = text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
+    check_meta_field_is_free(state, vector_field, _copy_remedy(vector_field, rename))
     element_type = ElementType(mapped_element_type(info.engine_type, property))
-    return AdoptableField(state, vector_field, dimensions, index_type, element_type, template)
+    entry = VectorFieldMeta(
+        fingerprint="",
+        model="",
+        dimensions=dimensions,
+        index_type=index_type,
+        element_type=element_type,
+        text=template,
+    )
+    return AdoptableField(state, vector_field, entry)
 
 
-def copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
+def _copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
     """Return the remedy if the vectors cannot be adopted in their current field or index."""
     create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
     return (
         f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
         "`es-sbert index adopt NEW` with the same options."
     )
-
-
-def _es_sbert_field(
-    engine: Engine, index: str, state: IndexState, vector_field: str, text: TextTemplate | None
-) -> AdoptableField:
-    """Read a field that es-sbert already fills; documents written by other programs may lack metadata."""
-    field = vector_field_from_state(engine, state, vector_field)
-    meta = field.meta
-    if meta.passages is not None:
-        raise _several_vectors_error(state, vector_field)
-    if text is not None and meta.text not in (None, text.template):
-        raise text_mismatch(index, field, text.template, None)
-    template = text or TextTemplate.parse(meta.text or f"{{{DEFAULT_TEXT_FIELD}}}")
-    types = IndexType(meta.index_type), meta.element_type
-    return AdoptableField(state, vector_field, meta.dimensions, *types, template, meta)
 
 
 def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> Json:
@@ -197,23 +186,25 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
     if "." in vector_field and vector_field.partition(".")[0] in properties:
         raise IndexMismatch(
             f"{vector_field} of {state.name} is inside an object, but es-sbert searches top-level fields only",
-            copy_remedy("embedding", "with a `script` that moves each vector to the new field"),
+            _copy_remedy("embedding", "with a `script` that moves each vector to the new field"),
         )
     check_field_name(vector_field)
-    if vector_field not in properties:
+    property: Json | None = properties.get(vector_field)
+    if property is None:
         others = plain_vector_fields(info.engine_type, state.mappings, state.name)
-        ingest = f"`es-sbert ingest --index {state.name} --text-field FIELD`"
-        remedy = f"The index has no vectors to adopt. Embed its documents: {ingest}."
-        if others:
-            remedy = f"Set `vector_field` to one of: {', '.join(others)}."
-        raise IndexMismatch(f"the index {state.name} has no field {vector_field!r}", remedy)
-    property: Json = properties[vector_field]
-    if property.get("type") == "nested":
-        raise _several_vectors_error(state, vector_field)
-    if property.get("type") != VECTOR_TYPES[info.engine_type]:
         raise IndexMismatch(
-            f"the field {vector_field!r} of {state.name} is of type {property.get('type', 'object')}, not "
-            f"{VECTOR_TYPES[info.engine_type]}",
+            f"the index {state.name} has no field {vector_field!r}",
+            f"Set `vector_field` to one of: {', '.join(others)}."
+            if others
+            else "The index has no vectors to adopt. Embed its documents: "
+            f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
+        )
+    kind, wanted = property.get("type", "object"), VECTOR_TYPES[info.engine_type]
+    if kind == "nested":
+        raise _several_vectors_error(state, vector_field)
+    if kind != wanted:
+        raise IndexMismatch(
+            f"the field {vector_field!r} of {state.name} is of type {kind}, not {wanted}",
             "Set `vector_field` to the field that holds the vectors.",
         )
     return property

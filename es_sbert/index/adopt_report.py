@@ -4,26 +4,114 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import NamedTuple
 
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.rest import Json
-from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import format_vector_field_option
 from es_sbert.messages import escape_unprintable, pluralize
 
-# Maximum number of failing documents that are shown.
-MAX_FAILING_SHOWN = 10
+# Share of the sample that must have a vector of the model.
+REQUIRED_SHARE = 0.99
+# Vectors of other texts or models do not reach this median cosine; quantized vectors of the same model exceed it.
+_CLOSE_MEDIAN_COSINE = 0.98
+# Maximum number of documents that are shown.
+_MAX_SHOWN = 10
+
+
+class ComparedDocument(NamedTuple):
+    """A document whose vector was compared.
+
+    Attributes:
+        key: Its id and routing.
+        cosine: Cosine of the stored vector and the model's; 0 if one of them is zero or not finite.
+        is_truncated: Whether its text is longer than the model reads.
+    """
+
+    key: DocumentKey
+    cosine: float
+    is_truncated: bool
+
+    def as_json(self) -> Json:
+        document_id, routing = self.key
+        named: Json = {"id": document_id} if routing is None else {"id": document_id, "routing": routing}
+        return named | {"cosine": round(self.cosine, 6), "truncated": self.is_truncated}
 
 
 @dataclass
-class MetadataCounts:
+class TextCounts:
+    """Documents with a vector that cannot be compared and get no metadata.
+
+    Attributes:
+        without_text: Documents whose text is empty or missing.
+        unreadable: Documents with a value other than a string in a field of the text.
+    """
+
+    without_text: int = 0
+    unreadable: int = 0
+
+
+@dataclass
+class SampleCheck(TextCounts):
+    """The agreement of the vectors of a sample with a model.
+
+    Attributes:
+        documents: The compared documents, at least one.
+        min_cosine: Lowest cosine at which a vector counts as the model's.
+        max_tokens: Maximum number of tokens that the model reads of a text.
+    """
+
+    documents: Sequence[ComparedDocument] = ()
+    min_cosine: float = 0.0
+    max_tokens: int = 0
+
+    @cached_property
+    def failing(self) -> list[ComparedDocument]:
+        """Documents whose vector is not the model's, the most distant first."""
+        return sorted((one for one in self.documents if one.cosine < self.min_cosine), key=lambda one: one.cosine)
+
+    @property
+    def matching(self) -> int:
+        """Number of documents whose vector is the model's."""
+        return len(self.documents) - len(self.failing)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether enough documents have a vector of the model."""
+        return self.matching >= REQUIRED_SHARE * len(self.documents)
+
+    @property
+    def fails_only_where_truncated(self) -> bool:
+        """Whether only truncated texts fail, because their vectors were made with another maximum of tokens."""
+        has_whole = not all(one.is_truncated for one in self.documents)
+        return bool(self.failing) and has_whole and all(one.is_truncated for one in self.failing)
+
+    def as_json(self) -> Json:
+        cosines = [one.cosine for one in self.documents]
+        return {
+            "compared": len(self.documents),
+            "matching": self.matching,
+            "share": round(self.matching / len(self.documents), 6),
+            "required_share": REQUIRED_SHARE,
+            "min_cosine": self.min_cosine,
+            "lowest_cosine": round(min(cosines), 6),
+            "median_cosine": round(median(cosines), 6),
+            "without_text": self.without_text,
+            "unreadable": self.unreadable,
+            "failing": [one.as_json() for one in self.failing],
+        }
+
+
+@dataclass
+class MetadataCounts(TextCounts):
     """Results for the documents that had a vector but no metadata.
 
     Attributes:
         adopted: Documents whose metadata now names the model.
         failing: Documents whose metadata says that the vector is not the model's, the most distant first.
-        without_text: Documents with a vector whose text is empty or missing; they get no metadata.
-        unreadable: Documents with a value other than a string in a field of the text; they get no metadata.
         changed: Ids of documents that were written after they were read.
         deleted: Documents that were deleted after they were read.
         refused: Id → the engine's reason for rejecting the update.
@@ -31,14 +119,9 @@ class MetadataCounts:
 
     adopted: int = 0
     failing: list[ComparedDocument] = field(default_factory=list)
-    without_text: int = 0
-    unreadable: int = 0
     changed: list[str] = field(default_factory=list)
     deleted: int = 0
     refused: dict[str, str] = field(default_factory=dict)
-
-    def as_json(self) -> Json:
-        return asdict(self) | {"failing": [one.as_json() for one in self.failing]}
 
 
 @dataclass(frozen=True)
@@ -71,6 +154,7 @@ class AdoptionReport:
         return int(not self.check.is_accepted or bool(written and (written.refused or written.changed)))
 
     def as_json(self) -> Json:
+        written = self.written
         return {
             "index": self.index,
             "field": self.field,
@@ -80,93 +164,73 @@ class AdoptionReport:
             "with_vector": self.with_vector,
             "without_metadata": self.without_metadata,
             "sample": self.check.as_json(),
-            "written": None if self.written is None else self.written.as_json(),
+            "written": written and asdict(written) | {"failing": [one.as_json() for one in written.failing]},
         }
 
 
-# Vectors of other texts or models do not reach this median cosine; quantized vectors of the same model exceed it.
-_CLOSE_MEDIAN_COSINE = 0.98
-
-
-def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
+def adoption_lines(report: AdoptionReport, name: str) -> Iterator[str]:
     """Format the report: the comparison, the result, the failing documents and what to do next.
 
     Args:
         name: The index or alias as the user gave it.
     """
-    check = report.check
-    without, adopted = report.documents - report.with_vector, report.with_vector - report.without_metadata
-    lines = [
-        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, "
-        f"{report.with_vector:,} with a vector"
-        + (f", {without:,} without" if without else "")
-        + (f"; {adopted:,} already have metadata" if adopted else ""),
-        f"compared with {escape_unprintable(report.meta.model)}, text {escape_unprintable(repr(report.meta.text))}: "
-        f"{pluralize(len(check.documents), 'sampled document')}",
-        f"cosine: lowest {check.lowest:.4f}, median {check.median:.4f}; at least {check.min_cosine:g} in "
-        f"{len(check.documents) - len(check.failing):,} ({check.matching_share:.1%})",
-        *_skipped_lines(check),
-    ]
-    if not check.is_accepted:
-        return [*lines, *_rejected_lines(report, name)]
-    failing = check.failing if report.written is None else report.written.failing
-    if failing:
-        lines += _failing_lines(failing)
-    if report.written is None:
-        return [*lines, "The vectors are the model's. Nothing was written (`dry_run`)."]
-    return [*lines, *_written_lines(report, report.written, name)]
-
-
-def _skipped_lines(check: SampleCheck) -> Iterator[str]:
-    if check.without_text:
-        yield f"left out of the sample: {pluralize(check.without_text, 'document')} without a text"
-    if check.unreadable:
-        yield f"left out of the sample: {pluralize(check.unreadable, 'document')} whose text is not a string"
-
-
-def _failing_lines(failing: Sequence[ComparedDocument]) -> Iterator[str]:
-    yield f"Documents whose vector is not the model's: {len(failing):,}" + (
-        f", of which the {MAX_FAILING_SHOWN} most distant are:" if len(failing) > MAX_FAILING_SHOWN else ""
+    check, written, of_sample = report.check, report.written, report.check.as_json()
+    adopted = report.with_vector - report.without_metadata
+    yield (
+        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, {report.with_vector:,} with a "
+        f"vector{f'; {adopted:,} already have metadata' if adopted else ''}"
     )
-    for one in failing[:MAX_FAILING_SHOWN]:
+    yield (
+        f"compared with {escape_unprintable(report.meta.model)}, text {escape_unprintable(repr(report.meta.text))}: "
+        f"{pluralize(len(check.documents), 'sampled document')}"
+    )
+    yield (
+        f"cosine: lowest {of_sample['lowest_cosine']:.4f}, median {of_sample['median_cosine']:.4f}; at least "
+        f"{check.min_cosine:g} in {check.matching:,} ({of_sample['share']:.1%})"
+    )
+    if check.without_text or check.unreadable:
+        yield (
+            f"left out of the sample: {pluralize(check.without_text, 'document')} without a text, "
+            f"{check.unreadable:,} whose text is not a string"
+        )
+    failing = check.failing if written is None else written.failing
+    if failing:
+        more = f", of which the {_MAX_SHOWN} most distant are:" if len(failing) > _MAX_SHOWN else ""
+        yield f"Documents whose vector is not the model's: {len(failing):,}{more}"
+    for one in failing[:_MAX_SHOWN]:
         cut = ", longer than the model reads" if one.is_truncated else ""
         yield f"  {one.cosine:7.4f}  {escape_unprintable(one.key[0])}{cut}"
-
-
-def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
-    check = report.check
-    yield from _failing_lines(check.failing)
-    yield (
-        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, but `share` requires "
-        f"{check.share:.1%}. Nothing was written."
-    )
-    ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
-    if check.fails_only_where_truncated:
+    if not check.is_accepted:
         yield (
-            f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: "
-            "their vectors were made "
-            "with a different `max_seq_length`. Set `model` to a copy of the model with that maximum in "
-            "sentence_bert_config.json. Or adopt the others (`all_documents` and a lower `share`), and embed these "
-            f"again: {ingest}."
+            f"Not adopted: {of_sample['share']:.1%} of the vectors are the model's, but {REQUIRED_SHARE:.0%} have to "
+            f"be. Nothing was written. {_probable_reason(check)} If the vectors cannot be explained, embed the "
+            f"documents into another field: `es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
         )
-    elif check.matching_share >= 0.5:
-        yield (
-            "Most vectors are the model's. The others were probably made from earlier versions of their texts. To "
-            "adopt those that match, run the same command with `all_documents` and a lower `share`. Then embed the "
-            f"others: {ingest}."
-        )
-    elif check.median >= _CLOSE_MEDIAN_COSINE:
-        yield (
-            "The vectors are close to the model's but not the same: they were probably made in a different precision, "
-            "or by another version of the model. Compare with another `precision`. If slightly different vectors may "
-            "share a field, set a lower `min_cosine`."
-        )
+    elif written is None:
+        yield "The vectors are the model's. Nothing was written (`dry_run`)."
     else:
-        yield (
-            "Probable reasons: another model (or another version of it), another text, or another prompt. Try other "
-            "values of `model` and `text_template`. If the vectors cannot be explained, embed the documents into "
-            f"another field: `es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
+        yield from _written_lines(report, written, name)
+
+
+def _probable_reason(check: SampleCheck) -> str:
+    if check.fails_only_where_truncated:
+        return (
+            f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: their vectors "
+            "were made with a different `max_seq_length`. Set `model` to a copy of the model with that maximum in "
+            "sentence_bert_config.json."
         )
+    if 2 * check.matching >= len(check.documents):
+        return "Most vectors are the model's; the others were probably made from earlier versions of their texts."
+    if median(one.cosine for one in check.documents) >= _CLOSE_MEDIAN_COSINE:
+        return (
+            "The vectors are close to the model's: they were probably made in a different precision, or by another "
+            "version of the model. Compare with another `precision`. If slightly different vectors may share a field, "
+            "set a lower `min_cosine`."
+        )
+    return (
+        "Probable reasons: another model (or another version of it), another text, or another prompt. Try other values "
+        "of `model` and `text_template`."
+    )
 
 
 def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -> Iterator[str]:
@@ -188,10 +252,9 @@ def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -
         )
     if written.deleted:
         yield f"{pluralize(written.deleted, 'document')} deleted during the adoption."
-    for number, (document_id, reason) in enumerate(written.refused.items()):
-        if number == MAX_FAILING_SHOWN:
-            yield f"{len(written.refused) - MAX_FAILING_SHOWN:,} more updates were refused"
-            break
+    for document_id, reason in list(written.refused.items())[:_MAX_SHOWN]:
         yield f"the update of {escape_unprintable(document_id)} was refused: {escape_unprintable(reason)}"
+    if len(written.refused) > _MAX_SHOWN:
+        yield f"{len(written.refused) - _MAX_SHOWN:,} more updates were refused"
     if report.with_vector < report.documents:
         yield f"Documents without a vector: {report.documents - report.with_vector:,}. Embed them: {ingest}."

@@ -11,9 +11,8 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.adopt_field import AdoptableField, check_plain_field
+from es_sbert.index.adopt_field import AdoptableField, adoptable_field
 from es_sbert.index.mapping import ElementType, IndexType
-from es_sbert.index.text_template import TextTemplate
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -39,7 +38,7 @@ def look(
     usual = {"index.knn": "true"} if info is OPENSEARCH else {}
     properties = {"vector": property, "body": {"type": "text"}} | (more or {})
     state = IndexState("docs", {"properties": properties} | mappings, usual | (settings or {}))
-    return check_plain_field(info, state, field, TextTemplate.parse("{body}"))
+    return adoptable_field(info, state, field, "{body}")
 
 
 def test_vectors_that_are_being_removed_are_not_adopted() -> None:
@@ -60,7 +59,6 @@ def faiss(encoder: str, **parameters: Any) -> Json:
 @pytest.mark.parametrize("index_type", list(IndexType))
 def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> None:
     found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
-    assert (found.index_type, found.dimensions, found.where) == (index_type, 384, "docs.vector")
     meta = found.meta("f" * 32, "model")
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
 
@@ -87,7 +85,7 @@ def test_bfloat16_vectors_are_recognized() -> None:
     ],
 )
 def test_opensearch_index_types_are_recognized(property: Json, settings: dict[str, str], index_type: IndexType) -> None:
-    assert look(OPENSEARCH, property, settings=settings).index_type is index_type
+    assert look(OPENSEARCH, property, settings=settings).entry.index_type == index_type
 
 
 def test_mapping_change_adds_metadata_only() -> None:

@@ -6,10 +6,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts, adoption_lines
-from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck
+from es_sbert.index.adopt_report import AdoptionReport, ComparedDocument, MetadataCounts, SampleCheck, adoption_lines
+from es_sbert.index.document_vectors import row_cosines
 from es_sbert.index.mapping import VectorFieldMeta
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "adoption"
@@ -18,10 +19,14 @@ META = VectorFieldMeta(
 )
 
 
+def check(*cosines: float, truncated: tuple[int, ...] = (), without_text: int = 0, unreadable: int = 0) -> SampleCheck:
+    documents = [ComparedDocument((f"d{row}", None), cosine, row in truncated) for row, cosine in enumerate(cosines)]
+    return SampleCheck(without_text, unreadable, documents, min_cosine=0.999, max_tokens=256)
+
+
 def sample(failing: int, of: int, *, cosine: float = 0.4, truncated: bool = False) -> SampleCheck:
-    documents = [ComparedDocument((f"bad{n}", None), cosine + n / 1000, truncated) for n in range(failing)]
-    documents += [ComparedDocument((f"d{n}", None), 1.0 - n / 1e6, False) for n in range(of - failing)]
-    return SampleCheck(documents, 0.999, 0.99, max_tokens=256)
+    cosines = [cosine + n / 1000 for n in range(failing)] + [1.0 - n / 1e6 for n in range(of - failing)]
+    return check(*cosines, truncated=tuple(range(failing if truncated else 0)))
 
 
 def report(check: SampleCheck, written: MetadataCounts | None = None) -> AdoptionReport:
@@ -30,7 +35,6 @@ def report(check: SampleCheck, written: MetadataCounts | None = None) -> Adoptio
 
 ONE = ComparedDocument(("bad\x1b[2J", None), 0.25, True)
 REPORTS = {
-    "adopted": report(sample(0, 300), written=MetadataCounts(adopted=1100)),
     "adopted-with-failing": report(
         sample(2, 300),
         written=MetadataCounts(
@@ -50,24 +54,56 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_report_matches_golden_file(name: str) -> None:
+def test_report_and_exit_code(name: str) -> None:
     text = "\n".join(adoption_lines(REPORTS[name], "docs")) + "\n"
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8")
     assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_exit_code_reflects_acceptance_and_failed_updates(name: str) -> None:
     assert REPORTS[name].exit_code == int(name.startswith("refused") or name == "adopted-with-failing")
-    changed = report(sample(0, 300), written=MetadataCounts(adopted=1099, changed=["c1"]))
-    assert changed.exit_code == 1
+
+
+def test_changed_documents_are_a_failure() -> None:
+    assert report(sample(0, 300), written=MetadataCounts(adopted=1099, changed=["c1"])).exit_code == 1
 
 
 def test_json_report_lists_every_failing_document() -> None:
     plain = REPORTS["adopted-with-failing"].as_json()
-    assert [one["id"] for one in plain["sample"]["failing"]] == ["bad0", "bad1"]
+    assert [one["id"] for one in plain["sample"]["failing"]] == ["d0", "d1"]
     assert len(plain["written"]["failing"]) == 13
     assert (plain["accepted"], plain["meta"]["text"]) == (True, "{title}\n{body}")
+    routed = ComparedDocument(("a", "r"), 0.12345678, False).as_json()
+    assert routed == {"id": "a", "routing": "r", "cosine": 0.123457, "truncated": False}
+
+
+def test_cosine_is_independent_of_vector_length() -> None:
+    one, two = np.random.default_rng(0).normal(size=(2, 50, 16)).astype(np.float32)
+    expected = np.sum(one.astype(float) * two, axis=1) / np.sqrt(
+        np.sum(one.astype(float) ** 2, axis=1) * np.sum(two.astype(float) ** 2, axis=1)
+    )
+    np.testing.assert_allclose(row_cosines(one, two), expected, atol=1e-12)
+    np.testing.assert_allclose(row_cosines(one * 1e-3, two * 1e6), expected, atol=1e-6)
+    assert 1 - 1e-12 < row_cosines(one, one).min() <= row_cosines(one, one).max() <= 1
+
+
+@pytest.mark.parametrize("broken", [0.0, np.nan, np.inf])
+def test_zero_or_non_finite_vector_has_cosine_zero(broken: float) -> None:
+    rows = np.full((1, 4), broken, dtype=np.float32)
+    assert row_cosines(rows, np.ones((1, 4), dtype=np.float32)).tolist() == [0.0]
+    assert row_cosines(rows, rows).tolist() == [0.0]
+
+
+def test_sample_is_accepted_if_99_percent_reach_the_minimum() -> None:
+    found = check(0.5, 0.999, 0.9989, 1.0, -0.2)
+    assert [one.key[0] for one in found.failing] == ["d4", "d0", "d2"]
+    assert (found.matching, found.is_accepted) == (2, False)
+    assert [sample(failing, 100).is_accepted for failing in (0, 1, 2)] == [True, True, False]
+
+
+def test_fails_only_where_truncated() -> None:
+    assert check(0.9, 1.0, 1.0, truncated=(0,)).fails_only_where_truncated
+    assert not check(0.9, 0.9, 1.0, truncated=(0,)).fails_only_where_truncated
+    assert not check(1.0, 1.0, truncated=(0,)).fails_only_where_truncated
+    # Where every text is long, nothing says that the length is the reason.
+    assert not check(0.9, 0.9, truncated=(0, 1)).fails_only_where_truncated
