@@ -165,6 +165,8 @@ def _summary_lines(summary: IndexSummary) -> list[str]:
             f"  the removal of {', '.join(summary.removing)} has not ended; finish it: `es-sbert index remove "
             f"{summary.name}`"
         )
+    elif summary.problem is not None:
+        lines.append(f"  {summary.problem}")
     elif not summary.fields and not summary.plain_vector_fields:
         lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
     return lines

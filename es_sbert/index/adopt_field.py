@@ -17,13 +17,11 @@ from es_sbert.index.mapping import (
     ElementType,
     IndexType,
     VectorFieldMeta,
+    VectorMapping,
     check_field_name,
-    mapped_dimensions,
-    mapped_element_type,
-    mapped_index_type,
-    mapped_similarity,
     mapping_addition,
     plain_vector_fields,
+    read_vector_mapping,
     supported_element_types,
     vector_fields,
 )
@@ -137,30 +135,25 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
 def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     check_not_being_removed(state)
-    property = _vector_mapping(info, state, vector_field)
+    mapped = _vector_mapping(info, state, vector_field)
     _check_takes_updates(state)
-    dimensions = mapped_dimensions(info.engine_type, property)
-    if dimensions is None:
+    if mapped.dimensions is None:
         raise IndexMismatch(
             f"the mapping of {state.name}.{vector_field} does not set the number of dimensions",
             f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
         )
     require_index_knn(info, state, _copy_remedy(vector_field))
-    index_type = mapped_index_type(info.engine_type, state.settings, property)
-    problem = _mapping_problem(info, property)
-    if problem is None and not isinstance(index_type, IndexType):
-        problem = f"has the index type {index_type}, which es-sbert cannot search"
+    problem = _mapping_problem(info, state.mappings["properties"][vector_field], mapped)
     if problem is not None:
         raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field))
     rename = "with a `script` that renames the conflicting field"
     check_meta_field_is_free(state, vector_field, _copy_remedy(vector_field, rename))
-    element_type = ElementType(mapped_element_type(info.engine_type, property))
     entry = VectorFieldMeta(
         fingerprint="",
         model="",
-        dimensions=dimensions,
-        index_type=index_type,
-        element_type=element_type,
+        dimensions=mapped.dimensions,
+        index_type=mapped.index_type,
+        element_type=ElementType(mapped.element_type),
         text=template,
     )
     return AdoptableField(state, vector_field, entry)
@@ -175,7 +168,7 @@ def _copy_remedy(vector_field: str, how: str = "which copies their vectors too")
     )
 
 
-def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> Json:
+def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> VectorMapping:
     """Return the mapping of the field.
 
     Raises:
@@ -199,15 +192,16 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
             else "The index has no vectors to adopt. Embed its documents: "
             f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
         )
-    kind, wanted = property.get("type", "object"), VECTOR_TYPES[info.engine_type]
-    if kind == "nested":
+    if property.get("type") == "nested":
         raise _several_vectors_error(state, vector_field)
-    if kind != wanted:
+    mapped = read_vector_mapping(info.engine_type, state.settings, property)
+    if mapped is None:
         raise IndexMismatch(
-            f"the field {vector_field!r} of {state.name} is of type {kind}, not {wanted}",
+            f"the field {vector_field!r} of {state.name} is of type {property.get('type', 'object')}, not "
+            f"{VECTOR_TYPES[info.engine_type]}",
             "Set `vector_field` to the field that holds the vectors.",
         )
-    return property
+    return mapped
 
 
 def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatch:
@@ -233,15 +227,16 @@ def _check_takes_updates(state: IndexState) -> None:
         )
 
 
-def _mapping_problem(info: EngineInfo, property: Json) -> str | None:
+def _mapping_problem(info: EngineInfo, property: Json, mapped: VectorMapping) -> str | None:
     """Return the reason why es-sbert cannot search a field's vectors, as the end of a sentence; None if it can."""
     if property.get("index", True) is False:
         return "is mapped with `index: false`, so kNN searches cannot find its vectors"
-    kind = mapped_element_type(info.engine_type, property)
-    if kind not in supported_element_types(info):
-        return f"holds vectors of {kind}, but es-sbert writes {' or '.join(supported_element_types(info))}"
+    supported = supported_element_types(info)
+    if mapped.element_type not in list(supported):
+        return f"holds vectors of {mapped.element_type}, but es-sbert writes {' or '.join(supported)}"
     wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
-    similarity = mapped_similarity(info.engine_type, property)
-    if similarity != wanted:
-        return f"compares vectors by {similarity}, but es-sbert by their cosine (`{parameter}: {wanted}`)"
+    if mapped.similarity != wanted:
+        return f"compares vectors by {mapped.similarity}, but es-sbert by their cosine (`{parameter}: {wanted}`)"
+    if not isinstance(mapped.index_type, IndexType):
+        return f"has the index type {mapped.index_type}, which es-sbert cannot search"
     return None

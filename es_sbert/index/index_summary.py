@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied
+from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import (
     REMOVING,
     VectorFieldMeta,
     and_query,
     document_meta_field,
     has_vector_query,
-    mapped_index_type,
     plain_vector_fields,
     read_meta_entry,
+    read_vector_mapping,
     vector_fields,
 )
 from es_sbert.index.text_languages import LanguageWarning, language_warning, sample_languages
@@ -65,6 +65,7 @@ class IndexSummary:
         other_fields: Names of the other top-level fields.
         plain_vector_fields: Of these, vector fields that other programs fill.
         removing: Fields that a removal which has not ended takes out of the documents.
+        problem: Why the fields of one of several indices cannot be described.
     """
 
     name: str
@@ -75,9 +76,12 @@ class IndexSummary:
     other_fields: tuple[str, ...]
     plain_vector_fields: tuple[str, ...] = ()
     removing: tuple[str, ...] = ()
+    problem: str | None = None
 
     def as_json(self) -> Json:
         plain = asdict(self)
+        if self.problem is None:
+            del plain["problem"]
         plain["fields"] = [
             {
                 "name": f.name,
@@ -97,6 +101,8 @@ class IndexSummary:
 def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
     """Summarize all indices that a name, a list of names or a pattern matches; see `describe_index`.
 
+    Of several indices, one whose entry in `_meta` cannot be read has a `problem` instead of fields.
+
     Raises:
         IndexMissing: the index does not exist.
         EngineError: the engine failed.
@@ -104,7 +110,19 @@ def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
     states = engine.resolve_indices(expression)
     if not states:
         raise index_not_found(expression, engine)
-    return [describe_index(engine, state) for state in states]
+    if len(states) == 1:
+        return [describe_index(engine, states[0])]
+    return [_describe_one_of_several(engine, state) for state in states]
+
+
+def _describe_one_of_several(engine: Engine, state: IndexState) -> IndexSummary:
+    try:
+        return describe_index(engine, state)
+    except IndexMismatch as error:
+        # The summary names the problem, such as byte vectors of an earlier version.
+        plain = replace(state, mappings={name: value for name, value in state.mappings.items() if name != "_meta"})
+        described = replace(describe_index(engine, plain), plain_vector_fields=())
+        return replace(described, problem=f"{error.message}. {error.remedy}")
 
 
 def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
@@ -126,9 +144,9 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     properties = state.mappings.get("properties", {})
     for name, stored in vector_fields(state.mappings, state.name).items():
         meta = stored
-        if name in properties:
-            index_type = mapped_index_type(engine.info.engine_type, state.settings, properties[name])
-            meta = stored.changed(index_type=str(index_type))
+        mapped = read_vector_mapping(engine.info.engine_type, state.settings, properties.get(name, {}))
+        if mapped is not None:
+            meta = stored.changed(index_type=str(mapped.index_type))
         meta_field = document_meta_field(name)
         exists = has_vector_query(name, meta)
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})

@@ -20,7 +20,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -67,7 +67,7 @@ class ElementType(StrEnum):
     @property
     def size(self) -> int:
         """Bytes of a number."""
-        return {ElementType.FLOAT: 4, ElementType.BFLOAT16: 2}[self]
+        return 4 if self is ElementType.FLOAT else 2
 
 
 class VectorFieldMeta(BaseModel):
@@ -182,43 +182,29 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
         UsageError: the type is unknown, needs a paid license, or does not work with this engine or number of
             dimensions.
     """
+    supported, most = supported_index_types(info), MAX_DIMENSIONS[info.engine_type]
+    problem, remedy = None, f"Use one of {', '.join(supported)}."
     if text == "bbq_disk":
-        raise UsageError(
-            "the index type bbq_disk needs a paid Elasticsearch license",
-            "Use bbq_hnsw, which every license includes, or int8_hnsw.",
-        )
-    try:
-        index_type = IndexType(text)
-    except ValueError:
-        raise UsageError(f"unknown index type {text!r}", f"Use one of {', '.join(IndexType)}.") from None
-    supported = supported_index_types(info)
-    if index_type is IndexType.FLAT and index_type not in supported:
-        raise UsageError(
+        problem = "the index type bbq_disk needs a paid Elasticsearch license"
+        remedy = "Use bbq_hnsw, which every license includes, or int8_hnsw."
+    elif text == IndexType.FLAT and text not in supported:
+        problem = (
             f"the index type flat needs OpenSearch 3: {info.label} fails the shards of an index with such a field "
-            "whenever its mapping changes",
-            f"Use one of {', '.join(supported)}; exact searches (`exact`) work on them too.",
+            "whenever its mapping changes"
         )
-    if index_type not in supported:
-        raise UsageError(
-            f"{info.label} does not support the index type {index_type}", f"Use one of {', '.join(supported)}."
-        )
-    if dimensions > MAX_DIMENSIONS[info.engine_type]:
-        raise UsageError(
-            f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.engine_type]} dimensions, but the model has "
-            f"{dimensions}",
-            "Use a model with shorter vectors.",
-        )
-    if index_type in (IndexType.INT4_HNSW, IndexType.INT4_FLAT) and dimensions % 2:
-        raise UsageError(
-            f"{index_type} packs two dimensions into a byte, but the model has {dimensions}, an odd number",
-            "Use int8_hnsw or hnsw.",
-        )
-    if index_type in (IndexType.BBQ_HNSW, IndexType.BBQ_FLAT) and dimensions < BBQ_MIN_DIMENSIONS:
-        raise UsageError(
-            f"{index_type} needs at least {BBQ_MIN_DIMENSIONS} dimensions, but the model has {dimensions}",
-            "Use int8_hnsw or hnsw.",
-        )
-    return index_type
+        remedy += " Exact searches (`exact`) work on them too."
+    elif text not in list(supported):
+        problem = f"{info.label} does not support the index type {text}"
+    elif dimensions > most:
+        problem = f"{info.label} takes vectors of up to {most} dimensions, but the model has {dimensions}"
+        remedy = "Use a model with shorter vectors."
+    elif text.startswith("int4") and dimensions % 2:
+        problem = f"{text} packs two dimensions into a byte, but the model has {dimensions}, an odd number"
+    elif text.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS:
+        problem = f"{text} needs at least {BBQ_MIN_DIMENSIONS} dimensions, but the model has {dimensions}"
+    if problem is not None:
+        raise UsageError(problem, remedy)
+    return IndexType(text)
 
 
 def supported_element_types(info: EngineInfo) -> tuple[ElementType, ...]:
@@ -232,26 +218,18 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     Raises:
         UsageError: the type is unknown, or the engine does not support it.
     """
-    if text in ("byte", "bit", "binary"):
+    supported = supported_element_types(info)
+    if text in list(supported):
+        return ElementType(text)
+    remedy = f"Use one of {', '.join(supported)}."
+    if text in list(ElementType):
+        remedy = "Elasticsearch 9.3 or newer supports them; omit `element_type` for float."
+    elif text in ("byte", "bit", "binary"):
         remedy = (
-            "Use the index type int8_hnsw: searches compare quantized vectors, and rescoring uses the full numbers."
+            "Use the index type int8_hnsw, or bbq_hnsw on Elasticsearch: searches compare quantized vectors, and "
+            "rescoring uses the full numbers."
         )
-        if text != "byte" and info.engine_type is EngineType.ELASTICSEARCH:
-            remedy = (
-                "Use the index type bbq_hnsw, which every license includes: searches read one bit per dimension, and "
-                "rescoring uses the full numbers."
-            )
-        raise UsageError(f"es-sbert does not write vectors of the element type {text}", remedy)
-    try:
-        element_type = ElementType(text)
-    except ValueError:
-        raise UsageError(f"unknown element type {text!r}", f"Use one of {', '.join(ElementType)}.") from None
-    if element_type not in supported_element_types(info):
-        raise UsageError(
-            f"es-sbert cannot write vectors of {element_type} to {info.label}",
-            "Elasticsearch 9.3 or newer supports them; omit `element_type` for float.",
-        )
-    return element_type
+    raise UsageError(f"es-sbert does not write vectors of the element type {text} to {info.label}", remedy)
 
 
 # Names inside the nested object of a passage. Offsets are in characters of the document's text; the end is exclusive.
@@ -429,33 +407,36 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
 
-# Element type of fields that earlier versions of es-sbert wrote.
-_BYTE = "byte"
-
-
 def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
     """Vector fields that es-sbert fills, by name.
 
     Raises:
-        IndexMismatch: `_meta.es_sbert` was damaged by hand, or a field holds byte vectors, which are no longer read.
+        IndexMismatch: an entry of `_meta.es_sbert` cannot be read: it was damaged by hand, or an earlier version wrote
+            it for byte vectors.
     """
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
-        of_bytes = [name for name, entry in entries.items() if entry.get("element_type") == _BYTE]
+        metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
+    except (ValidationError, AttributeError) as error:
+        of_bytes = _byte_fields(mappings)
         if of_bytes:
             raise IndexMismatch(
                 f"{index}.{of_bytes[0]} holds byte vectors of an earlier version of es-sbert, which are no longer "
                 "supported",
                 f"Embed its documents as floats into a new index: `es-sbert index migrate {index}`. The index type "
-                "int8_hnsw takes as little memory. To remove the vectors instead: "
-                f"`es-sbert index remove {index}`.",
-            )
-        metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
-    except (ValidationError, AttributeError) as error:
+                f"int8_hnsw takes as little memory. To remove the vectors instead: `es-sbert index remove {index}`.",
+            ) from None
         raise IndexMismatch(
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
         ) from error
     return {name: with_source(meta, name, IndexState(index, mappings, {})) for name, meta in metas.items()}
+
+
+def _byte_fields(mappings: Json) -> list[str]:
+    """The fields that an earlier version filled with byte vectors."""
+    entries = read_meta_entry(mappings, "fields")
+    fields = entries.items() if isinstance(entries, dict) else ()
+    return [name for name, entry in fields if isinstance(entry, dict) and entry.get("element_type") == "byte"]
 
 
 def bytes_as_floats(state: IndexState) -> IndexState:
@@ -466,13 +447,12 @@ def bytes_as_floats(state: IndexState) -> IndexState:
     Returns:
         The same object if the index has no such field.
     """
-    mappings = copy.deepcopy(state.mappings)
-    entries = read_meta_entry(mappings, "fields") or {}
-    of_bytes = [name for name, entry in entries.items() if entry.get("element_type") == _BYTE]
+    of_bytes = _byte_fields(state.mappings)
     if not of_bytes:
         return state
+    mappings = copy.deepcopy(state.mappings)
     for name in of_bytes:
-        del entries[name]["element_type"]
+        del mappings["_meta"][META_KEY]["fields"][name]["element_type"]
         property = vector_property(mappings.get("properties", {}).get(name, {}))
         for parameter in ("element_type", "data_type"):
             property.pop(parameter, None)
@@ -499,42 +479,45 @@ def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> 
     ]
 
 
-def mapped_dimensions(engine_type: EngineType, field: Json) -> int | None:
-    """Number of dimensions in a field's mapping; None if it is not a vector field or the mapping does not say."""
-    field = vector_property(field)
-    if field.get("type") != VECTOR_TYPES[engine_type]:
-        return None
-    dimensions = field.get("dims" if engine_type is EngineType.ELASTICSEARCH else "dimension")
-    return int(dimensions) if dimensions is not None else None
+class VectorMapping(NamedTuple):
+    """The mapping of vectors, as the engine names its values.
+
+    Attributes:
+        dimensions: Length of a vector; None if the mapping does not say.
+        index_type: The index type, or the description of a type that es-sbert does not search.
+    """
+
+    dimensions: int | None
+    similarity: str
+    element_type: str
+    index_type: IndexType | str
 
 
-def mapped_similarity(engine_type: EngineType, field: Json) -> str:
-    """Similarity in a vector field's mapping, as the engine names it."""
-    field = vector_property(field)
-    if engine_type is EngineType.ELASTICSEARCH:
-        return str(field.get("similarity", "none"))
-    return str(field.get("method", {}).get("space_type") or field.get("space_type") or "l2")
-
-
-def mapped_element_type(engine_type: EngineType, field: Json) -> str:
-    """Element type in a vector field's mapping, as the engine names it."""
-    field = vector_property(field)
-    name = "element_type" if engine_type is EngineType.ELASTICSEARCH else "data_type"
-    # OpenSearch returns the type in capitals.
-    return str(field.get(name) or ElementType.FLOAT).lower()
-
-
-def mapped_index_type(engine_type: EngineType, settings: Mapping[str, SettingValue], field: Json) -> IndexType | str:
-    """Index type in a vector field's mapping, or the description of a type that es-sbert does not search.
+def read_vector_mapping(
+    engine_type: EngineType, settings: Mapping[str, SettingValue], field: Json
+) -> VectorMapping | None:
+    """Read the mapping of a vector field, of one vector or of passages; None if it is another field.
 
     Args:
         settings: Flat settings of the index.
     """
     field = vector_property(field)
+    if field.get("type") != VECTOR_TYPES[engine_type]:
+        return None
     if engine_type is EngineType.ELASTICSEARCH:
         # If the mapping does not name a type, it is hnsw: for bytes, and in indices older than Elasticsearch 8.14.
         name = str(field.get("index_options", {}).get("type", IndexType.HNSW))
-        return IndexType(name) if name in list(IndexType) else name
+        index_type = IndexType(name) if name in list(IndexType) else name
+        return VectorMapping(
+            field.get("dims"), field.get("similarity", "none"), field.get("element_type", "float"), index_type
+        )
+    similarity = field.get("method", {}).get("space_type") or field.get("space_type") or "l2"
+    # OpenSearch returns the type in capitals.
+    element_type = field.get("data_type", "float").lower()
+    return VectorMapping(field.get("dimension"), similarity, element_type, _opensearch_index_type(settings, field))
+
+
+def _opensearch_index_type(settings: Mapping[str, SettingValue], field: Json) -> IndexType | str:
     if settings.get("index.knn") != "true":
         return IndexType.FLAT
     method = field.get("method")

@@ -30,16 +30,13 @@ from es_sbert.index.mapping import (
     document_meta_field,
     has_vector_query,
     index_body,
-    mapped_dimensions,
-    mapped_element_type,
-    mapped_index_type,
-    mapped_similarity,
     mapping_addition,
     merge_field_meta,
     parse_element_type,
     parse_index_type,
     plain_vector_fields,
     read_meta_entry,
+    read_vector_mapping,
     vector_fields,
     with_source,
 )
@@ -400,24 +397,14 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
     meta = _read_field_meta(engine, state, request.name)
     field = VectorField(state.name, request.name, meta)
     check_field_model(field, request.fingerprint, request.model_name)
-    where = f"{state.name}.{request.name}"
-    if meta.dimensions != request.dimensions:
-        raise IndexMismatch(
-            f"{where} has vectors of {meta.dimensions} dimensions, but the model makes {request.dimensions}",
-            _OTHER_FIELD_REMEDY,
-        )
-    for kind in ("index_type", "element_type"):
+    for kind in ("dimensions", "index_type", "element_type", "passages"):
         wanted, stored = getattr(request, kind), getattr(meta, kind)
         if wanted not in (None, stored):
             raise IndexMismatch(
-                f"{where} has the {kind.replace('_', ' ')} {stored}, not {wanted}",
-                f"The type is fixed when a field is created: omit `{kind}`, or use another `vector_field` or index.",
+                f"the {kind.replace('_', ' ')} of {state.name}.{request.name} is "
+                f"{stored or 'one vector per document'}, not {wanted}",
+                f"This is fixed when a field is created: omit `{kind}`, or use another `vector_field` or index.",
             )
-    if request.passages is not None and request.passages != meta.passages:
-        raise IndexMismatch(
-            f"{where} has {meta.passages or 'one vector per document'}, not {request.passages}",
-            "Omit `passages`, or use another `vector_field` or index.",
-        )
     return field
 
 
@@ -541,9 +528,8 @@ def text_mismatch(name: str, field: VectorField, text: str, text_options: str | 
 
 def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
     """Read the field's `_meta` entry and check it against the mapping; the index type is that of the mapping."""
-    engine_type = engine.info.engine_type
-    field = state.mappings["properties"][vector_field]
-    dimensions = mapped_dimensions(engine_type, field)
+    where, field = f"{state.name}.{vector_field}", state.mappings["properties"][vector_field]
+    mapped = read_vector_mapping(engine.info.engine_type, state.settings, field)
     if field.get("type") == "alias":
         raise IndexMismatch(
             f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
@@ -552,42 +538,34 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     meta = vector_fields(state.mappings, state.name).get(vector_field)
     if meta is None:
         check_mapping_was_copied(state)
-    if dimensions is None:
+    if mapped is None or mapped.dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
             _OTHER_FIELD_REMEDY,
         )
     if meta is None:
         raise IndexMismatch(
-            f"the vectors in {state.name}.{vector_field} were not made by es-sbert, so their model is not known",
+            f"the vectors in {where} were not made by es-sbert, so their model is not known",
             f"If you know the model, check and adopt them: {adopt_command(state.name, vector_field)}. Otherwise use "
             "another `vector_field` or another index.",
         )
-    similarity = mapped_similarity(engine_type, field)
-    if similarity not in ("cosine", "cosinesimil"):
+    if mapped.similarity not in ("cosine", "cosinesimil"):
         raise IndexMismatch(
-            f"{state.name}.{vector_field} compares vectors by {similarity}, but es-sbert by their cosine",
-            _OTHER_FIELD_REMEDY,
+            f"{where} compares vectors by {mapped.similarity}, but es-sbert by their cosine", _OTHER_FIELD_REMEDY
         )
-    where, problem = f"{state.name}.{vector_field}", None
-    element_type = mapped_element_type(engine_type, field)
-    index_type = mapped_index_type(engine_type, state.settings, field)
-    if dimensions != meta.dimensions:
-        problem = f"{where} is mapped with {dimensions} dimensions, but its _meta says {meta.dimensions}"
-    elif element_type != meta.element_type:
-        problem = f"{where} is mapped with numbers of {element_type}, but its _meta says {meta.element_type}"
-    elif (meta.passages is not None) != (field.get("type") == "nested"):
-        problem = f"the mapping and the _meta of {where} do not agree about passages"
-    if problem is not None:
-        raise IndexMismatch(f"{problem}: one of them was edited by hand", "Load the documents into a new index.")
-    if not isinstance(index_type, IndexType):
+    agrees = (mapped.dimensions, mapped.element_type, field.get("type") == "nested") == (
+        *(meta.dimensions, meta.element_type), meta.passages is not None
+    )  # fmt: skip
+    if not agrees or not isinstance(mapped.index_type, IndexType):
         raise IndexMismatch(
-            f"{where} is mapped with the index type {index_type}, but its _meta says {meta.index_type}: es-sbert does "
-            "not search it",
+            f"{where} is mapped with {mapped.dimensions} dimensions of {mapped.element_type}, the index type "
+            f"{mapped.index_type} and the type {field['type']}, but its _meta says {meta.dimensions} of "
+            f"{meta.element_type}, {meta.index_type} and {meta.passages or 'one vector per document'}: another program "
+            "made or changed one of them",
             "Load the documents into a new index.",
         )
     # The type can be changed without es-sbert: Elasticsearch accepts some changes in `PUT /index/_mapping`.
-    return meta.changed(index_type=str(index_type))
+    return meta.changed(index_type=str(mapped.index_type))
 
 
 def adopt_command(index: str, vector_field: str) -> str:

@@ -63,7 +63,7 @@ def test_create_show_and_reuse_index(run: Run, engine_url: str, index_name: str)
     assert summary["documents"] == 0
 
     conflict = run("index", "create", index_name, "--index-type", "flat", url=engine_url)
-    assert_refused(conflict, "has the index type int8_hnsw, not flat", "omit --index-type")
+    assert_refused(conflict, f"the index type of {index_name}.embedding is int8_hnsw, not flat", "omit --index-type")
 
 
 @pytest.fixture

@@ -64,6 +64,16 @@ def test_byte_vectors_are_refused_with_the_migration(
     assert f"`es-sbert index remove {old.index}`" in refused.value.remedy
 
 
+def test_show_of_several_indices_names_the_one_with_byte_vectors(old: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    info, other = encoders[0].info, f"{old.alias}-new"
+    ensure_vector_field(old.engine, other, FieldRequest("embedding", info.fingerprint, info.model, info.dimensions))
+    shown = {summary.name: summary for summary in describe_indices(old.engine, f"{old.index},{other}")}
+    assert (len(shown[other].fields), shown[other].problem) == (1, None)
+    assert "problem" not in shown[other].as_json()
+    assert (shown[old.index].documents, shown[old.index].fields) == (len(TEXTS), ())
+    assert f"`es-sbert index migrate {old.index}`" in str(shown[old.index].as_json()["problem"])
+
+
 def test_migration_embeds_byte_vectors_as_floats(old: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine, expected = old.engine, {f"{number}x": {"text": text} for number, text in enumerate(TEXTS)}
     result = old.migrate(encoders[0], index_type="int8_hnsw")

@@ -89,10 +89,10 @@ def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
     ("request_", "message"),
     [
         (AdviceRequest(dimensions=(385,)), "the vectors have 384 dimensions, not 385"),
-        (AdviceRequest(index_types=("tree",)), "unknown index type 'tree'"),
+        (AdviceRequest(index_types=("tree",)), "does not support the index type tree"),
         (AdviceRequest(element_types=("bit",)), "does not write vectors of the element type bit"),
         (AdviceRequest(dimensions=(32,), index_types=("bbq_hnsw",)), "supports none of these layouts"),
-        (AdviceRequest(element_types=("half",)), "unknown element type 'half'"),
+        (AdviceRequest(element_types=("half",)), "does not write vectors of the element type half"),
     ],
 )
 def test_layouts_that_do_not_exist_are_refused(request_: AdviceRequest, message: str) -> None:

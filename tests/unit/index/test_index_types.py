@@ -39,7 +39,7 @@ def test_opensearch_2_refuses_flat_with_remedy() -> None:
 @pytest.mark.parametrize(
     ("name", "dimensions", "message"),
     [
-        ("ivf", 384, "unknown index type 'ivf'"),
+        ("ivf", 384, "does not support the index type ivf"),
         ("bbq_disk", 384, "paid Elasticsearch license"),
         ("int4_hnsw", 383, "odd"),
         ("int4_flat", 383, "odd"),

@@ -16,10 +16,9 @@ from es_sbert.index.mapping import (
     VectorFieldMeta,
     check_field_name,
     index_body,
-    mapped_dimensions,
-    mapped_similarity,
     mapping_addition,
     merge_field_meta,
+    read_vector_mapping,
     vector_fields,
 )
 from tests.unit.golden import assert_golden
@@ -91,14 +90,19 @@ def test_merge_field_meta_keeps_foreign_keys(foreign: dict[str, Any], other_fiel
 def test_vector_fields_round_trip(engine_type: EngineType, index_type: IndexType) -> None:
     mappings = index_body(engine_type, "v", meta(index_type))["mappings"]
     assert vector_fields(mappings, "docs") == {"v": meta(index_type)}
-    assert mapped_dimensions(engine_type, mappings["properties"]["v"]) == 384
-    assert mapped_similarity(engine_type, mappings["properties"]["v"]) in ("cosine", "cosinesimil")
+    settings = {"index.knn": str(index_type != IndexType.FLAT).lower()}
+    mapped = read_vector_mapping(engine_type, settings, mappings["properties"]["v"])
+    assert mapped is not None
+    assert (mapped.dimensions, mapped.element_type, mapped.index_type) == (384, "float", index_type)
+    assert mapped.similarity in ("cosine", "cosinesimil")
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
-def test_non_vector_field_has_no_dimensions(engine_type: EngineType) -> None:
-    assert mapped_dimensions(engine_type, {"type": "keyword"}) is None
-    assert mapped_dimensions(engine_type, {"properties": {}}) is None
+@pytest.mark.parametrize(
+    "field", [{"type": "keyword"}, {"properties": {}}, {"type": "nested", "properties": {"name": {"type": "keyword"}}}]
+)
+def test_other_fields_have_no_vector_mapping(engine_type: EngineType, field: dict[str, Any]) -> None:
+    assert read_vector_mapping(engine_type, {}, field) is None
 
 
 @pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
@@ -143,8 +147,9 @@ def test_chunked_index_bodies_match_golden_files(engine_type: EngineType, index_
     body = index_body(engine_type, "embedding", meta(index_type).model_copy(update={"passages": rules}))
     assert_golden(engine_type, f"index-passages-{index_type}", body)
     field = body["mappings"]["properties"]["embedding"]
-    assert mapped_dimensions(engine_type, field) == 384
-    assert mapped_similarity(engine_type, field) in ("cosine", "cosinesimil")
+    mapped = read_vector_mapping(engine_type, {}, field)
+    assert mapped is not None
+    assert mapped.dimensions == 384
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
 
 
@@ -171,8 +176,3 @@ def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:
     measured["es_sbert"]["fields"]["embedding"]["min_cosine"] = 3
     with pytest.raises(IndexMismatch, match="cannot be read"):
         vector_fields({"_meta": measured}, "docs")
-
-
-def test_foreign_nested_object_has_no_dimensions() -> None:
-    for engine_type in EngineType:
-        assert mapped_dimensions(engine_type, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
