@@ -21,9 +21,10 @@ from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
-from es_sbert.index.load_checks import check_can_add_vectors, settings_of_killed_load
+from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import plain_vector_fields, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
+from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
@@ -34,7 +35,6 @@ from es_sbert.index.vector_field import (
     has_vector_field,
     vector_field_from_state,
 )
-from es_sbert.index.write_limits import check_can_create
 from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.messages import be, pluralize
 from es_sbert.migration.migration_state import find_begun, replaced_error
@@ -334,8 +334,6 @@ def _inspect(engine: Engine, name: str, inspection: IndexInspection) -> Iterator
     if not states:
         remedy = f"{did_you_mean(name, engine)}Check the name, or create the index with `es-sbert ingest`."
         yield warning("index", f"there is no index {name}", remedy)
-        if not is_index_expression(name):
-            check_can_create(engine, name)
     is_broken = False
     for state in states:
         for finding in _read_fields(engine, state, inspection.fields):
@@ -380,7 +378,8 @@ def _multi_index_findings(
         lacking = [state for state in states if not has_vector_field(state, field_name)]
         try:
             for state in lacking:
-                check_can_add_vectors(engine, state)
+                check_can_hold_vectors(state)
+                check_source_is_whole(state)
             SearchScope(tuple(same))
         except EsSbertError as error:
             yield Finding.from_error(about, error)
@@ -399,7 +398,8 @@ def _multi_index_findings(
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
     try:
         check_mapping_was_copied(state)
-        check_can_add_vectors(engine, state)
+        check_can_hold_vectors(state)
+        check_source_is_whole(state)
     except EsSbertError as error:
         return Finding.from_error("index", error)
     plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)

@@ -8,14 +8,17 @@ from typing import Any
 
 import orjson
 
-from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.mapping import DEFAULT_INDEX_TYPE, VectorFieldMeta, mapping_addition, read_meta_entry
-from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole, inexact_text_fields, is_in_source
+from es_sbert.index.mapping import read_meta_entry
+from es_sbert.index.source_mode import (
+    check_accepts_updates,
+    check_can_hold_vectors,
+    inexact_text_fields,
+    is_in_source,
+)
 from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
-from es_sbert.index.write_limits import check_accepts_updates, check_mapping_limits
 
 
 @dataclass(frozen=True)
@@ -84,19 +87,6 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
 def in_place_command(index: str) -> str:
     """The command that embeds the documents of an index in place."""
     return f"`es-sbert ingest --index {index}`"
-
-
-def check_can_add_vectors(engine: Engine, state: IndexState) -> None:
-    """Reject an index whose documents cannot be embedded in place, into a new vector field.
-
-    Raises:
-        VectorIndexError: vectors cannot be searched in the index, its documents cannot be updated, or its mapping has
-            no room for the field.
-    """
-    check_can_hold_vectors(state)
-    check_source_is_whole(state)
-    meta = VectorFieldMeta(fingerprint="", model="", dimensions=384, index_type=DEFAULT_INDEX_TYPE)
-    check_mapping_limits(state, mapping_addition(engine.info.engine_type, DEFAULT_VECTOR_FIELD, meta, {}))
 
 
 def check_can_load_files(

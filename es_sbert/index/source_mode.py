@@ -10,7 +10,6 @@ from typing import Any
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import IndexMismatch, VectorIndexError
-from es_sbert.index.write_limits import check_accepts_updates, index_mode
 
 
 class SourceMode(StrEnum):
@@ -20,6 +19,42 @@ class SourceMode(StrEnum):
     SYNTHETIC = "synthetic"  # Elasticsearch: rebuilt from the fields
     DERIVED = "derived"  # OpenSearch: rebuilt from the fields
     DISABLED = "disabled"  # nothing
+
+
+# `index.mode` of indices whose documents cannot be written again, and why.
+_APPEND_ONLY_MODES = {
+    "time_series": "Elasticsearch does not update documents, and chooses their ids",
+    "columnar": "documents have no sequence numbers, so Elasticsearch does not update them",
+    "logsdb_columnar": "documents have no sequence numbers, so Elasticsearch does not update them",
+}
+
+
+def index_mode(state: IndexState) -> str:
+    """The `index.mode` of Elasticsearch, such as `logsdb`; `standard` by default."""
+    return str(state.setting("index.mode") or "standard").lower()
+
+
+def check_accepts_updates(state: IndexState) -> None:
+    """Refuse an index in which the engine changes no document, and takes none by its id.
+
+    Raises:
+        VectorIndexError: its `index.mode` rules updates out, or it is append-only.
+    """
+    mode = index_mode(state)
+    if mode in _APPEND_ONLY_MODES:
+        setting, reason = f"index.mode: {mode}", _APPEND_ONLY_MODES[mode]
+    elif state.has_setting("index.append_only.enabled"):
+        setting, reason = (
+            "index.append_only.enabled",
+            "OpenSearch does not update documents, and takes none by their ids",
+        )
+    else:
+        return
+    raise VectorIndexError(
+        f"the index {state.name} has `{setting}`: {reason}",
+        "Write new documents through the gateway (`es-sbert serve`), which embeds them on the way. Copy existing "
+        "ones into an index without this setting (`POST _reindex`), and embed them there.",
+    )
 
 
 # `index.mode` of indices whose `_source` is synthetic by default.

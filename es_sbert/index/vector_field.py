@@ -48,7 +48,6 @@ from es_sbert.index.text_template import (
     format_text_options,
     format_vector_field_option,
 )
-from es_sbert.index.write_limits import check_mapping_limits
 from es_sbert.messages import setting_text
 
 _OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists the fields."
@@ -328,7 +327,6 @@ def _add_field(
     check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
     _check_flat_mapping(engine.info, state, meta)
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
-    check_mapping_limits(state, body)
     return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
 
 

@@ -19,7 +19,7 @@ from es_sbert.index.load_checks import (
 )
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, check_field_name, document_meta_field, vector_fields
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
-from es_sbert.index.source_mode import check_can_hold_vectors, fields_missing_from_source
+from es_sbert.index.source_mode import check_accepts_updates, check_can_hold_vectors, fields_missing_from_source
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
     TextTemplate,
@@ -28,7 +28,6 @@ from es_sbert.index.text_template import (
     parse_text_options,
 )
 from es_sbert.index.vector_field import FieldRequest, VectorField, index_not_found, similar_fields
-from es_sbert.index.write_limits import check_accepts_updates, check_can_create
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
@@ -384,8 +383,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         meta_fields = [document_meta_field(field.field) for field in fields]
         texts = [text_field for field in fields for text_field in field.template.fields]
         check_can_load_files(state, name, meta_fields, text_fields=texts, routing_field=settings.routing_field)
-    else:
-        check_can_create(engine, name)
     _require_privileges(engine, settings, state)
     if alias is not None:
         require_privileges(engine, alias, SEARCH)  # documents of its other indices are looked up

@@ -97,6 +97,6 @@ def test_estimate_of_bfloat16_is_within_10_percent_of_real_size(
 @pytest.mark.parametrize("engine_url", ["es8", "opensearch"], indirect=True)
 def test_engine_without_bfloat16_refuses_it(engine: Engine, index_name: str) -> None:
     request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, element_type="bfloat16")
-    with pytest.raises(UsageError, match="cannot write vectors of bfloat16"):
+    with pytest.raises(UsageError, match="does not write vectors of the element type bfloat16"):
         ensure_vector_field(engine, index_name, request)
     assert engine.get_index(index_name) is None

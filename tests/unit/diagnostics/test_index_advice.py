@@ -102,7 +102,7 @@ def test_layouts_that_do_not_exist_are_refused(request_: AdviceRequest, message:
 
 def test_element_type_that_the_engine_lacks_is_refused() -> None:
     for info in (ES8, OPENSEARCH):
-        with pytest.raises(UsageError, match="cannot write vectors of bfloat16"):
+        with pytest.raises(UsageError, match="does not write vectors of the element type bfloat16"):
             layouts_to_measure(info, 384, 1_000, AdviceRequest(element_types=("bfloat16",)))
 
 

@@ -21,7 +21,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.opensearch import OpenSearchEngine
 from es_sbert.errors import EsSbertError, RequestFailed
-from es_sbert.index.write_limits import check_can_create
 from tests.local_server import LocalServer
 
 BANNERS = {
@@ -176,4 +175,3 @@ def test_engine_without_apis_of_cluster_and_nodes_is_not_an_error() -> None:
     assert {finding.level for finding in findings.values()} == {Severity.OK, Severity.WARNING}
     assert findings["health"].message == "this engine does not report its health"
     assert findings["disk"].message == "the nodes do not report their disk usage"
-    check_can_create(engine, "docs")

@@ -12,6 +12,7 @@ from es_sbert.index.source_mode import (
     ListForm,
     NameForm,
     SourceMode,
+    check_accepts_updates,
     check_can_hold_vectors,
     fields_missing_from_source,
     inexact_text_fields,
@@ -22,7 +23,6 @@ from es_sbert.index.source_mode import (
     unmapped_text_fields,
 )
 from es_sbert.index.text_template import TextFieldError, TextTemplate
-from es_sbert.index.write_limits import check_accepts_updates
 
 
 def index(source: dict[str, Any] | None = None, **settings: str) -> IndexState:
