@@ -20,12 +20,6 @@ from es_sbert.config import DEFAULT_MODEL
     shared.vector_field_option,
     shared.text_field_option("Field of the text that was embedded", "text"),
     click.option("--text-template", help="Text that was made of several fields, e.g. '{title}. {body}'."),
-    click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
-    shared.json_option,
-    shared.retry_seconds_option,
-)
-@option_group(
-    "Comparison",
     click.option(
         "--sample",
         type=click.IntRange(min=1, max=10_000),
@@ -38,6 +32,9 @@ from es_sbert.config import DEFAULT_MODEL
         default=0.999,
         help="Minimum cosine between a stored vector and the model's own vector.",
     ),
+    click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
+    shared.json_option,
+    shared.retry_seconds_option,
 )
 @shared.connection_options
 @option_group(
@@ -73,20 +70,19 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.retry import RetryPolicy, make_retrier
-    from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+    from es_sbert.index.adopt import adopt_vectors
     from es_sbert.index.adopt_field import read_adoptable_field
     from es_sbert.index.adopt_report import adoption_lines
     from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 
-    settings = AdoptionSettings(**shared.select_options(options, AdoptionSettings.__annotations__))
     text = parse_text_options(options["text_fields"], options["text_template"])
     with shared.open_engine(options) as engine:
-        policy = RetryPolicy(settings.retry_seconds)
+        policy = RetryPolicy(options["retry_seconds"])
         retrying = make_retrier(policy, lambda reason: print_message(f"waiting for the engine: {reason}"))
         field = retrying(lambda: read_adoptable_field(engine, name, vector_field, text))
         check_name_conflicts({vector_field: field.template})
-        retrying(lambda: require_privileges(engine, field.state.name, SEARCH if settings.dry_run else ADOPT))
+        retrying(lambda: require_privileges(engine, field.state.name, SEARCH if options["dry_run"] else ADOPT))
         encoder_options = shared.encoder_arguments(options)
         model_name = encoder_options.pop("model") or field.entry.model or DEFAULT_MODEL
         # Check the model before it is loaded, and perhaps exported, which takes a while.
@@ -94,7 +90,8 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
         field.check_model(read.fingerprint, read.name, read.dimensions)
         with Encoder(model_name, report=print_message, **encoder_options) as encoder:
             report_warnings(encoder, print_message)
-            report = adopt_vectors(engine, field, encoder, settings, report=print_message)
+            settings = shared.select_options(options, ("sample", "min_cosine", "dry_run", "retry_seconds"))
+            report = adopt_vectors(engine, field, encoder, **settings, report=print_message)
     print_report(report.as_json(), adoption_lines(report, name), as_json=as_json)
     if report.exit_code:
         raise SystemExit(report.exit_code)

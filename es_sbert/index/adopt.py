@@ -49,29 +49,15 @@ from es_sbert.vectors import Vectors
 PAGE = 500
 
 
-@dataclass(frozen=True)
-class AdoptionSettings:
-    """Settings for checking and adopting vectors.
-
-    Attributes:
-        sample: Number of documents that are embedded and compared before anything is written.
-        min_cosine: Lowest cosine at which a vector counts as the model's.
-        dry_run: Whether to check the sample without writing anything.
-        retry_seconds: Seconds for which transient failures are retried.
-    """
-
-    sample: int = 300
-    min_cosine: float = 0.999
-    dry_run: bool = False
-    retry_seconds: float = 300.0
-
-
 def adopt_vectors(
     engine: Engine,
     adoptable: AdoptableField,
     encoder: Encoder,
-    settings: AdoptionSettings,
     *,
+    sample: int = 300,
+    min_cosine: float = 0.999,
+    dry_run: bool = False,
+    retry_seconds: float = 300.0,
     report: Callable[[str], None] = lambda message: None,
 ) -> AdoptionReport:
     """Check a sample of the vectors and adopt the field if it passes.
@@ -79,6 +65,10 @@ def adopt_vectors(
     Later loads detect changed texts by the metadata. The index should not be written to during the adoption.
 
     Args:
+        sample: Number of documents that are embedded and compared before anything is written.
+        min_cosine: Lowest cosine at which a vector counts as the model's.
+        dry_run: Whether to check the sample without writing anything.
+        retry_seconds: Seconds for which transient failures are retried.
         report: Called with progress messages.
 
     Returns:
@@ -92,7 +82,7 @@ def adopt_vectors(
     def on_wait(reason: str) -> None:
         report(f"waiting for the engine: {reason}")
 
-    info, policy, name = encoder.info, RetryPolicy(settings.retry_seconds), adoptable.state.name
+    info, policy, name = encoder.info, RetryPolicy(retry_seconds), adoptable.state.name
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
     retrying = make_retrier(policy, on_wait)
     # This engine is for reads only. Each change is retried as a whole and uses the plain engine.
@@ -107,14 +97,13 @@ def adopt_vectors(
     if not waiting and (adoptable.is_known or not with_vector):
         raise _nothing_to_adopt_error(adoptable, with_vector)
     compared = waiting or with_vector
-    report(
-        f"comparing {min(settings.sample, compared):,} of {pluralize(compared, 'vector')} with those of {info.model}"
-    )
+    report(f"comparing {min(sample, compared):,} of {pluralize(compared, 'vector')} with those of {info.model}")
     # If all documents have metadata, only the field's entry in `_meta` is missing: another program replaced `_meta`.
-    check = _check_sample(reads, adoptable, without_metadata if waiting else has_vector, encoder, settings)
+    check = SampleCheck(min_cosine=min_cosine, max_tokens=encoder.input_limit("document"))
+    _compare_sample(reads, adoptable, without_metadata if waiting else has_vector, encoder, sample, check)
     meta = adoptable.meta(info.fingerprint, info.model)
     found = AdoptionReport(name, adoptable.name, meta, documents, with_vector, waiting, check)
-    if settings.dry_run or not check.is_accepted:
+    if dry_run or not check.is_accepted:
         return found
     retrying(partial(put_adopted_field, engine, adoptable, meta))
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
@@ -147,29 +136,21 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
 
 def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:
     name = adoptable.state.name
-    if not with_vector:
-        # A load refuses a field that another program fills.
-        other = "" if adoptable.is_known else " --vector-field OTHER"
+    if with_vector:
         return IndexMismatch(
-            f"no document of {name} has a vector in {adoptable.name}",
-            f"Embed the documents: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
+            f"es-sbert already fills {name}.{adoptable.name}: all {with_vector:,} vectors in it have metadata",
+            f"`es-sbert index show {name}` shows the model; `es-sbert ingest --index {name}` embeds what is outdated.",
         )
+    # A load refuses a field that another program fills.
+    other = "" if adoptable.is_known else " --vector-field OTHER"
     return IndexMismatch(
-        f"es-sbert already fills {name}.{adoptable.name}: all {with_vector:,} vectors in it have metadata",
-        f"`es-sbert index show {name}` shows the model; `es-sbert ingest --index {name}` embeds outdated documents.",
+        f"no document of {name} has a vector in {adoptable.name}",
+        f"Embed the documents: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
     )
 
 
-class _TextDocument(NamedTuple):
-    """A hit, with `_seq_no` if it is to be updated, and the text that its vector should have been made from."""
-
-    hit: Json
-    text: str
-
-
-def _read_texts(hits: Iterable[Json], template: TextTemplate, counts: TextCounts) -> list[_TextDocument]:
-    """The hits that have a text; the others are counted."""
-    found = []
+def _read_texts(hits: Iterable[Json], template: TextTemplate, counts: TextCounts) -> Iterator[tuple[Json, str]]:
+    """Yield the hits that have a text, with the text; the others are counted."""
     for hit in hits:
         try:
             text = template.text_of(hit.get("_source") or {})
@@ -177,37 +158,42 @@ def _read_texts(hits: Iterable[Json], template: TextTemplate, counts: TextCounts
             counts.unreadable += 1
             continue
         if text and not text.isspace():
-            found.append(_TextDocument(hit, text))
+            yield hit, text
         else:
             counts.without_text += 1
-    return found
 
 
-def _check_sample(
-    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, settings: AdoptionSettings
-) -> SampleCheck:
+def _compare_sample(
+    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, size: int, check: SampleCheck
+) -> None:
     """Compare the vectors of a random sample of documents with the model.
 
     Args:
         query: Query for the documents to choose from; each has a vector.
+        check: Gets the results.
 
     Raises:
         IndexMismatch: none of the sampled documents has a text, or the engine does not return a vector.
         EngineError: the engine failed.
     """
-    check = SampleCheck(min_cosine=settings.min_cosine, max_tokens=encoder.input_limit("document"))
-    source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
-    count = min(settings.sample, adoptable.state.result_window)
-    hits = random_hits(engine, adoptable.state.name, query, count, 0, source=source)
-    documents = _read_texts(hits, adoptable.template, check)
+    state, template = adoptable.state, adoptable.template
+    source = engine.info.source_with_vectors([adoptable.name, *template.fields])
+    hits = random_hits(engine, state.name, query, min(size, state.result_window), 0, source=source)
+    documents = list(_read_texts(hits, template, check))
     if not documents:
-        raise _no_text_error(adoptable, check)
-    encoded = encoder.encode_details([document.text for document in documents], "document")
-    stored = np.stack([_stored_vector(document.hit, adoptable.name) for document in documents])
-    cosines = row_cosines(stored, encoded.vectors).tolist()
-    keys = [document_key(document.hit) for document in documents]
-    check.documents = list(map(ComparedDocument, keys, cosines, encoded.truncated.tolist()))
-    return check
+        names = mapping_field_names(state.mappings.get("properties", {}))
+        missing = [field for field in template.fields if field not in names]
+        own = [field for field in names if field.partition(".")[0] != adoptable.name]
+        raise IndexMismatch(
+            f"none of the sampled documents of {state.name} has a text for {template.template!r}: "
+            f"{check.without_text:,} have no text, and {check.unreadable:,} have a value that is not a string",
+            "Set `text_fields` or `text_template` to what it was when the vectors were made. "
+            + fields_hint(missing, own, "The index has", derived_fields(state.mappings)),
+        )
+    encoded = encoder.encode_details([text for _, text in documents], "document")
+    stored = np.stack([_stored_vector(hit, adoptable.name) for hit, _ in documents])
+    cosines, truncated = row_cosines(stored, encoded.vectors).tolist(), encoded.truncated.tolist()
+    check.documents = list(map(ComparedDocument, [document_key(hit) for hit, _ in documents], cosines, truncated))
 
 
 def _stored_vector(hit: Json, vector_field: str) -> Vectors:
@@ -337,11 +323,11 @@ class _MetadataWriter:
     def _plan_updates(
         self, hits: Sequence[Json], failing: Mapping[DocumentKey, ComparedDocument], counts: MetadataCounts
     ) -> Iterator[_MetadataUpdate]:
-        documents = _read_texts(hits, self.adoptable.template, counts)
+        documents = list(_read_texts(hits, self.adoptable.template, counts))
         if not documents:
             return
-        inexact = read_inexact(self.engine, self.adoptable.state, [each.hit for each in documents], self.retrying)
-        tokenized = self.encoder.tokenize([document.text for document in documents], "document")
+        inexact = read_inexact(self.engine, self.adoptable.state, [hit for hit, _ in documents], self.retrying)
+        tokenized = self.encoder.tokenize([text for _, text in documents], "document")
         at = clock.current_timestamp()
         for (hit, text), tokens, truncated in zip(
             documents, tokenized.tokens.tolist(), tokenized.truncated.tolist(), strict=True

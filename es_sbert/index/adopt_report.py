@@ -236,25 +236,18 @@ def _probable_reason(check: SampleCheck) -> str:
 def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -> Iterator[str]:
     ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
     yield f"Adopted: {pluralize(written.adopted, 'vector')} of {report.index}.{report.field}."
-    if written.failing:
-        yield f"Embed the {pluralize(len(written.failing), 'failing document')} again: {ingest}."
-    if written.without_text:
-        yield (
-            f"{pluralize(written.without_text, 'document')} with a vector but without a text: not adopted; {ingest} "
-            "removes their vectors."
-        )
-    if written.unreadable:
-        yield f"{pluralize(written.unreadable, 'document')} whose text is not a string: not adopted."
-    if written.changed:
-        yield (
-            f"{pluralize(len(written.changed), 'document')} changed during the adoption and not adopted (first: "
-            f"{escape_unprintable(written.changed[0])}); {ingest} embeds them."
-        )
-    if written.deleted:
-        yield f"{pluralize(written.deleted, 'document')} deleted during the adoption."
+    changed = f"changed during the adoption, such as {escape_unprintable(''.join(written.changed[:1]))}"
+    for count, which, result in (
+        (len(written.failing), "with a vector that is not the model's", f"marked; {ingest} embeds them again"),
+        (written.without_text, "with a vector but without a text", f"not adopted; {ingest} removes their vectors"),
+        (written.unreadable, "whose text is not a string", "not adopted"),
+        (len(written.changed), changed, f"not adopted; {ingest} embeds them"),
+        (written.deleted, "deleted during the adoption", "not adopted"),
+        (report.documents - report.with_vector, "without a vector", f"{ingest} embeds them"),
+    ):
+        if count:
+            yield f"{pluralize(count, 'document')} {which}: {result}."
     for document_id, reason in list(written.refused.items())[:_MAX_SHOWN]:
         yield f"the update of {escape_unprintable(document_id)} was refused: {escape_unprintable(reason)}"
     if len(written.refused) > _MAX_SHOWN:
         yield f"{len(written.refused) - _MAX_SHOWN:,} more updates were refused"
-    if report.with_vector < report.documents:
-        yield f"Documents without a vector: {report.documents - report.with_vector:,}. Embed them: {ingest}."

@@ -17,7 +17,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
-from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.adopt_report import AdoptionReport
 from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
@@ -107,9 +107,7 @@ def run(
     field: str = "vector",
     **settings: Any,
 ) -> AdoptionReport:
-    return adopt_vectors(
-        engine, read_adoptable_field(engine, index, field, text), encoder, AdoptionSettings(**settings)
-    )
+    return adopt_vectors(engine, read_adoptable_field(engine, index, field, text), encoder, **settings)
 
 
 def mapping(engine: Engine, index: str) -> Json:

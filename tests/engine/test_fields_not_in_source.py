@@ -15,7 +15,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import VectorIndexError
-from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.index.text_template import TextTemplate
@@ -42,7 +42,6 @@ def adopt(engine: Engine, index: str, encoder: Encoder) -> None:
         engine,
         read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}")),
         encoder,
-        AdoptionSettings(),
     )
 
 

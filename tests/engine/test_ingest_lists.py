@@ -14,7 +14,7 @@ from pyarrow import parquet
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import SourceError
-from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
@@ -199,7 +199,7 @@ def test_vectors_of_lists_are_adopted(engine: Engine, engine_url: str, index_nam
     written = [book | {"vector": vector_value(engine.info, row)} for book, row in zip(books, vectors, strict=True)]
     put(engine, index_name, written)
     adoptable = read_adoptable_field(engine, index_name, "vector", TextTemplate.from_fields(["chapters.text"]))
-    report = adopt_vectors(engine, adoptable, tiny, AdoptionSettings())
+    report = adopt_vectors(engine, adoptable, tiny)
     assert report.written is not None
     assert (report.written.adopted, report.check.without_text, report.check.unreadable) == (3, 0, 0)
     meta = contents(engine_url, index_name)["b0"]["vector_meta"]

@@ -23,7 +23,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.whole_documents import rewrites_numbers
@@ -348,7 +348,7 @@ def test_adoption_keeps_numbers(engine: Engine, index_name: str, tiny: Encoder) 
         sources[key] = source[:-1] + b', "vector": ' + value + b"}"
     write(engine, index_name, sources)
     adoptable = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{text}"))
-    report = adopt_vectors(engine, adoptable, tiny, AdoptionSettings(sample=3))
+    report = adopt_vectors(engine, adoptable, tiny, sample=3)
     assert report.written is not None
     assert (report.written.adopted, report.written.refused) == (3, {})
     assert_kept(engine, index_name)

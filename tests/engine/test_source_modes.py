@@ -18,7 +18,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, VectorIndexError
-from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.text_template import TextTemplate
@@ -179,9 +179,7 @@ def test_vectors_are_adopted_and_migrated(
         [one | {"vector": to_float_list(tiny.encode([texts[one["id"]]], "document")[0])} for one in documents()],
     )
     before = plain(engine, index_name)
-    report = adopt_vectors(
-        engine, read_adoptable_field(engine, index_name, "vector", template), tiny, AdoptionSettings()
-    )
+    report = adopt_vectors(engine, read_adoptable_field(engine, index_name, "vector", template), tiny)
     assert report.written is not None
     assert report.written.adopted == 3
     assert plain(engine, index_name) == before

@@ -14,7 +14,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
@@ -53,7 +53,7 @@ def test_adopted_index_search_and_write_through_gateway(
         assert all(r.ok for r in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
         engine.refresh(index_name)
         field = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{title}"))
-        assert adopt_vectors(engine, field, tiny_encoder, AdoptionSettings()).exit_code == 0
+        assert adopt_vectors(engine, field, tiny_encoder).exit_code == 0
 
     def search(text: str) -> list[str]:
         answer = client.post(
