@@ -32,14 +32,11 @@ _CHOSEN_FROM = 10_000
 MIN_SHARE = 0.15
 # In fewer texts, it may be a quotation.
 MIN_TEXTS = 3
-# Languages that a warning names, and the share of each.
-_MOST_NAMED, _MIN_NAMED_SHARE = 3, 0.05
-# If the language of fewer texts was recognized, the warning says so.
-_MOSTLY_RECOGNIZED = 0.75
+# Languages below this share are not shown.
+_MIN_SHOWN_SHARE = 0.05
 
 # `es-sbert model fetch` adds its prompts (bundle/trained_prompts.py).
 _MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
-_MULTILINGUAL = "a multilingual model (docs/choosing-a-model.md, Other languages)"
 
 
 class LanguageSample:
@@ -139,24 +136,15 @@ def language_warning(
     others = Counter({language: count for language, count in recognized.items() if language not in trained_on})
     if others.total() < max(MIN_TEXTS, MIN_SHARE * total):
         return None
-    named = [
-        (LANGUAGE_NAMES[language], count / total)
-        for place, (language, count) in enumerate(others.most_common(_MOST_NAMED))
-        if place == 0 or count >= _MIN_NAMED_SHARE * total
-    ]
-    (first, share), *rest = named
-    texts = "texts" if total >= _MOSTLY_RECOGNIZED * sum(counts.values()) else "texts with a recognizable language"
-    shares = _join([f"{share:.0%} of the {texts} are {first}", *(f"{share:.0%} {name}" for name, share in rest)])
-    trained = _join(sorted(LANGUAGE_NAMES[language] for language in trained_on))
-    searched = _join([name for name, _ in named])
+    first, trained = others.most_common(1)[0][0], sorted(LANGUAGE_NAMES[language] for language in trained_on)
     multilingual = PurePath(_MULTILINGUAL_MODEL).name
-    first_step, next_step = f"Use {_MULTILINGUAL}", setting_text("model", multilingual)
-    if is_embedded:
-        first_step = f"Embed the index with {_MULTILINGUAL}"
-        next_step = f"`es-sbert index migrate {index} --model {multilingual}`"
+    next_step = f"`es-sbert index migrate {index} --model {multilingual}`"
     return LanguageWarning(
-        f"about {shares}, but {model} was trained on {trained}: searches in {searched} find less",
-        f"{first_step}: `es-sbert model fetch {_MULTILINGUAL_MODEL}`, then {next_step}",
+        f"about {others.total() / total:.0%} of the {total:,} sampled texts with a recognizable language are in other "
+        f"languages, mostly {LANGUAGE_NAMES[first]}, than {model} was trained on ({', '.join(trained)}): searches in "
+        "them find less",
+        "Use a multilingual model (docs/choosing-a-model.md, Other languages): `es-sbert model fetch "
+        f"{_MULTILINGUAL_MODEL}`, then {next_step if is_embedded else setting_text('model', multilingual)}",
     )
 
 
@@ -166,11 +154,6 @@ def describe_languages(counts: Mapping[str, int]) -> str:
     shown = [
         f"{count / total:.0%} {LANGUAGE_NAMES.get(language, language)}"
         for place, (language, count) in enumerate(counts.items())
-        if place == 0 or count >= _MIN_NAMED_SHARE * total
+        if place == 0 or count >= _MIN_SHOWN_SHARE * total
     ]
     return f"{', '.join(shown)}, of a sample of {total:,}"
-
-
-def _join(parts: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

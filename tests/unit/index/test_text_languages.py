@@ -27,34 +27,18 @@ def warn(model: str = "all-MiniLM-L6-v2", **counts: int) -> LanguageWarning | No
 
 
 def test_warning_names_languages_model_and_command() -> None:
-    found = warn(de=62, en=38)
+    found = warn(de=62, fr=2, en=36, unknown=10)
     assert found is not None
-    assert found.message == (
-        "about 62% of the texts are German, but all-MiniLM-L6-v2 was trained on English: searches in German find less"
+    assert found.message.startswith(
+        "about 64% of the 100 sampled texts with a recognizable language are in other languages, mostly German, than "
+        "all-MiniLM-L6-v2 was trained on (English)"
     )
-    assert found.remedy.endswith(
-        "`es-sbert model fetch intfloat/multilingual-e5-small`, then "
-        "`es-sbert index migrate docs --model multilingual-e5-small`"
-    )
+    fetch = "`es-sbert model fetch intfloat/multilingual-e5-small`, then "
+    assert found.remedy.endswith(f"{fetch}`es-sbert index migrate docs --model multilingual-e5-small`")
     of_new = language_warning({"de": 10}, "docs", "all-MiniLM-L6-v2", "f" * 32, is_embedded=False)
     assert of_new is not None
-    assert of_new.remedy.endswith(
-        '`es-sbert model fetch intfloat/multilingual-e5-small`, then `model="multilingual-e5-small"`'
-    )
+    assert of_new.remedy.endswith(f'{fetch}`model="multilingual-e5-small"`')
     assert str(found) == f"{found.message}. {found.remedy}"
-
-
-def test_warning_names_several_languages_and_leaves_out_rare_ones() -> None:
-    found = warn(en=30, de=40, fr=20, es=7, ru=2, zh=1)
-    assert found is not None
-    assert "40% of the texts are German, 20% French and 7% Spanish, but" in found.message
-    assert "searches in German, French and Spanish find less" in found.message
-
-
-def test_warning_says_if_few_texts_have_a_language() -> None:
-    found = warn(de=3, unknown=97)
-    assert found is not None
-    assert "about 100% of the texts with a recognizable language are German" in found.message
 
 
 @pytest.mark.parametrize(
@@ -62,12 +46,6 @@ def test_warning_says_if_few_texts_have_a_language() -> None:
 )
 def test_no_warning(counts: dict[str, int]) -> None:
     assert warn(**counts) is None
-
-
-def test_small_shares_of_several_languages_add_up() -> None:
-    found = warn(en=84, de=4, fr=4, es=4, it=4)
-    assert found is not None
-    assert "4% of the texts are German, but" in found.message
 
 
 @pytest.mark.parametrize("model", ["intfloat/multilingual-e5-small", "tickets", ""])
@@ -78,7 +56,7 @@ def test_unknown_model_gives_no_warning(model: str) -> None:
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        ("[en, de]", "about 100% of the texts are Japanese, but {} was trained on English and German"),
+        ("[en, de]", "mostly Japanese, than {} was trained on (English, German)"),
         ("ja", None),
         # Its texts may look like another language.
         ("[en, no]", None),
@@ -89,7 +67,7 @@ def test_model_card(tmp_path: Path, languages: str, message: str | None) -> None
     (tmp_path / "README.md").write_text(f"---\nlanguage: {languages}\n---\n")
     found = warn(str(tmp_path), ja=10)
     assert (found is None) == (message is None)
-    assert found is None or message is None or found.message.startswith(message.format(tmp_path))
+    assert found is None or message is None or message.format(tmp_path) in found.message
 
 
 @given(st.dictionaries(st.sampled_from(["en", "de", "ru", UNKNOWN]), st.integers(0, 1000)))
