@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,9 +19,7 @@ from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
 
 if TYPE_CHECKING:
-    from es_sbert.engines.engine import Engine
     from es_sbert.index.index_summary import FieldSummary, IndexSummary
-    from es_sbert.index.vector_field import VectorField
 
 
 @cloup.command()
@@ -86,8 +83,6 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     request = request_vector_field(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))
     with shared.open_engine(options) as engine:
         field = ensure_vector_field(engine, name, request, shards=options["shards"], replicas=options["replicas"])
-        is_changed = field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET)
-        without_vector = _count_without_vector(engine, field) if is_changed and request.text is not None else 0
     what = {
         FieldOutcome.CREATED: f"created {field.index} with the vector field {field.name}",
         FieldOutcome.ADDED: f"added the vector field {field.name} to {field.index}",
@@ -104,22 +99,8 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
             f"it without a vector. Set it: `es-sbert index create {name}{of_model} --text-field FIELD{named}`, or load "
             f"documents with `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too."
         )
-    if without_vector:
-        print_message(
-            f"Documents of {field.index} without a vector in {field.name}: {without_vector:,}. Embed them: "
-            f"`es-sbert ingest --index {name}{named}`."
-        )
-
-
-def _count_without_vector(engine: Engine, field: VectorField) -> int:
-    """Count the documents without a vector in the field; 0 if this user may not read the index."""
-    from es_sbert.errors import AccessDenied
-    from es_sbert.index.mapping import has_vector_query
-
-    engine.refresh_if_allowed(field.index)
-    with suppress(AccessDenied):
-        return engine.count(field.index) - engine.count(field.index, has_vector_query(field.name, field.meta))
-    return 0
+    elif field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET):
+        print_message(f"Embed the documents that it holds: `es-sbert ingest --index {name}{named}`.")
 
 
 @cloup.command()

@@ -339,19 +339,12 @@ def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMe
     Raises:
         IndexMismatch: the mapping cannot hold the field.
     """
-    if state.mappings.get("subobjects", True) is not False or info.version >= (9, 0, 0):
-        return
-    if meta.passages is not None:
+    is_flat = state.mappings.get("subobjects", True) is False and info.version < (9, 0, 0)
+    if is_flat and (meta.passages is not None or state.mappings.get("dynamic") == "strict"):
         raise IndexMismatch(
-            f"the mapping of {state.name} has `subobjects: false`, so {info.label} cannot keep several passages of a "
-            "document in it",
-            "Omit `passages`, or load the documents into an index without this setting.",
-        )
-    if state.mappings.get("dynamic") == "strict":
-        raise IndexMismatch(
-            f"the mapping of {state.name} has `subobjects: false` and `dynamic: strict`, with which {info.label} "
-            "rejects every document with an object, such as the metadata of a vector",
-            f"Set `dynamic` to false (`PUT {state.name}/_mapping`), or load the documents into another index.",
+            f"the mapping of {state.name} has `subobjects: false`, with which {info.label} keeps no passages, and with "
+            "`dynamic: strict` rejects the metadata of vectors",
+            f"Omit `passages`, set `dynamic` to false (`PUT {state.name}/_mapping`), or load into another index.",
         )
 
 

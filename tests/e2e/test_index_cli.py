@@ -1,10 +1,9 @@
-"""`es-sbert index create`, `show` and `repair`, as a user types them."""
+"""`es-sbert index create` and `show`, as a user types them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import orjson
@@ -19,7 +18,6 @@ from tests.engine.vectors import load, random_vectors
 pytestmark = pytest.mark.one_engine
 
 Run = Callable[..., Done]
-JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
@@ -93,46 +91,6 @@ def test_show_lists_every_index_of_an_expression(run: Run, engine_url: str, roll
     assert_refused(run("index", "show", f"{alias}-none*", url=engine_url), "not match any index", "GET _cat/indices")
 
 
-@pytest.mark.parametrize("kind", ["composable", "legacy", "none"])
-def test_template_gives_the_next_index_the_vector_fields(
-    run: Run, engine_url: str, rolled: tuple[str, str, str], kind: str
-) -> None:
-    alias, old, _ = rolled
-    stem = alias.removesuffix("-logs")
-    mappings = {"mappings": {"properties": {"text": {"type": "text"}}}}
-    names = [f"_index_template/{alias}-vectors", f"_index_template/{stem}", f"_component_template/{stem}-vectors"]
-    legacy = [f"_template/{stem}", f"_template/{alias}-vectors"]
-    with httpx.Client(base_url=engine_url, timeout=60, trust_env=False) as client:
-        try:
-            body: dict[str, Any] = {"index_patterns": [f"{alias}-*"]}
-            if kind == "composable":
-                body |= {"template": mappings, "priority": 300}
-                client.put(f"/_index_template/{stem}", json=body).raise_for_status()
-            elif kind == "legacy":
-                client.put(f"/_template/{stem}", json=body | mappings | {"order": 3}).raise_for_status()
-            printed = run("index", "template", alias, url=engine_url)
-            assert printed.code == 0
-            requests = printed.out.strip().split("\n\n")
-            assert len(requests) == (2 if kind == "composable" else 1)
-            for request in requests:
-                line, _, sent = request.partition("\n")
-                client.put(f"/{line.removeprefix('PUT ')}", content=sent, headers=JSON).raise_for_status()
-            client.post(f"/{alias}/_rollover").raise_for_status()
-            with open_engine(engine_url) as engine:
-                before, after = engine.get_index(old), engine.get_index(f"{alias}-000003")
-                assert before is not None
-                assert after is not None
-                made, like = (read_vector_field(engine, state.name, "embedding") for state in (after, before))
-                assert made.meta == like.meta
-                same = {name: after.mappings["properties"][name] for name in ("embedding", "embedding_meta")}
-                assert same == {name: before.mappings["properties"][name] for name in same}
-                assert (kind == "none") == ("text" not in after.mappings["properties"])
-        finally:
-            for name in names + legacy:
-                client.delete(f"/{name}")
-    assert_refused(run("index", "template", rolled[2], url=engine_url), "has no vector field", "es-sbert ingest")
-
-
 def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es9_url)
 
@@ -144,8 +102,6 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
             return read_vector_field(engine, index, "embedding").meta.text
 
     assert_refused(create("--text-field", "a", "--text-template", "{b}"), "cannot be combined", "Use one of the two")
-    assert_refused(create("--text-template", "{a"), "cannot be read", "--text-template '{title}. {body}'")
-    assert_refused(create("--text-field", "embedding_meta.x"), "which is already in use", "another name")
     assert_refused(run("index", "show", index, url=es9_url), "no index", "es-sbert index create")  # nothing was made
 
     assert create().code == 0
@@ -157,23 +113,15 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
     assert done.err.splitlines() == [
         f"set the text of the vector field embedding of {index}: 384 dimensions, hnsw, all-MiniLM-L6-v2, "
         "text '{title}\\n{body}'",
-        f"Documents of {index} without a vector in embedding: 1. Embed them: `es-sbert ingest --index {index}`.",
+        f"Embed the documents that it holds: `es-sbert ingest --index {index}`.",
     ]
     assert text() == "{title}\n{body}"
-    done = create("--text-template", "{title}\n{body}")
-    assert (done.code, len(done.err.splitlines())) == (0, 1)
-    assert "already has the vector field embedding" in done.err
-    assert create().code == 0
-    assert text() == "{title}\n{body}"
-
     remedy = (
         "Omit --text-field to keep that text. To embed all documents from the new text, run "
         f"`es-sbert ingest --index {index} --replace-text-template --text-field body` to do so in place, or "
         f"`es-sbert index migrate {index} --text-field body` so that searches never see vectors of both texts."
     )
     assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
-    loaded = run("ingest", "--index", index, "--text-field", "body", "--device", "cpu", url=es9_url)
-    assert_refused(loaded, "were made from the text '{title}\\n{body}', not from", remedy)
     assert text() == "{title}\n{body}"
 
 
@@ -188,8 +136,6 @@ def test_create_index_with_passages(run: Run, es9_url: str, fresh_index: Callabl
     assert run("index", "create", index, "--passages", "64", url=es9_url).code == 0
     shown = run("index", "show", index, url=es9_url)
     assert "vectors of   passages of 64 tokens, 8 of them shared" in shown.out
-    conflict = run("index", "create", index, "--passages", "32", url=es9_url)
-    assert_refused(conflict, "has passages of 64 tokens", "Omit --passages")
 
 
 def test_create_refuses_invalid_options(run: Run, es9_url: str, tmp_path: Path) -> None:
@@ -198,15 +144,8 @@ def test_create_refuses_invalid_options(run: Run, es9_url: str, tmp_path: Path) 
 
     assert_refused(create("docs", "--index-type", "bbq_disk"), "paid Elasticsearch license", "bbq_hnsw")
     assert_refused(create("do cs"), "not the name of one index", "without wildcards")
-    assert_refused(create("docs", "--vector-field", "a.b"), "cannot be the name of a vector field", "underscores")
     assert_refused(create("docs", "--model", str(tmp_path / "none")), "no folder", "hub id")
     assert_refused(create("UPPER"), "400", "")
-
-
-def test_show_missing_index_is_an_error(run: Run, es9_url: str) -> None:
-    assert_refused(
-        run("index", "show", "test-nowhere", url=es9_url), "no index 'test-nowhere'", "es-sbert index create"
-    )
 
 
 def test_misspelt_index_is_refused_with_the_nearest_name(
@@ -223,7 +162,6 @@ def test_misspelt_index_is_refused_with_the_nearest_name(
         ("duplicates", "--index", wrong),
         ("adapt", wrong, "-o", "out"),
         ("index", "show", wrong),
-        ("index", "repair", wrong),
         ("index", "migrate", wrong, "--rollback"),
     ):
         assert_refused(run(*command, url=engine_url), f"no index '{wrong}'", f"Did you mean {alias}? ")
@@ -239,12 +177,6 @@ def test_misspelt_index_is_refused_with_the_nearest_name(
 def test_unreachable_address_is_an_error(run: Run, command: list[str]) -> None:
     done = run(*command, url=f"http://127.0.0.1:{free_port()}")
     assert_refused(done, "nothing listens at http://127.0.0.1", "es-sbert engine up")
-
-
-def test_invalid_url_is_an_error(run: Run) -> None:
-    assert_refused(
-        run("index", "show", "docs", url="localhost:9200"), "does not start with http://", "http://localhost:9200"
-    )
 
 
 def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
