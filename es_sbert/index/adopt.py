@@ -6,8 +6,8 @@ gets the metadata of its vector by a partial update that changes nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -108,8 +108,9 @@ def adopt_vectors(
     retrying(partial(put_adopted_field, engine, adoptable, meta))
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
     updates = VersionedUpdates(engine, adoptable.state, policy, on_wait, source=adoptable.state)
-    writer = _MetadataWriter(engine, adoptable, meta, encoder, retrying, updates, without_metadata)
-    written = writer.write(check.failing, waiting, report)
+    failing = {one.key: one for one in check.failing}
+    writer = _MetadataWriter(engine, adoptable, meta, encoder, retrying, updates, failing, report)
+    written = writer.write(without_metadata, waiting)
     # Check the entry again: another machine may have erased it in the meantime.
     retrying(partial(put_adopted_field, engine, adoptable, meta))
     return replace(found, written=written)
@@ -229,7 +230,7 @@ class _MetadataUpdate(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class _MetadataWriter:
     """Writes metadata for the vectors of a field that lack it.
 
@@ -238,7 +239,10 @@ class _MetadataWriter:
 
     Attributes:
         meta: The field's metadata in the mapping.
-        query: Query for the documents without metadata.
+        failing: Sampled documents whose vector is not the model's.
+        report: Called with the progress.
+        counts: The results so far.
+        conflicts: Updates that were rejected because the document has a newer version.
     """
 
     engine: Engine
@@ -247,83 +251,58 @@ class _MetadataWriter:
     encoder: Encoder
     retrying: Retrier
     updates: VersionedUpdates
-    query: Json
+    failing: dict[DocumentKey, ComparedDocument]
+    report: Callable[[str], None]
+    counts: MetadataCounts = field(default_factory=MetadataCounts)
+    conflicts: list[_MetadataUpdate] = field(default_factory=list)
 
-    def write(self, failing: Sequence[ComparedDocument], waiting: int, report: Callable[[str], None]) -> MetadataCounts:
+    def write(self, query: Json, total: int) -> MetadataCounts:
         """Write metadata to the documents that have a vector but no metadata.
 
         Args:
-            failing: Sampled documents whose vector is not the model's.
-            waiting: Number of documents without metadata, for the progress.
-            report: Called with the progress.
+            query: Query for these documents.
+            total: Their number.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine failed. Updates written before that are kept.
         """
-        state, fields = self.adoptable.state, self.adoptable.template.fields
-        counts, conflicts = MetadataCounts(), list[_MetadataUpdate]()
-        known = {one.key: one for one in failing}
-        # The failing documents come first: if this run is interrupted, the sample of the next one may miss them.
-        first = self._read_again(list(known), fields, self.query)
-        self._write_page(list(first.values()), known, counts, conflicts)
-        read = 0
+        if self.failing:
+            # They come first: if this run is interrupted, the sample of the next one may miss them.
+            ids = {"ids": {"values": [document_id for document_id, _ in self.failing]}}
+            self._write_matching({"bool": {"filter": [query, ids]}}, total)
+        self._write_matching(query, total)
+        self._count_conflicts()
+        # A failing document whose first update was rejected is read twice.
+        self.counts.failing = sorted(set(self.counts.failing), key=lambda one: one.cosine)
+        return self.counts
+
+    def _write_matching(self, query: Json, total: int) -> None:
+        state, read = self.adoptable.state, 0
         for _, hits, _ in scan_index(
             self.engine,
             state.name,
-            query=self.query,
-            source_includes=fields,
+            query=query,
+            source_includes=self.adoptable.template.fields,
             page=min(PAGE, state.result_window),
             retrying=self.retrying,
         ):
-            others = [hit for hit in hits if document_key(hit) not in known]
-            self._write_page(others, {}, counts, conflicts)
+            for update, result in self.updates.send(list(self._plan_updates(hits))):
+                if result.ok:
+                    self.counts.adopted += update.is_adopted
+                elif result.status == CONFLICT:
+                    self.conflicts.append(update)
+                elif is_deleted(result):
+                    self.counts.deleted += 1
+                else:
+                    self.counts.refused[update.key[0]] = f"({result.status}) {result.reason}"
             read += len(hits)
-            if read < waiting and 10 * read // waiting > 10 * (read - len(hits)) // waiting:
-                report(f"{read:,} of {waiting:,}")
+            if read < total and 10 * read // total > 10 * (read - len(hits)) // total:
+                self.report(f"{read:,} of {total:,}")
         self.retrying(partial(self.engine.refresh, state.name))
-        self._count_conflicts(conflicts, counts)
-        return counts
 
-    def _read_again(
-        self, keys: Sequence[DocumentKey], fields: Sequence[str], query: Json | None = None
-    ) -> dict[DocumentKey, Json]:
-        """Read documents again; those that no longer match the query are left out."""
-        state, found = self.adoptable.state, dict[DocumentKey, Json]()
-        for some in batched(keys, max(1, min(PAGE, state.result_window - 1))):
-            find = partial(
-                multi_get,
-                self.engine,
-                state.name,
-                [document_id for document_id, _ in some],
-                query=query,
-                source={"includes": list(fields)},
-                result_window=state.result_window,
-            )
-            found |= self.retrying(find)
-        return {key: found[key] for key in keys if key in found}
-
-    def _write_page(
-        self,
-        hits: Sequence[Json],
-        failing: Mapping[DocumentKey, ComparedDocument],
-        counts: MetadataCounts,
-        conflicts: list[_MetadataUpdate],
-    ) -> None:
-        for update, result in self.updates.send(list(self._plan_updates(hits, failing, counts))):
-            if result.ok:
-                counts.adopted += update.is_adopted
-            elif result.status == CONFLICT:
-                conflicts.append(update)
-            elif is_deleted(result):
-                counts.deleted += 1
-            else:
-                counts.refused[update.key[0]] = f"({result.status}) {result.reason}"
-
-    def _plan_updates(
-        self, hits: Sequence[Json], failing: Mapping[DocumentKey, ComparedDocument], counts: MetadataCounts
-    ) -> Iterator[_MetadataUpdate]:
-        documents = list(_read_texts(hits, self.adoptable.template, counts))
+    def _plan_updates(self, hits: Sequence[Json]) -> Iterator[_MetadataUpdate]:
+        documents = list(_read_texts(hits, self.adoptable.template, self.counts))
         if not documents:
             return
         inexact = read_inexact(self.engine, self.adoptable.state, [hit for hit, _ in documents], self.retrying)
@@ -333,28 +312,29 @@ class _MetadataWriter:
             documents, tokenized.tokens.tolist(), tokenized.truncated.tolist(), strict=True
         ):
             key = document_key(hit)
-            fingerprint = UNKNOWN_FINGERPRINT if key in failing else self.meta.fingerprint
-            meta = DocumentMeta(fingerprint, text_hash(text), None, tokens, truncated, at)
-            whole = inexact.get(key)
+            whole, failed = inexact.get(key), self.failing.get(key)
             if whole is not None and whole.problem:
-                counts.refused[key[0]] = whole.problem
+                self.counts.refused[key[0]] = whole.problem
                 continue
-            counts.failing += [failing[key]] if key in failing else []
+            if failed is not None:
+                self.counts.failing.append(failed)
+            fingerprint = self.meta.fingerprint if failed is None else UNKNOWN_FINGERPRINT
+            meta = DocumentMeta(fingerprint, text_hash(text), None, tokens, truncated, at)
             change = {document_meta_field(self.adoptable.name): meta.as_json()}
-            yield _MetadataUpdate(key, key not in failing, write_lines(hit, change, whole))
+            yield _MetadataUpdate(key, failed is None, write_lines(hit, change, whole))
 
-    def _count_conflicts(self, conflicts: Sequence[_MetadataUpdate], counts: MetadataCounts) -> None:
-        """Count updates that were rejected because the document has a newer version.
-
-        Another writer wrote that version, or this one did and the response was lost.
-        """
-        meta_field = document_meta_field(self.adoptable.name)
-        found = self._read_again([update.key for update in conflicts], [meta_field])
-        for key, is_adopted, _ in conflicts:
-            meta = read_document_meta(found[key].get("_source") or {}, meta_field) if key in found else None
-            if key not in found:
-                counts.deleted += 1
-            elif meta is not None and meta.fingerprint is not None:
-                counts.adopted += is_adopted
-            else:
-                counts.changed.append(key[0])
+    def _count_conflicts(self) -> None:
+        """Another writer wrote the newer version, or this one did and the response was lost."""
+        state, meta_field = self.adoptable.state, document_meta_field(self.adoptable.name)
+        for some in batched(self.conflicts, max(1, min(PAGE, state.result_window - 1))):
+            ids, source = [update.key[0] for update in some], {"includes": [meta_field]}
+            find = partial(multi_get, self.engine, state.name, ids, source=source, result_window=state.result_window)
+            found = self.retrying(find)
+            for key, is_adopted, _ in some:
+                meta = read_document_meta(found[key].get("_source") or {}, meta_field) if key in found else None
+                if key not in found:
+                    self.counts.deleted += 1
+                elif meta is not None and meta.fingerprint is not None:
+                    self.counts.adopted += is_adopted
+                else:
+                    self.counts.changed.append(key[0])
