@@ -128,7 +128,7 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
     if field.meta.passages is not None:
         raise _several_vectors_error(state, vector_field)
     if text is not None and field.meta.text not in (None, text.template):
-        raise text_mismatch(index, field, text.template, None)
+        raise text_mismatch(index, field, text.template)
     return AdoptableField(state, vector_field, field.meta.changed(text=field.meta.text or template))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules
-from es_sbert.index.text_template import check_name_conflicts, format_text_options, parse_text_options
+from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 from es_sbert.index.vector_field import FieldRequest
 from es_sbert.option_signature import spell_out
 
@@ -60,8 +60,7 @@ def request_vector_field(
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.runtime.tokenizer import SentenceTokenizer
 
-    text_fields, text_template = options.get("text_fields", ()), options.get("text_template")
-    text = parse_text_options(text_fields, text_template)
+    text = parse_text_options(options.get("text_fields", ()), options.get("text_template"))
     if text is not None:
         check_name_conflicts({vector_field: text})
     if model is None or isinstance(model, str | Path):
@@ -85,5 +84,4 @@ def request_vector_field(
         element_type=options.get("element_type"),
         text=None if text is None else text.template,
         passages=rules,
-        text_options=format_text_options(vector_field, text_fields, text_template),
     )

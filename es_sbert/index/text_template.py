@@ -550,12 +550,13 @@ def parse_text_options(text_fields: Sequence[str], text_template: str | None) ->
     return TextTemplate.from_fields(text_fields) if text_fields else None
 
 
-def format_text_options(vector_field: str, text_fields: Sequence[str], text_template: str | None) -> str | None:
-    """Format the settings as command-line options for this vector field, for messages; None if neither is set."""
-    texts = [f"--text-field {shlex.quote(name)}" for name in text_fields]
-    if text_template is not None:
-        texts = [f"--text-template {shlex.quote(text_template)}"]
-    return " ".join(texts) + format_vector_field_option(vector_field) if texts else None
+def format_text_options(vector_field: str, text: str) -> str:
+    """Format a text as command-line options for this vector field, for messages."""
+    fields = TextTemplate.parse(text).fields
+    options = f"--text-template {shlex.quote(text)}"
+    if TextTemplate.from_fields(fields).template == text:
+        options = " ".join(f"--text-field {shlex.quote(name)}" for name in fields)
+    return options + format_vector_field_option(vector_field)
 
 
 def format_vector_field_option(vector_field: str) -> str:

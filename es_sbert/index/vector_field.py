@@ -89,7 +89,6 @@ class FieldRequest:
         text: Template of the text that is embedded; None to keep the field's template.
         passages: For a new field: split texts into chunks by these rules. For an existing field, they must be those of
             the field.
-        text_options: The text as command-line options, for commands in messages.
         replace_text: Whether the text may change although documents have vectors. These vectors are outdated then, and
             the caller embeds the documents again.
         documents_checked: Whether the fields of the text were found in documents. Otherwise, fields that the engine
@@ -107,7 +106,6 @@ class FieldRequest:
     index_type: str | None = None
     text: str | None = None
     passages: ChunkRules | None = None
-    text_options: str | None = None
     replace_text: bool = False
     documents_checked: bool = False
     new_index_type: str | None = None
@@ -265,7 +263,7 @@ def plan_field_change(
         return field, None
     _check_text_fields(state, request)
     if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
-        raise text_mismatch(name, field, text, request.text_options)
+        raise text_mismatch(name, field, text)
     meta = stored.changed(text=text)
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
@@ -498,15 +496,14 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
         )
 
 
-def text_mismatch(name: str, field: VectorField, text: str, text_options: str | None) -> IndexMismatch:
+def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
     """Return the error for a text other than the one that a field's vectors were made from.
 
     Args:
         name: The index or alias as the user gave it.
         text: The other text.
-        text_options: The other text as command-line options.
     """
-    options = text_options or format_text_options(field.name, (), text) or ""
+    options = format_text_options(field.name, text)
     given = "`text_fields`" if options.startswith("--text-field") else "`text_template`"
     given += " and `strip_html`" if f"|{STRIP_HTML}}}" in text else ""
     return IndexMismatch(

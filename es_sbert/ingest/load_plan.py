@@ -24,7 +24,6 @@ from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
     TextTemplate,
     check_name_conflicts,
-    format_text_options,
     parse_text_options,
 )
 from es_sbert.index.vector_field import FieldRequest, VectorField, index_not_found, similar_fields
@@ -50,8 +49,6 @@ class PlannedField:
         template: The text of its vectors.
         chunk_rules: The chunking rules of `passages`; None keeps those of the index.
         stored: Metadata of the field in the mapping; None if the field is new.
-        text_options: The options that set the text, for commands in messages; None if the text is that of the index or
-            the default.
         similar: The field of this name in another index of the alias, which a new field must match.
     """
 
@@ -59,7 +56,6 @@ class PlannedField:
     template: TextTemplate
     chunk_rules: ChunkRules | None
     stored: VectorFieldMeta | None
-    text_options: str | None = None
     similar: VectorField | None = None
 
     @property
@@ -84,46 +80,40 @@ def plan_fields(
     """
     followed = {field: other for field, other in (similar or {}).items() if field not in stored}
     metas = {field: other.meta for field, other in followed.items()} | dict(stored)
-    option_texts = _given_texts(settings)
     texts = {
         field: template or _stored_text(settings, field, metas.get(field))
-        for field, (template, _) in option_texts.items()
+        for field, template in _given_texts(settings).items()
     }
-    options = {field: text for field, (_, text) in option_texts.items()}
     if settings.strip_html:
         texts = {field: template.stripping_html() for field, template in texts.items()}
-        options = {field: format_text_options(field, (), template.template) for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
     chunk_rules = _chunk_rules(settings, list(texts))
     for field, other in followed.items():
         if other.meta.passages is not None:
             chunk_rules.setdefault(field, other.meta.passages)
     return tuple(
-        PlannedField(field, template, chunk_rules.get(field), stored.get(field), options[field], followed.get(field))
+        PlannedField(field, template, chunk_rules.get(field), stored.get(field), followed.get(field))
         for field, template in texts.items()
     )
 
 
-def _given_texts(settings: IngestSettings) -> dict[str, tuple[TextTemplate | None, str | None]]:
-    """Vector field → the text that the options give, and these options as `ingest` takes them for this field alone."""
+def _given_texts(settings: IngestSettings) -> dict[str, TextTemplate | None]:
+    """Vector field → the text that the options give; None if they give none."""
     text_fields, text_template = settings.text_fields, settings.text_template
     if not settings.vectors:
-        field = settings.vector_field
-        options = format_text_options(field, text_fields, text_template)
-        return {field: (parse_text_options(text_fields, text_template), options)}
+        return {settings.vector_field: parse_text_options(text_fields, text_template)}
     if text_fields or text_template is not None:
         raise UsageError(
             "`vectors` cannot be combined with `text_fields` or `text_template`",
             "Leave them out: `vectors` includes the text of its vector fields.",
         )
-    option_texts: dict[str, tuple[TextTemplate | None, str | None]] = {}
+    option_texts: dict[str, TextTemplate | None] = {}
     for option in settings.vectors:
         field, equals, template = option.partition("=")
         check_field_name(field)
         if field in option_texts:
             raise UsageError(f"the vector field {field} is named twice", "Name each field of `vectors` once.")
-        parsed = TextTemplate.parse(template) if equals else None
-        option_texts[field] = parsed, format_text_options(field, (), template if equals else None)
+        option_texts[field] = TextTemplate.parse(template) if equals else None
     return option_texts
 
 
@@ -276,7 +266,6 @@ class LoadPlan:
             element_type=self.settings.element_type,
             text=planned.template.template,
             passages=planned.chunk_rules,
-            text_options=planned.text_options,
             replace_text=self.settings.replace_text_template,
             documents_checked=True,  # by `check_first_records`
         )
