@@ -37,11 +37,13 @@ def count_all_documents(engine: Engine, index: str, retrying: Retrier) -> int:
         IndexMissing, EngineError: see `Engine`.
     """
     nested = list(_nested_paths(retrying(lambda: require_index(engine, index)).mappings))
+    body = {"size": 0, "aggs": {str(number): {"nested": {"path": path}} for number, path in enumerate(nested)}}
     for _ in range(_ATTEMPTS):
         before = retrying(lambda: engine.shard_states(index))
         retrying(lambda: engine.refresh(index))
         documents = retrying(lambda: engine.count(index))
-        objects = _count_nested(retrying(lambda: engine.search(index, _nested_body(nested)))) if nested else 0
+        found = retrying(lambda: engine.search(index, body))["aggregations"] if nested else {}
+        objects = sum(int(bucket["doc_count"]) for bucket in found.values())
         after = retrying(lambda: engine.shard_states(index))
         stored = sum(shard.documents for shard in after.values())
         writes = sum(shard.max_seq_no - before[number].max_seq_no for number, shard in after.items())
@@ -75,11 +77,3 @@ def _nested_paths(mapping: Json) -> Iterator[str]:
             yield path
         if field.get("type") == "semantic_text":
             yield f"{path}.inference.chunks"
-
-
-def _nested_body(paths: list[str]) -> Json:
-    return {"size": 0, "aggs": {str(number): {"nested": {"path": path}} for number, path in enumerate(paths)}}
-
-
-def _count_nested(answer: Json) -> int:
-    return sum(int(bucket["doc_count"]) for bucket in answer["aggregations"].values())

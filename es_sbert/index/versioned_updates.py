@@ -35,11 +35,6 @@ def is_deleted(result: BulkItemResult) -> bool:
     return result.reason.startswith("document_missing_exception")
 
 
-def _wait_remedy(reason: str) -> str:
-    is_blocked = any(reason.startswith(kind) for kind in BLOCK_TYPES)
-    return block_remedy(reason) if is_blocked else "Check the cluster's load and free disk space."
-
-
 class VersionedUpdates:
     """Sends updates to one index and retries them after overloads and connection failures.
 
@@ -121,10 +116,12 @@ class VersionedUpdates:
             if waiting:
                 self._on_wait(reason)
                 if not backoff.wait():
+                    is_blocked = any(reason.startswith(kind) for kind in BLOCK_TYPES)
+                    remedy = block_remedy(reason) if is_blocked else "Check the cluster's load and free disk space."
                     raise RequestFailed(
                         f"{self._engine.info.label} did not accept {pluralize(len(waiting), 'update')} within "
                         f"{self._policy.budget:g} s: {reason}",
-                        f"{_wait_remedy(reason)} Then run the same command again: documents that are up to date are "
+                        f"{remedy} Then run the same command again: documents that are up to date are "
                         "not written again.",
                     )
 
