@@ -247,20 +247,6 @@ def test_code_checks_privileges_of_the_table() -> None:
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))
 
 
-def test_docs_privileges_load_prune_and_backfill_only_there(desk: Desk) -> None:
-    desk.use(["monitor"], ["all"])
-    index = desk.fresh()
-    assert desk.ingest(index, "docs.jsonl", "--id-field", "id").code == 0
-    assert desk.ingest(index, "fewer.jsonl", "--id-field", "id", "--prune", "--yes", "--json").summary["pruned"] == 3
-    assert desk.ingest(index, "--json").summary["unchanged"] == 3
-    done = desk.ingest("elsewhere", "docs.jsonl")
-    assert done.code == 2
-    assert "does not allow GET /elsewhere" in done.err
-    assert "the index privilege view_index_metadata on elsewhere" in done.err
-    with desk.admin() as engine:
-        assert engine.get_index("elsewhere") is None
-
-
 def test_read_only_key_can_search_and_show_but_not_load(desk: Desk) -> None:
     index = desk.loaded()
     with desk.admin() as engine:

@@ -38,7 +38,6 @@ from es_sbert.migration.migration_state import (
 pytestmark = pytest.mark.one_engine
 
 FINGERPRINT = "a" * 32
-REPLICAS = "2"
 MIGRATION = MigrationState(alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1,))
 PROGRESS = (7,)
 
@@ -133,8 +132,6 @@ CHANGES = {
         part="migration",
     ),
 }
-# Elasticsearch alone changes index types.
-ELASTICSEARCH_ONLY = {"index type"}
 # What erases other changes on OpenSearch; on Elasticsearch, every kind does.
 OPENSEARCH_ERASERS = {"written field"}
 
@@ -162,21 +159,16 @@ class Place:
         return f"f{next(self.numbers)}"
 
     @property
-    def kinds(self) -> list[str]:
-        is_elasticsearch = self.engine.info.engine_type is EngineType.ELASTICSEARCH
-        return [kind for kind in CHANGES if is_elasticsearch or kind not in ELASTICSEARCH_ONLY]
-
-    @property
     def erasers(self) -> list[str]:
         is_elasticsearch = self.engine.info.engine_type is EngineType.ELASTICSEARCH
-        return [kind for kind in self.kinds if is_elasticsearch or kind in OPENSEARCH_ERASERS]
+        return [kind for kind in CHANGES if is_elasticsearch or kind in OPENSEARCH_ERASERS]
 
 
 @pytest.fixture
 def place(engine: Engine, fresh_index: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(index_meta, "_MAX_PAUSE_SECONDS", 0.0)
     index = fresh_index(engine.info.url)
-    ensure_vector_field(engine, index, request("embedding"), shards=1, replicas=int(REPLICAS))
+    ensure_vector_field(engine, index, request("embedding"), shards=1, replicas=0)
     state = state_of(engine, index)
     meta = state.mappings["_meta"] | {"owner": {"team": "search"}}
     meta["es_sbert"] = meta["es_sbert"] | {"later": {"version": 2}}
@@ -209,8 +201,6 @@ class Intercepted:
 def test_change_that_another_machine_erases_is_made_again(
     place: Place, erased: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if erased not in place.kinds:
-        pytest.skip("not possible on this engine")
     for eraser in place.erasers:
         first, second = CHANGES[erased], CHANGES[eraser]
         if erased != eraser and first.part and first.part == second.part:
@@ -249,8 +239,6 @@ def test_change_that_another_machine_erases_is_made_again(
 def test_processes_of_one_machine_change_the_mapping_one_after_the_other(
     place: Place, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if kind not in place.kinds:
-        pytest.skip("not possible on this engine")
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
     place.reset()
     change, names = CHANGES[kind], (place.new_name(), place.new_name())
@@ -304,8 +292,6 @@ class Dying:
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_same_command_completes_a_killed_one(place: Place, kind: str) -> None:
-    if kind not in place.kinds:
-        pytest.skip("not possible on this engine")
     change = CHANGES[kind]
     for steps in range(3):
         for is_answered in (False, True):

@@ -358,9 +358,6 @@ def template(**field: Any) -> dict[str, Any]:
 # Kind → the mapping, the first text, and the reason of a refusal.
 DYNAMIC: dict[str, tuple[dict[str, Any], str, str]] = {
     "date": ({}, "2024-01-05", "is of type `date`"),
-    "number": ({"numeric_detection": True}, "007", "is of type `long`"),
-    "boolean": (template(type="boolean"), "true", "is of type `boolean`"),
-    "ip": (template(type="ip"), "::0001", "is of type `ip`"),
     "normalizer": (template(type="keyword", normalizer="lowercase"), "Bread", "has a `normalizer`"),
     "object": ({"properties": {"parts": {"properties": {}}}}, "2024-01-05", "is of type `date`"),
 }
@@ -410,22 +407,6 @@ def test_field_that_a_later_document_maps_ends_the_load_too(place: Place, tiny: 
     in_place = load(engine.info.url, tiny, index_name, dead=dead, text_template="{text} {note}")
     assert (in_place.dead, in_place.exit_code) == (0, 0)
     assert load(engine.info.url, tiny, index_name, dead=dead).unchanged == engine.count(index_name)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in DYNAMIC if kind != "object"])
-@pytest.mark.parametrize("place", ["es9-stored", "opensearch-stored"], indirect=True)
-def test_dynamic_mapping_does_not_matter_to_a_stored_source(
-    place: Place, tiny: Encoder, tmp_path: Path, kind: str
-) -> None:
-    engine, index_name, _ = place
-    mappings, text, _ = DYNAMIC[kind]
-    knn = {"index.knn": True} if engine.info.needs_index_knn else {}
-    engine.create_index(index_name, {"settings": knn, "mappings": mappings})
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", [{"id": "a", "note": text}]), tmp_path / "dead"
-    options: dict[str, Any] = {"dead": dead, "id_field": "id", "text_fields": ("note",)}
-    assert load(engine.info.url, tiny, index_name, path, **options).indexed == 1
-    assert contents(engine.info.url, index_name)["a"]["note"] == text
-    assert load(engine.info.url, tiny, index_name, path, **options).unchanged == 1
 
 
 @pytest.mark.parametrize("place", ["es9-synthetic"], indirect=True)
