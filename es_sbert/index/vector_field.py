@@ -308,20 +308,16 @@ def _add_field(
     engine_type = engine.info.engine_type
     check_can_hold_vectors(state)
     require_index_knn(engine.info, state)
-    if engine_type is EngineType.OPENSEARCH:
-        knn, is_flat = state.has_setting("index.knn"), meta.index_type == IndexType.FLAT
-        if request.index_type is None and is_flat is knn:
-            meta = meta.model_copy(update={"index_type": DEFAULT_INDEX_TYPE if knn else IndexType.FLAT})
-        elif knn and is_flat:
+    # With index.knn, OpenSearch builds a graph for every vector field; without, for none.
+    possible = DEFAULT_INDEX_TYPE if state.has_setting("index.knn") else IndexType.FLAT
+    if engine_type is EngineType.OPENSEARCH and (meta.index_type == IndexType.FLAT) != (possible is IndexType.FLAT):
+        if request.index_type is not None:
             raise IndexMismatch(
-                f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
-                'Use `index_type="hnsw"` here, or create a new index with `index_type="flat"`.',
+                f"the index {state.name} was created with{'out' if possible is IndexType.FLAT else ''} index.knn, so a "
+                f"vector field in it cannot have the index type {meta.index_type}",
+                f'Use `index_type="{possible}"` here, or load the documents into a new index.',
             )
-        elif not knn and not is_flat:
-            raise IndexMismatch(
-                f"the index {state.name} was created without index.knn, so it cannot hold a graph",
-                'Add the field with `index_type="flat"` (exact search), or load the documents into a new index.',
-            )
+        meta = meta.model_copy(update={"index_type": possible})
     check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
     _check_flat_mapping(engine.info, state, meta)
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
@@ -596,16 +592,12 @@ def require_index(engine: Engine, index: str) -> IndexState:
 def index_not_found(index: str, engine: Engine) -> IndexMissing:
     """Return the error for a name that no index or alias has, with the name that was probably meant."""
     meant = did_you_mean(index, engine)
+    found, new = f"there is no index {index!r}", index
     if is_index_expression(index):
-        return IndexMissing(
-            f"{index!r} does not match any index, or names one that does not exist ({engine.info.label} at "
-            f"{engine.info.url})",
-            f"{meant}Check the names and patterns: `GET _cat/indices` lists the indices, `GET _cat/aliases` the "
-            "aliases.",
-        )
+        found, new = f"{index!r} does not match any index, or names one that does not exist", "NAME"
     return IndexMissing(
-        f"there is no index {index!r} ({engine.info.label} at {engine.info.url})",
-        f"{meant}Check the name, or create it: `es-sbert index create {index}`.",
+        f"{found} ({engine.info.label} at {engine.info.url})",
+        f"{meant}Check the name (`GET _cat/indices`, `GET _cat/aliases`), or create it: `es-sbert index create {new}`.",
     )
 
 
