@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.adopt_report import AdoptionReport
@@ -27,7 +27,7 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
-from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of
 from tests.engine.vectors import vector_value
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert
@@ -110,6 +110,11 @@ def run(
     return adopt_vectors(engine, read_adoptable_field(engine, index, field, text), encoder, **settings)
 
 
+def request_for(encoder: Encoder, **changes: Any) -> FieldRequest:
+    info = encoder.info
+    return FieldRequest("vector", info.fingerprint, info.model, info.dimensions, text="{title}", **changes)
+
+
 def mapping(engine: Engine, index: str) -> Json:
     state = engine.get_index(index)
     assert state is not None
@@ -157,16 +162,6 @@ def test_adopted_vectors_are_searchable_and_not_reembedded(
     assert found.hits[0].cosine == pytest.approx(1, abs=1e-3)
     assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 0, "unchanged": COUNT}
     assert versions(engine, plain) == {f"d{row}": 2 for row in range(COUNT)}
-
-
-def test_vector_length_is_ignored_and_preserved(engine: Engine, index_name: str, tiny: Encoder) -> None:
-    create(engine, index_name)
-    lengths = np.linspace(0.01, 70, COUNT, dtype=np.float32)[:, None]
-    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document") * lengths)
-    assert min(one.cosine for one in run(engine, index_name, tiny, sample=1000).check.documents) > 0.99999
-    after = contents(engine.info.url, index_name)
-    found = [np.linalg.norm(vector_of(after[f"d{row}"], "vector")) for row in range(COUNT)]
-    np.testing.assert_allclose(found, lengths[:, 0], rtol=1e-4)
 
 
 @pytest.fixture
@@ -218,35 +213,6 @@ def test_text_changed_after_adoption_is_reembedded(engine: Engine, plain: str, t
     expected = tiny.encode([BOTH.render(source)], "document")[0]
     assert same_vectors(vector_of(source, "vector"), expected)
 
-    # A load of files compares by the same metadata: it keeps the vectors of texts that are as they were.
-    files = documents()
-    files[0]["title"] = "a man sleeps"
-    summary = load(
-        engine.info.url,
-        tiny,
-        plain,
-        write_jsonl(tmp_path / "docs.jsonl", files),
-        dead=tmp_path / "dead",
-        id_field="id",
-        vector_field="vector",
-    )
-    assert summary.updated + summary.indexed == COUNT
-    after = contents(engine.info.url, plain)
-    assert same_vectors(vector_of(after["d0"], "vector"), tiny.encode([BOTH.render(files[0])], "document")[0])
-    kept = tiny.encode([documents()[1]["title"]], "document")[0]
-    assert same_vectors(vector_of(after["d1"], "vector"), kept)  # still the application's own
-
-
-@pytest.fixture(scope="module")
-def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    """A model of the same weights, with prompts."""
-    folder = tmp_path_factory.mktemp("prompted")
-    prompts = {"query": "query: ", "document": "passage: "}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        with Encoder(str(write_tiny_bert(folder / "model", prompts=prompts)), precision="fp32", threads=1) as encoder:
-            yield encoder
-
 
 def assert_untouched(engine: Engine, index: str, before: Json, was: dict[str, int]) -> None:
     assert mapping(engine, index) == before
@@ -263,25 +229,13 @@ def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: 
     assert_untouched(engine, plain, before, was)
 
 
-def test_another_model_or_dimension_is_refused(
-    engine: Engine,
-    plain: str,
-    tiny: Encoder,
-    index_name: str,
-    fresh_index: Callable[[str], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_model_is_refused(engine: Engine, plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     before, was = mapping(engine, plain), versions(engine, plain)
     with Encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
         report = run(engine, plain, other)
     assert (report.exit_code, report.written) == (1, None)
     assert_untouched(engine, plain, before, was)
-    longer = fresh_index(engine.info.url)
-    create(engine, longer, dimensions=24)
-    with pytest.raises(IndexMismatch, match="holds vectors of 24 dimensions, but the model"):
-        run(engine, longer, tiny)
 
 
 def test_documents_without_vector_or_text_are_counted_only(
@@ -318,13 +272,6 @@ def test_second_run_adopts_documents_written_later(engine: Engine, plain: str, t
     assert describe_index(engine, plain).fields[0].current == COUNT + 5
 
 
-def test_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny: Encoder, prompted: Encoder) -> None:
-    run(engine, plain, tiny)
-    write(engine, plain, [{"id": "new", "title": "a cat"}], tiny.encode(["a cat"], "document"))
-    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
-        run(engine, plain, prompted)
-
-
 def test_field_with_other_similarity_is_adopted_after_reindex(
     engine: Engine, index_name: str, fresh_index: Callable[[str], str], tiny: Encoder
 ) -> None:
@@ -338,13 +285,7 @@ def test_field_with_other_similarity_is_adopted_after_reindex(
     assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy
     # The remedy, step by step.
     copy = fresh_index(engine.info.url)
-    ensure_vector_field(
-        engine,
-        copy,
-        FieldRequest(
-            name="vector", fingerprint=tiny.info.fingerprint, model_name=tiny.info.model, dimensions=16, text="{title}"
-        ),
-    )
+    ensure_vector_field(engine, copy, request_for(tiny))
     reindex = {"source": {"index": index_name}, "dest": {"index": copy}}
     if engine.request_api("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
         write(engine, copy, documents(), vectors)
@@ -356,18 +297,7 @@ def test_field_with_other_similarity_is_adopted_after_reindex(
 
 
 def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
-    ensure_vector_field(
-        engine,
-        index_name,
-        FieldRequest(
-            name="vector",
-            fingerprint=tiny.info.fingerprint,
-            model_name=tiny.info.model,
-            dimensions=16,
-            text="{title}",
-            passages=ChunkRules.from_tokens(16),
-        ),
-    )
+    ensure_vector_field(engine, index_name, request_for(tiny, passages=ChunkRules.from_tokens(16)))
     with pytest.raises(IndexMismatch, match="holds several vectors per document") as caught:
         run(engine, index_name, tiny)
     assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
@@ -387,14 +317,9 @@ def test_field_that_the_mapping_has_forgotten_is_adopted_again(engine: Engine, p
         run(engine, plain, tiny)
 
 
-def test_wrong_names_are_refused_with_suggestions(
+def test_index_without_the_text_or_without_vectors_is_refused(
     engine: Engine, plain: str, tiny: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
-    with pytest.raises(IndexMissing):
-        run(engine, fresh_index(engine.info.url), tiny)
-    with pytest.raises(IndexMismatch, match="has no field 'embedding'") as caught:
-        run(engine, plain, tiny, field="embedding")
-    assert "one of: vector." in caught.value.remedy
     with pytest.raises(IndexMismatch, match="has a text for '{titel}'") as caught:
         run(engine, plain, tiny, TextTemplate.parse("{titel}"))
     assert "Did you mean title?" in caught.value.remedy
@@ -402,17 +327,6 @@ def test_wrong_names_are_refused_with_suggestions(
     create(engine, empty)
     with pytest.raises(IndexMismatch, match="no document of .* has a vector in vector"):
         run(engine, empty, tiny)
-
-
-def test_search_and_summary_of_plain_field_suggest_adopt(engine: Engine, plain: str, tiny: Encoder) -> None:
-    assert describe_index(engine, plain).plain_vector_fields == ("vector",)
-    command = f"`es-sbert index adopt {plain} --vector-field vector --model MODEL --text-field FIELD`"
-    for field in ("vector", "embedding"):
-        with pytest.raises(IndexMismatch) as caught:
-            SemanticIndex(plain, engine, encoder=tiny, vector_field=field).search("a cat")
-        assert command in caught.value.remedy
-    run(engine, plain, tiny)
-    assert describe_index(engine, plain).plain_vector_fields == ()
 
 
 def test_alias_of_one_index_is_adopted(engine: Engine, plain: str, tiny: Encoder) -> None:

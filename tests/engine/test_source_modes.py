@@ -218,8 +218,6 @@ def test_vectors_are_adopted_and_migrated(
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "disabled": ({"index.mapping.source.mode": "disabled"}, {}, "does not keep"),
     "mapped": ({}, {"_source": {"mode": "disabled"}}, "does not keep"),
-    "excluded": ({}, {"_source": {"excludes": ["notes"]}}, "does not keep notes in its _source"),
-    "included": ({}, {"_source": {"includes": ["text"]}}, "does not keep fields other than text"),
     "time_series": (
         {
             "index.mode": "time_series",
@@ -270,7 +268,7 @@ def field_request(encoder: Encoder) -> FieldRequest:
 
 @pytest.mark.parametrize(
     "place",
-    ["es9-disabled", "es8-mapped", "es9-time_series", "opensearch-excluded", "opensearch-included"],
+    ["es9-disabled", "es8-mapped", "es9-time_series"],
     indirect=True,
 )
 def test_adopt_remove_and_migrate_refuse_what_they_cannot_write_again(
