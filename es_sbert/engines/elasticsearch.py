@@ -24,6 +24,7 @@ from elastic_transport import (
     Transport,
     TransportApiResponse,
     TransportWarning,
+    Urllib3HttpNode,
 )
 from elastic_transport import ConnectionError as TransportConnectionError
 
@@ -32,7 +33,7 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch, WatchedTransportNode
+from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch
 from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, quote_index_name
 from es_sbert.messages import log_event
 
@@ -69,15 +70,18 @@ class _TransportClient:
     def __init__(self, addresses: Sequence[Address], watch: NodeWatch | None) -> None:
         configs = [each.node_config() for each in addresses]
         configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
-        options: dict[str, Any] = {}
+        self._transport = Transport(
+            configs,
+            serializers=_SERIALIZERS,
+            max_retries=0,
+            retry_on_timeout=False,
+            dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
+            max_dead_node_backoff=MAX_BACKOFF_SECONDS,
+        )
         if watch is not None:
-            configs = [replace(each, _extras={"_es_sbert_watch": watch}) for each in configs]
-            options = {
-                "node_class": WatchedTransportNode,
-                "dead_node_backoff_factor": FIRST_BACKOFF_SECONDS,
-                "max_dead_node_backoff": MAX_BACKOFF_SECONDS,
-            }
-        self._transport = Transport(configs, serializers=_SERIALIZERS, max_retries=0, retry_on_timeout=False, **options)
+            for node in self._transport.node_pool.all():
+                assert isinstance(node, Urllib3HttpNode)
+                watch.add(node.config, node.pool)
 
     def perform_request(
         self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None

@@ -1,19 +1,11 @@
-"""Map connection errors and error responses to es-sbert's exceptions, each with a remedy.
-
-The test builds that `es-sbert engine` starts contain only some of the engine's modules, and the engine's own message
-does not say that a module is missing. The tables below recognize such requests.
-"""
+"""Map connection errors and error responses to es-sbert's exceptions, each with a remedy."""
 
 from __future__ import annotations
 
 import re
-import ssl
-import tomllib
-from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict
 from urllib3.exceptions import NewConnectionError
 
 from es_sbert.engines.error_class import BLOCK_TYPES, is_closed
@@ -29,40 +21,13 @@ from es_sbert.errors import (
     TlsFailed,
 )
 
-
-class EngineModule(BaseModel):
-    """A part of the engine that a build may lack; engine_modules.toml lists and explains them."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    feature: str
-    in_es9: bool = False
-    in_opensearch: bool = True
-    names: dict[str, str]
-
-    def brings(self, kind: str, name: str) -> bool:
-        """Whether the module provides the thing of that kind and name."""
-        return name in self.names.get(kind, "").split()
-
-
-_DATA = tomllib.loads(files("es_sbert.engines").joinpath("engine_modules.toml").read_text(encoding="utf-8"))
-MODULES = [EngineModule.model_validate(module) for module in _DATA["modules"]]
-SCRIPTS_MODULE = next(module for module in MODULES if module.name == "lang-painless")
-
-# Kind of a thing → pattern of the engine's message about an unknown one.
-UNKNOWN_NAME_PATTERNS = {
-    "script_language": r"script_lang not supported \[(\w+)\]",
-    "field_type": r"(?:No handler for|The mapper) type \[(\w+)\] declared on field",
-    "query": r"unknown query \[(\w+)\]",
-    "aggregation": r"Unknown aggregation type \[(\w+)\]",
-    "processor": r"No processor type exists with name \[(\w+)\]",
-    "analyzer": r"(?:analyzer|Unknown analyzer type) \[(\w+)\] (?:has not been configured|for \[)|"
-    r"failed to find global analyzer \[(\w+)\]",
-    "token_filter": r"(?:failed to find (?:global )?(?:token ?)?filter under (?:name )?|Unknown filter type )\[(\w+)\]",
-    "tokenizer": r"(?:failed to find (?:global )?tokenizer under (?:name )?|Unknown tokenizer type )\[(\w+)\]",
-}
-
+# The module that exact search needs and `es-sbert engine up es9-small` lacks, and the engines' message without it.
+SCRIPTS_MODULE = "lang-painless"
+_NO_SCRIPTS = "script_lang not supported [painless]"
+OTHER_BUILDS_REMEDY = (
+    "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
+    "Elasticsearch of docker-compose.yml."
+)
 # Engines take the first part of a path without a handler for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
 
@@ -73,32 +38,6 @@ def is_missing_api(body: Any) -> bool:
     if isinstance(error, dict):
         return error.get("type") == "api_not_available_exception"
     return isinstance(error, str) and _UNKNOWN_PATH.search(error) is not None
-
-
-def find_missing_module(reason: str, path: str) -> EngineModule | None:
-    """Find the module that a request needed and the engine lacks; None if the request failed for another reason.
-
-    Args:
-        reason: The reason that the engine gives.
-        path: Path of the request, such as `/docs/_search`.
-    """
-    for kind, pattern in UNKNOWN_NAME_PATTERNS.items():
-        if found := re.search(pattern, reason):
-            name = next(filter(None, found.groups()))
-            return next((module for module in MODULES if module.brings(kind, name)), None)
-    if _UNKNOWN_PATH.search(reason):
-        whole = f"{path.partition('?')[0]}/"
-        for module in MODULES:
-            if any(f"/{part}/" in whole for part in module.names.get("path", "").split()):
-                return module
-    return None
-
-
-def servers_with_module(module: EngineModule) -> str:
-    """Return the sentence of a remedy that says which servers have a module."""
-    builds = [name for name, has in (("es9", module.in_es9), ("opensearch", module.in_opensearch)) if has]
-    here = "".join(f"`es-sbert engine up {name}`, " for name in builds)
-    return f"Use a server that has it: {here}{'or ' if here else ''}the complete Elasticsearch of docker-compose.yml."
 
 
 CREDENTIALS_REMEDY = (
@@ -160,20 +99,18 @@ _INDEX_BLOCKS = {
 _CLUSTER_BLOCKS = {
     "cluster read-only (api)": "cluster.blocks.read_only",
     "cluster read-only / allow delete (api)": "cluster.blocks.read_only_allow_delete",
+    "cluster create-index blocked (api)": "cluster.blocks.create_index",
 }
-_DISK_BLOCK = re.compile(r"flood.stage|index (?:has )?read-only ?[-/] ?allow[- ]delete")
-_CREATION_BLOCK = "cluster create-index blocked (api)"
-_REMOTE_BLOCK = "remote index is read-only"
-
-# Statuses of errors about an unknown path, script language or type.
-_UNSUPPORTED_STATUSES = frozenset({400, 404, 405})
+# Pattern of a reason → remedy.
+_OTHER_BLOCKS = {
+    r"flood.stage|index (?:has )?read-only ?[-/] ?allow[- ]delete": "A full disk makes indices read-only: free some "
+    "space. If the engine keeps the block, set index.blocks.read_only_allow_delete to null.",
+    r"cluster create-index blocked": "OpenSearch creates no index while its disks are nearly full: free some space.",
+    r"remote index is read-only": "A searchable snapshot takes no writes: restore the snapshot as an ordinary index.",
+}
 
 # Type of the error about a point in time or a scroll that is gone.
 SEARCH_CONTEXT_MISSING = "search_context_missing_exception"
-
-_START_ENGINE_REMEDY = (
-    "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`."
-)
 
 
 class NodeSilentError(Exception):
@@ -193,6 +130,37 @@ class ForeignNodeError(NewConnectionError):
     """Raised before a connection to a node that belongs to another cluster than the nodes before."""
 
 
+_TLS_REMEDY = (
+    "Set `ca_certs` to the file of the certificate authority that signed the engine's certificate, and use the host "
+    "name in the certificate."
+)
+# Pattern of the types and messages of a connection error and its causes → error, message and remedy; the first counts.
+_CONNECTION_ERRORS: tuple[tuple[str, type[EngineUnreachable], str, str], ...] = (
+    ("nodesilenterror", EngineUnreachable, "{url} has stopped answering: not even a health request gets a response",
+     "Check that the process is not stopped and the machine not overloaded, or restart the node."),
+    ("foreignnodeerror", EngineUnreachable, "the addresses {url} belong to different clusters",
+     "Use only addresses of nodes of one cluster."),
+    ("wrong.version.number|ssl.*record layer", TlsFailed, "{url} does not speak TLS",
+     "Write http:// in front of the address, or enable TLS in the engine."),
+    ("ssl.*fingerprint", TlsFailed, "the certificate of {url} is not the one with the fingerprint given",
+     "If the engine has a new certificate, get its fingerprint on the engine's machine and set `fingerprint` to it. "
+     "Otherwise, another program intercepts the connection."),
+    # If the connection breaks during the handshake, the server may be starting.
+    ("ssleoferror", EngineUnreachable, "the TLS connection to {url} failed: {reason}", _TLS_REMEDY),
+    ("certificate|ssl", TlsFailed, "the TLS connection to {url} failed: {reason}", _TLS_REMEDY),
+    ("timed out|timeout", EngineUnreachable, "{url} did not answer within {seconds}",
+     "Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise {raised}."),
+    ("name or service not known|nodename nor servname|getaddrinfo|resolve", HostUnknown,
+     "the host of {url} is not known", "Check the spelling of the address and the DNS."),
+    ("refused", EngineUnreachable, "nothing listens at {url}", "{refused}"),
+    ("", EngineUnreachable, "the connection to {url} broke: {reason}",
+     "Check that an engine runs there, and whether it needs https:// instead of http://."),
+)  # fmt: skip
+_START_ENGINE_REMEDY = (
+    "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`."
+)
+
+
 def connection_error(
     url: str, error: BaseException, timeout: float | None, *, refused_remedy: str = _START_ENGINE_REMEDY
 ) -> EngineUnreachable:
@@ -200,54 +168,21 @@ def connection_error(
 
     Args:
         url: Address without credentials.
-        error: The client's exception; its causes are searched for the most specific one.
+        error: The client's exception; its causes are searched too.
         timeout: Seconds that were allowed, for the message of a timeout; None if only the client knows.
         refused_remedy: What to do if the connection is refused.
     """
-    causes = list(exception_chain(error))
-    text = " ".join(str(cause) for cause in causes).lower()
-    silent = next((cause for cause in causes if isinstance(cause, NodeSilentError)), None)
-    if silent is not None:
-        return EngineUnreachable(
-            f"{silent}: not even a health request gets a response",
-            "Check that the process is not stopped and the machine not overloaded, or restart the node.",
-        )
-    if any(isinstance(cause, ForeignNodeError) for cause in causes):
-        return EngineUnreachable(
-            f"the addresses {url} belong to different clusters", "Use only addresses of nodes of one cluster."
-        )
-    if any(isinstance(cause, ssl.SSLError) for cause in causes) or "certificate" in text or "ssl" in text:
-        if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
-            return TlsFailed(
-                f"{url} does not speak TLS", "Write http:// in front of the address, or enable TLS in the engine."
-            )
-        if "fingerprint" in text:
-            return TlsFailed(
-                f"the certificate of {url} is not the one with the fingerprint given",
-                "If the engine has a new certificate, get its fingerprint on the engine's machine and set "
-                "`fingerprint` to it. Otherwise, another program intercepts the connection.",
-            )
-        # If the connection breaks during the handshake, the server may be starting.
-        kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed
-        return kind(
-            f"the TLS connection to {url} failed: {_tls_reason(causes)}",
-            "Set `ca_certs` to the file of the certificate authority that signed the engine's certificate, and use the "
-            "host name in the certificate.",
-        )
-    if "timed out" in text or "timeout" in text:
-        raised = "the client's timeout" if timeout is None else "`timeout`"
-        return EngineUnreachable(
-            f"{url} did not answer within {'the time allowed' if timeout is None else f'{timeout:g} seconds'}",
-            f"Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise {raised}.",
-        )
-    if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
-        return HostUnknown(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
-    if "refused" in text or any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return EngineUnreachable(f"nothing listens at {url}", refused_remedy)
-    return EngineUnreachable(
-        f"the connection to {url} broke: {causes[-1]}",
-        "Check that an engine runs there, and whether it needs https:// instead of http://.",
-    )
+    causes = exception_chain(error)
+    text = " ".join(f"{type(cause).__name__}: {cause}" for cause in causes).lower()
+    kind, message, remedy = next(found for pattern, *found in _CONNECTION_ERRORS if re.search(pattern, text, re.DOTALL))
+    words = {
+        "url": url,
+        "reason": next((cause.verify_message for cause in causes if hasattr(cause, "verify_message")), causes[-1]),
+        "seconds": "the time allowed" if timeout is None else f"{timeout:g} seconds",
+        "raised": "the client's timeout" if timeout is None else "`timeout`",
+        "refused": refused_remedy,
+    }
+    return kind(message.format(**words), remedy.format(**words))
 
 
 def not_json(url: str) -> EngineUnreachable:
@@ -269,13 +204,6 @@ def exception_chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _tls_reason(causes: list[BaseException]) -> str:
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return str(getattr(cause, "verify_message", cause))
-    return str(causes[-1])
-
-
 def response_error(status: int, body: Any, *, label: str, action: str) -> EsSbertError:
     """Return the error for a response other than 2xx.
 
@@ -285,42 +213,33 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         action: The request, such as `PUT /docs`.
     """
     kind, reason = root_cause(body)
+    index = _index_in_path(action)
     if status == 401:
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
-    if kind in BLOCK_TYPES and not is_closed(kind, reason):
-        return RequestFailed(
-            f"{label} blocks {action}: {reason}",
-            block_remedy(reason),
-            status,
-            kind=kind,
-        )
-    if (status == 403 and kind not in BLOCK_TYPES) or LIMITED_VIEW.search(reason):
+    if is_closed(kind, reason):
+        # It may be one of several indices of an alias or a pattern.
+        closed, kind = failed_index(body) or index, "index_closed_exception"
+        message = f"{label} cannot carry out {action}: the index {closed} is closed"
+        remedy = f"Open it (`POST /{closed}/_open`), or take it out of the alias or the names."
+        return RequestFailed(message, remedy, status, kind=kind)
+    if kind in BLOCK_TYPES:
+        return RequestFailed(f"{label} blocks {action}: {reason}", block_remedy(reason), status, kind=kind)
+    if status == 403 or LIMITED_VIEW.search(reason):
         return access_denied(label, action, reason)
-    module = find_missing_module(reason, action.partition(" ")[2]) if status in _UNSUPPORTED_STATUSES else None
-    if module is not None:
-        return FeatureMissing(
-            f"{label} lacks the module {module.name} ({module.feature}), which {action} needs: {reason}",
-            f"{servers_with_module(module)} docs/commands/engine.md lists what each build has.",
-            status,
-            module.name,
-        )
+    if status == 400 and _NO_SCRIPTS in reason:
+        message = f"{label} lacks the module {SCRIPTS_MODULE} (scripts), which {action} needs: {reason}"
+        return FeatureMissing(message, OTHER_BUILDS_REMEDY, status, SCRIPTS_MODULE)
+    if is_missing_api(body):
+        message = f"{label} lacks the API for {action}: {reason}"
+        return FeatureMissing(message, OTHER_BUILDS_REMEDY, status)
     if kind == SEARCH_CONTEXT_MISSING:
         return point_in_time_lost(label, reason)
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create the index: `es-sbert index create NAME`.")
-    if is_closed(kind, reason):
-        # It may be one of several indices of an alias or a pattern.
-        closed = failed_index(body) or _index_in_path(action)
-        return RequestFailed(
-            f"{label} cannot carry out {action}: the index {closed} is closed",
-            f"Open it (`POST /{closed}/_open`), or take it out of the alias or the names.",
-            status,
-            kind="index_closed_exception",
-        )
     remedy = _STATUS_REMEDIES.get(status, "See the engine's log for details; the message above comes from the engine.")
     for pattern, advice in _REASON_REMEDIES.items():
         if found := re.search(pattern, reason):
-            remedy = advice.replace("INDEX", _index_in_path(action)).replace("{0}", found[1] if found.groups() else "")
+            remedy = advice.replace("INDEX", index).replace("{0}", found[1] if found.groups() else "")
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
 
 
@@ -328,31 +247,16 @@ def block_remedy(reason: str) -> str:
     """Return a remedy that removes the blocks which the engine names in its reason for refusing a request."""
     cluster = [name for description, name in _CLUSTER_BLOCKS.items() if f"/{description}]" in reason]
     removals = [f'`PUT _cluster/settings {{"persistent": {{"{name}": null}}}}`' for name in cluster]
+    remedies = [advice for pattern, advice in _OTHER_BLOCKS.items() if re.search(pattern, reason)]
     for index, blocks in _BLOCKED_INDEX.findall(reason):
         for description, name in _INDEX_BLOCKS.items():
             if f"/{description}]" in blocks:
                 removals.append(f'`PUT {index}/_settings {{"{name}": null}}`')
-    remedies = [
-        killed_migration_remedy(index)
-        for index, blocks in _BLOCKED_INDEX.findall(reason)
-        if "/index write (api)]" in blocks
-    ]
+                if name == "index.blocks.write":
+                    remedies.append(killed_migration_remedy(index))
     if removals:
         transient = " (or `transient`, if it was set so)" if cluster else ""
-        what = "a block that was" if len(removals) == 1 else "blocks that were"
-        remedies.append(f"Remove {what} set by hand: {', then '.join(removals)}{transient}.")
-    if _DISK_BLOCK.search(reason):
-        remedies.append(
-            "A full disk makes indices read-only: free some space. If the engine keeps the block, set "
-            "index.blocks.read_only_allow_delete to null."
-        )
-    if _CREATION_BLOCK in reason:
-        remedies.append(
-            "OpenSearch creates no index while its disks are nearly full: free some space. If the block was set by "
-            'hand, remove it: `PUT _cluster/settings {"persistent": {"cluster.blocks.create_index": null}}`.'
-        )
-    if _REMOTE_BLOCK in reason:
-        remedies.append("A searchable snapshot takes no writes: restore the snapshot as an ordinary index.")
+        remedies.append(f"Remove what was set by hand: {', then '.join(removals)}{transient}.")
     return " ".join(remedies) or (
         "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the block, "
         "find its setting (`GET INDEX/_settings`, `GET _cluster/settings`) and set it to null."

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from elastic_transport import NodeConfig
-from opensearchpy import OpenSearch, Urllib3HttpConnection
+from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 from opensearchpy.serializer import Deserializer, JSONSerializer
@@ -16,7 +15,7 @@ from opensearchpy.serializer import Deserializer, JSONSerializer
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
-from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
+from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch
 from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, quote_index_name
 
@@ -45,27 +44,6 @@ def with_exact_json(client: Any) -> Any:
     return copied
 
 
-class _WatchedConnection(Urllib3HttpConnection):
-    """The connections to one of several nodes.
-
-    Args:
-        watch: Watches the node.
-        node_config: Address of the node, for health requests.
-    """
-
-    def __init__(self, *, watch: NodeWatch, node_config: NodeConfig, **options: Any) -> None:
-        super().__init__(**options)
-        self._watch = watch
-        self._watched = watch.add(node_config, self.pool)
-
-    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with self._watch.request(self._watched):
-                return super().perform_request(*args, **kwargs)
-        except NodeSilentError as error:
-            raise ClientConnectionError("N/A", str(error), error) from error
-
-
 class OpenSearchEngine(Engine):
     """OpenSearch, accessed through the transport of a client."""
 
@@ -80,10 +58,7 @@ class OpenSearchEngine(Engine):
         options: dict[str, Any] = {"retry_on_timeout": False}
         watch = NodeWatch() if len(addresses) > 1 else None
         if watch is not None:
-            hosts = [host | {"node_config": each.node_config()} for host, each in zip(hosts, addresses, strict=True)]
             options = {
-                "connection_class": _WatchedConnection,
-                "watch": watch,
                 # The client's default of a minute is too long, and it is doubled up to five times.
                 "dead_timeout": FIRST_BACKOFF_SECONDS,
                 # With `max_retries=0`, a request that timed out is not sent again, but its node is left out.
@@ -100,6 +75,10 @@ class OpenSearchEngine(Engine):
             max_retries=0,
             **options,
         )
+        if watch is not None:
+            configs = {each.url: each.node_config() for each in addresses}
+            for node in client.transport.connection_pool.connections:
+                watch.add(configs[f"{node.host}{node.url_prefix}"], node.pool)
         return cls(info, client.transport, first.timeout, watch)
 
     def _send_once(

@@ -13,7 +13,7 @@ from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
+from es_sbert.engines.error_mapping import OTHER_BUILDS_REMEDY, SCRIPTS_MODULE
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
@@ -447,13 +447,13 @@ class SemanticIndex:
         try:
             answers = self._answers(request)
         except FeatureMissing as error:
-            if request.method is not SearchMethod.EXACT or error.module != SCRIPTS_MODULE.name:
+            if request.method is not SearchMethod.EXACT or error.module != SCRIPTS_MODULE:
                 raise
             raise FeatureMissing(
-                f"{self._engine.info.label} has no scripting (its build lacks the module {SCRIPTS_MODULE.name}), "
+                f"{self._engine.info.label} has no scripting (its build lacks the module {SCRIPTS_MODULE}), "
                 f"which exact search in an index of type {self.field.meta.index_type} needs",
                 'Search without exact, or load the documents with `index_type="flat"`, where kNN is exact. '
-                + servers_with_module(SCRIPTS_MODULE),
+                + OTHER_BUILDS_REMEDY,
                 error.status,
                 error.module,
             ) from error

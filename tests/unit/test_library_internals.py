@@ -18,7 +18,6 @@ from tests.unit.test_packaging import PYPROJECT, ROOT
 
 # Private names of others, by module. Each of these modules says in its docstring why there is no other way.
 _PRIVATE = {
-    "es_sbert/engines/node_watch.py": {"_extras"},
     "es_sbert/gateway/http_protocol.py": {"_unset_keepalive_if_required"},
 }
 # Python documents these: `os._exit`, members of named tuples, the handle of a C library.

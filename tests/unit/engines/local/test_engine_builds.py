@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import takewhile
 
 from es_sbert.config import DEFAULT_URL
-from es_sbert.engines.error_mapping import MODULES
 from es_sbert.engines.local import ENGINES
 from tests.docs import PAGES
 
@@ -27,12 +26,6 @@ def test_coordinates_are_valid_for_maven() -> None:
         "org.opensearch.plugin:opensearch-knn:3.6.0.0:zip",
         "org.opensearch.plugin:neural-search:3.6.0.0:zip",
     ]
-
-
-def test_es9_modules_match_the_module_table() -> None:
-    _, modules = ENGINES["es9"].pieces
-    copied = {outside.split("/")[1] for _, outside in modules.folders}
-    assert {module.name for module in MODULES if module.in_es9} == copied & {module.name for module in MODULES} != set()
 
 
 def rows_of_page(begin: str) -> list[list[str]]:
