@@ -31,6 +31,7 @@ from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.vectors import Vectors
+from tests.engine.sources import read_sources
 
 DEPTH = 100
 TIES = 1e-6  # documents whose cosines differ by less may be in either order
@@ -117,7 +118,7 @@ def vectors_of(engine: Engine, index: str, ids: list[str]) -> Vectors:
     rows = []
     for start in range(0, len(ids), 1000):
         part = ids[start : start + 1000]
-        found = engine.mget_sources(index, part, source_includes=[DEFAULT_VECTOR_FIELD], vectors=True)
+        found = read_sources(engine, index, part, source_includes=[DEFAULT_VECTOR_FIELD])
         rows += [read_vector(found[id][DEFAULT_VECTOR_FIELD]) for id in part]
     return np.stack(rows)
 

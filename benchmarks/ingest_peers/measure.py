@@ -38,6 +38,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import EsSbertError
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import VectorFieldMeta, index_body
+from tests.engine.sources import read_sources
 
 INDEX = "ingest-peers"
 _ROOT = Path(__file__).parents[2]
@@ -336,7 +337,7 @@ class Comparison:
         vectors: list[Vectors | None] = []
         for start in range(0, count, _PAGE):
             ids = documents.ids[start : start + _PAGE]
-            sources = self.engine.mget_sources(INDEX, ids, source_includes=[DEFAULT_VECTOR_FIELD], vectors=True)
+            sources = read_sources(self.engine, INDEX, ids, source_includes=[DEFAULT_VECTOR_FIELD])
             found = [sources.get(id_, {}).get(DEFAULT_VECTOR_FIELD) for id_ in ids]
             vectors += [None if vector is None else read_vector(vector) for vector in found]
         check_vectors(vectors, documents.sample, documents.vectors)

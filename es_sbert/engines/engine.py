@@ -437,23 +437,6 @@ class Engine(ABC):
             raise self._item_count_error(f"POST {path}", len(items), sent)
         return items
 
-    def mget_sources(
-        self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
-    ) -> dict[str, Json]:
-        """Get documents in real time: id → the requested part of `_source`. Ids that do not exist are left out.
-
-        Args:
-            vectors: Also return vectors on engines that leave them out of `_source`.
-        """
-        if not ids:
-            return {}
-        params = {"_source_includes": ",".join(source_includes)} if source_includes else {"_source": "false"}
-        if vectors and self.info.excludes_vectors_from_source:
-            params["_source_exclude_vectors"] = "false"
-        documents = self._multi_get(name, params, {"ids": list(ids)}, len(ids))
-        with self._reading(f"POST /{name}/_mget"):
-            return {document["_id"]: document.get("_source", {}) for document in documents if document.get("found")}
-
     def mget(
         self,
         name: str,

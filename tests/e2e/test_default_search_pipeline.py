@@ -30,6 +30,7 @@ from tests.e2e.cli_support import Cli
 from tests.e2e.test_migrate_cli import kill_at
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.migration.support import Place
+from tests.engine.sources import read_sources
 from tests.engine.test_ingest_watch import until, watching
 from tests.engine.vectors import vector_value
 from tests.faults.servers import call
@@ -160,7 +161,7 @@ def loads(at: Indices) -> Iterator[Any]:
         ):
             engine.bulk(place, b'{"index":{"_id":"new"}}\n{"text":"a cat sleeps"}\n')
             until(
-                lambda: "embedding" in engine.mget_sources(place, ["new"], source_includes=["embedding"])["new"], done
+                lambda: "embedding" in read_sources(engine, place, ["new"], source_includes=["embedding"])["new"], done
             )
         assert isinstance(done[0], LoadReport)
         yield done[0].indexed, done[0].lacking
@@ -237,7 +238,7 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
         def check(has_vectors: bool) -> None:
             """All documents are there, as they were, by a read that no pipeline changes."""
             ids = [str(number) for number in range(COUNT)]
-            found = engine.mget_sources(alias, ids, source_includes=["*"])
+            found = read_sources(engine, alias, ids, source_includes=["*"])
             assert found.keys() == set(ids)
             for number, source in ((int(id), source) for id, source in found.items()):
                 assert source.items() >= document(number).items()
@@ -276,13 +277,13 @@ def test_resumed_migration_and_rollback_lose_no_document(both: list[Indices], tm
             assert engine.get_index(place.alias) is not None
 
         def has_copied(index: str, id: str) -> bool:
-            return engine.get_index(index) is not None and bool(engine.mget_sources(index, [id], source_includes=[]))
+            return engine.get_index(index) is not None and bool(read_sources(engine, index, [id], source_includes=[]))
 
         def check(index: str, dimensions: int) -> None:
             assert list(engine.get_aliases(place.alias)) == [index]
             engine.refresh(index)
             assert engine.count(index) == len(wanted)
-            found = engine.mget_sources(index, list(wanted), source_includes=["*"])
+            found = read_sources(engine, index, list(wanted), source_includes=["*"])
             vectors = encoder.encode([source["text"] for source in wanted.values()], "document")[:, :dimensions]
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
             for (id, source), vector in zip(wanted.items(), vectors, strict=True):
@@ -333,7 +334,7 @@ def answers(at: Indices) -> Iterator[tuple[Any, list[Any]]]:
         yield search(semantic | pit | around, "/_search"), search(semantic | pit, "/_search")
         yield search(semantic | around), search(semantic)
         client.post(f"/{name}/_update/9?refresh=true", json={"doc": {"text": text}}).raise_for_status()
-        found = engine.mget_sources(name, ["9", "7"], source_includes=["embedding", "text"])
+        found = read_sources(engine, name, ["9", "7"], source_includes=["embedding", "text"])
         assert found["9"]["embedding"] == pytest.approx(found["7"]["embedding"], abs=1e-5)
         some = {"index": name, "field": "embedding"}
         one = some | {"document": {"index": name, "id": "100"}}

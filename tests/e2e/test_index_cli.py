@@ -13,6 +13,7 @@ from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
+from tests.engine.sources import read_sources
 from tests.engine.vectors import load, random_vectors
 
 pytestmark = pytest.mark.one_engine
@@ -195,7 +196,7 @@ def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_ind
     assert done.err.startswith(f"1 document of {index} written without embedding, embedding_meta\n")
     assert f"The mapping of {index} still has the fields embedding, embedding_meta" in done.err
     with open_engine(es9_url) as engine:
-        assert engine.mget_sources(index, ["1"], source_includes=["*"]) == {"1": {"text": "x"}}
+        assert read_sources(engine, index, ["1"], source_includes=["*"]) == {"1": {"text": "x"}}
     again = run("index", "remove", index, "--yes", url=es9_url)
     assert_refused(again, f"es-sbert has added nothing to {index}", "Check the name")
 

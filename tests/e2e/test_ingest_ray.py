@@ -20,6 +20,7 @@ from tests.e2e.cli_support import Cli
 from tests.e2e.test_default_search_pipeline import COUNT as HOSTILE_COUNT
 from tests.e2e.test_default_search_pipeline import HOSTILE, document, indices
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.sources import read_sources
 from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
@@ -157,7 +158,7 @@ def check_vectors(bench: Bench) -> None:
     keys = sorted(wanted)
     vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document")
     with open_engine(bench.url) as engine:
-        stored = engine.mget_sources(bench.index, [*keys, STRANGER], source_includes=["*"], vectors=True)
+        stored = read_sources(engine, bench.index, [*keys, STRANGER], source_includes=["*"])
     assert list(stored.pop(STRANGER)) == ["text"]
     for key, vector in zip(keys, vectors, strict=True):
         assert same_vectors(vector_of(stored[key]), vector)
@@ -198,7 +199,7 @@ def test_in_place_load_goes_around_default_search_pipeline(
             [report] = hostile.run("ingest", "--index", name, "--json", "--ray", cluster.address)
             assert (report["read"], report[kind]) == (HOSTILE_COUNT, HOSTILE_COUNT)
         wanted = {str(number): document(number) for number in range(HOSTILE_COUNT)}
-        found = engine.mget_sources(name, list(wanted), source_includes=["*"], vectors=True)
+        found = read_sources(engine, name, list(wanted), source_includes=["*"])
         vectors = tiny.encode([source["text"] for source in wanted.values()], "document")
         for (key, source), vector in zip(wanted.items(), vectors, strict=True):
             assert found[key].items() >= source.items()

@@ -29,6 +29,7 @@ from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
+from tests.engine.sources import read_sources
 from tests.tiny import write_tiny_bert
 
 WORDS = [
@@ -119,7 +120,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def wait_for_first_window(engine: Engine, index: str) -> None:
     """Wait until d0 to d4 are in the index, seen or not yet seen by searches."""
     wanted = [f"d{number}" for number in range(5)]
-    wait_until(lambda: len(engine.mget_sources(index, wanted, source_includes=["id"])) == len(wanted))
+    wait_until(lambda: len(read_sources(engine, index, wanted, source_includes=["id"])) == len(wanted))
 
 
 def open_engine(url: str) -> closing[Engine]:
@@ -173,7 +174,7 @@ def contents(url: str, index: str) -> dict[str, dict[str, Any]]:
         hits = engine.search(index, body)["hits"]["hits"]
         assert len(hits) == engine.count(index)
         ids = [hit["_id"] for hit in hits]
-        sources = engine.mget_sources(index, ids, source_includes=["*"], vectors=True) if ids else {}
+        sources = read_sources(engine, index, ids, source_includes=["*"]) if ids else {}
     return {hit["_id"]: sources[hit["_id"]] | {"_version": hit["_version"]} for hit in hits}
 
 

@@ -22,6 +22,7 @@ from tests.engine.ingest_support import (
     wait_for_first_window,
     write_jsonl,
 )
+from tests.engine.sources import read_sources
 
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
 COUNT = 20
@@ -62,7 +63,7 @@ class Loaded:
 
     def write_without(self, ids: list[str], *fields: str) -> None:
         """Replace documents with themselves, without some fields."""
-        found = self.engine.mget_sources(self.index, ids, source_includes=["*"], vectors=True)
+        found = read_sources(self.engine, self.index, ids, source_includes=["*"])
         lines = b"".join(
             orjson.dumps({"index": {"_id": document_id}})
             + b"\n"

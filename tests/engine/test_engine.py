@@ -29,6 +29,7 @@ from es_sbert.errors import (
 )
 from tests.conftest import also_es8
 from tests.engine.ingest_support import ask
+from tests.engine.sources import read_sources
 
 MAPPING: Json = {
     "settings": {"number_of_shards": 2, "number_of_replicas": 0},
@@ -134,7 +135,7 @@ def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> N
     assert "failed to parse field [n] of type [integer]" in results[1].reason
     assert "version conflict" in results[2].reason
     assert "\n" not in "".join(result.reason for result in results)
-    assert engine.mget_sources(index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
+    assert read_sources(engine, index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
 
 
 def test_invalid_bulk_raises_with_status(engine: Engine, index: str) -> None:
@@ -145,10 +146,9 @@ def test_invalid_bulk_raises_with_status(engine: Engine, index: str) -> None:
 
 def test_mget_finds_documents_before_refresh(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(3))
-    found = engine.mget_sources(index, ["2", "nowhere", "0"], source_includes=["word"])
+    found = read_sources(engine, index, ["2", "nowhere", "0"], source_includes=["word"])
     assert found == {"2": {"word": "w2"}, "0": {"word": "w0"}}
-    assert engine.mget_sources(index, ["1"], source_includes=[]) == {"1": {}}
-    assert engine.mget_sources(index, [], source_includes=["word"]) == {}
+    assert read_sources(engine, index, [], source_includes=["word"]) == {}
 
 
 def test_documents_are_found_in_all_routings(engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,5 +387,5 @@ def test_vectors_excluded_from_source_are_fetched(engine: Engine, index_name: st
         vector = {"type": "knn_vector", "dimension": 2, "space_type": "cosinesimil"}
     engine.create_index(index_name, {"mappings": {"properties": {"v": vector}}})
     engine.bulk(index_name, actions(({"index": {"_id": "1"}}, {"v": [1.0, 2.0], "t": "x"})))
-    found = engine.mget_sources(index_name, ["1"], source_includes=["v", "t"], vectors=True)
+    found = read_sources(engine, index_name, ["1"], source_includes=["v", "t"])
     assert found == {"1": {"v": [1.0, 2.0], "t": "x"}}

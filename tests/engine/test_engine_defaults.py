@@ -29,6 +29,7 @@ from es_sbert.index.privileges import ADOPT, CREATE, LOAD, MIGRATE_FROM, PRUNE, 
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.engine.secured import Secured
+from tests.engine.sources import read_sources
 
 COUNT = 60
 
@@ -52,9 +53,7 @@ def fill(engine: Engine, index: str, settings: dict[str, Any]) -> None:
 def embedded(url: str, index: str) -> set[str]:
     """Ids of the documents that have a vector, read without a search."""
     with open_engine(url) as engine:
-        found = engine.mget_sources(
-            index, [each["id"] for each in documents()] + ["new"], source_includes=["*"], vectors=True
-        )
+        found = read_sources(engine, index, [each["id"] for each in documents()] + ["new"], source_includes=["*"])
     return {key for key, source in found.items() if "embedding" in source}
 
 

@@ -22,6 +22,7 @@ from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_es8, also_opensearch2, on_every_version
+from tests.engine.sources import read_sources
 from tests.engine.vectors import load, random_vectors, vector_value
 
 DIMENSIONS = 64
@@ -269,7 +270,7 @@ def test_vectors_round_trip_bit_for_bit(engine: Engine, index_name: str) -> None
     vectors = random_vectors(2, 8)
     vectors[0] /= np.linalg.norm(vectors[0])
     load(engine, index_name, "embedding", vectors, lambda number: {})
-    found = engine.mget_sources(index_name, ["0", "1"], source_includes=["embedding"], vectors=True)
+    found = read_sources(engine, index_name, ["0", "1"], source_includes=["embedding"])
     for number, vector in enumerate(vectors):
         np.testing.assert_array_equal(read_vector(found[str(number)]["embedding"]), vector)
     assert isinstance(vector_value(engine.info, vectors[0]), str) == (engine.info.version >= (9, 3, 0))

@@ -21,6 +21,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.sources.find_sources import find_sources
 from tests.engine.ingest_support import Interposed, load, sentences, wait_until, write_jsonl
+from tests.engine.sources import read_sources
 
 pytestmark = pytest.mark.one_engine
 
@@ -64,7 +65,7 @@ def test_vectors_overwritten_by_another_writer_are_noted(
     def overwrite() -> None:
         """Goes over d0, once it is written, as a load does that knew of neither field."""
         wait_until(
-            lambda: es9.mget_sources(index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
+            lambda: read_sources(es9, index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
         )
         lines = [b'{"index":{"_id":"d0"}}', orjson.dumps({"id": "d0", "text": "New."}), b""]
         assert all(result.ok for result in es9.bulk(index, b"\n".join(lines)))
@@ -125,7 +126,7 @@ def test_documents_deleted_during_load_are_noted(
 
     def delete(window: int) -> None:
         if window == 3:
-            wait_until(lambda: bool(engine.mget_sources(index_name, ["d3"], source_includes=["id"])))
+            wait_until(lambda: bool(read_sources(engine, index_name, ["d3"], source_includes=["id"])))
             assert all(r.ok for r in engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d3"}}\n'))
 
     meddling = Interposed(encoder, delete)
@@ -149,7 +150,7 @@ def test_changes_that_the_source_keeps_are_not_noted(
 
     def count_clicks(window: int) -> None:
         if window == 3:
-            wait_until(lambda: bool(engine.mget_sources(index_name, ["d3"], source_includes=["id"])))
+            wait_until(lambda: bool(read_sources(engine, index_name, ["d3"], source_includes=["id"])))
             update_documents(engine, index_name, {"d0": {"clicks": 1}, "d3": {"clicks": 1}})
             engine.bulk(index_name, bulk_body({"own": {"text": "A document of its own."}}))
 
@@ -269,7 +270,7 @@ def test_in_place_writes_lost_are_detected(
     engine.create_index(index_name, {})
     engine.bulk(index_name, bulk_body(documents))
     load(engine_url, encoder, index_name, dead=tmp_path / "dead")
-    source = engine.mget_sources(index_name, ["d1"], source_includes=["*"], vectors=True)["d1"]
+    source = read_sources(engine, index_name, ["d1"], source_includes=["*"])["d1"]
     emptied = {"d1": source | {"text": ""}}
     more = {"new": {"text": "A new one."}, "newer": {"text": "Another one."}, "dead": {"text": 7}}
     engine.bulk(index_name, bulk_body(emptied | more))

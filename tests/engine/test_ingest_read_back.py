@@ -14,6 +14,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
 from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import Interposed, ask, contents, load, open_engine, sentences, wait_until, write_jsonl
+from tests.engine.sources import read_sources
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 _NEGATE = (
@@ -194,7 +195,7 @@ def test_concurrent_change_by_another_writer_is_not_an_error(
                 orjson.dumps({"index": {"_id": f"d{number}"}}) + b"\n" + b'{"id":"x","text":"Other."}\n'
                 for number in range(5)
             )
-            wait_until(lambda: len(engine.mget_sources(index_name, ["d0"], source_includes=["id"])) == 1)
+            wait_until(lambda: len(read_sources(engine, index_name, ["d0"], source_includes=["id"])) == 1)
             assert all(result.ok for result in engine.bulk(index_name, lines))
 
     load(

@@ -10,6 +10,7 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import scan_index
 from tests.engine.ingest_support import letters, open_engine, same_vectors, vector_of
+from tests.engine.sources import read_sources
 from tests.faults.bench import Bench
 
 _PAGE = 500
@@ -66,7 +67,7 @@ def _parts(ids: list[str]) -> list[list[str]]:
 
 
 def _lost_and_stale(engine: Engine, bench: Bench, ids: list[str]) -> tuple[int, int]:
-    stored = engine.mget_sources(bench.index, ids, source_includes=["*"], vectors=True)
+    stored = read_sources(engine, bench.index, ids, source_includes=["*"])
     wanted = {
         document_id: bench.corpus.wanted[document_id] for document_id in ids if document_id in bench.corpus.wanted
     }

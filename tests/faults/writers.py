@@ -12,6 +12,7 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from tests.engine.ingest_support import open_engine
+from tests.engine.sources import read_sources
 from tests.faults.bench import Bench, FaultNotFelt, Load, WrongEnd
 from tests.faults.servers import call
 
@@ -33,7 +34,7 @@ def vectors_dropped(bench: Bench) -> dict[str, Any]:
     """Between two loads, an application writes documents as it has read them: without the vector."""
     bench.finish()
     with open_engine(bench.url) as engine:
-        sources = engine.mget_sources(bench.index, _some(engine, bench), source_includes=["*"])
+        sources = read_sources(engine, bench.index, _some(engine, bench), source_includes=["*"])
         for source in sources.values():
             source.pop(DEFAULT_VECTOR_FIELD, None)
         _write(engine, bench, [({"index": {"_id": key}}, source) for key, source in sources.items()])

@@ -30,6 +30,7 @@ from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.document_vectors import text_hash
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.engine.sources import read_sources
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.lenient_bodies import FORMS, Form
 from tests.gateway.serving import served
@@ -131,7 +132,7 @@ class Bed:
 
     def documents(self) -> dict[str, Json]:
         """The documents, read from the engine."""
-        return self.engine.mget_sources(self.index, [*TEXTS, "new"], source_includes=["*"], vectors=True)
+        return read_sources(self.engine, self.index, [*TEXTS, "new"], source_includes=["*"])
 
     def undo(self) -> dict[str, Json]:
         """Return the documents, and make them again what they were before."""

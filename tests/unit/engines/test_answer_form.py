@@ -64,7 +64,6 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "get_index": lambda engine: engine.get_index("docs"),
     "count": lambda engine: engine.count("docs"),
     "bulk": lambda engine: engine.bulk("docs", b'{"index":{}}\n{}\n'),
-    "mget_sources": lambda engine: engine.mget_sources("docs", ["1"], source_includes=["text"]),
     "search": lambda engine: engine.search("docs", {}),
     "search_point_in_time": lambda engine: engine.search_point_in_time("id", {}),
     "multi_search": lambda engine: engine.multi_search("docs", [{}]),
