@@ -174,7 +174,11 @@ def connection_error(
     """
     causes = exception_chain(error)
     text = " ".join(f"{type(cause).__name__}: {cause}" for cause in causes).lower()
-    kind, message, remedy = next(found for pattern, *found in _CONNECTION_ERRORS if re.search(pattern, text, re.DOTALL))
+    kind, message, remedy = next(
+        (kind, message, remedy)
+        for pattern, kind, message, remedy in _CONNECTION_ERRORS
+        if re.search(pattern, text, re.DOTALL)
+    )
     words = {
         "url": url,
         "reason": next((cause.verify_message for cause in causes if hasattr(cause, "verify_message")), causes[-1]),
