@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -15,7 +13,6 @@ from es_sbert.cli.output import print_message
 from es_sbert.cli.setting_names import as_options, with_options
 
 if TYPE_CHECKING:
-    from es_sbert.diagnostics.finding import Finding
     from es_sbert.encoder.encoder import LoadOptions
 
 
@@ -38,8 +35,8 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     """Check everything that a load or a search needs, and say what to fix.
 
-    Checks the model (whether it opens and runs on the given device), onnxruntime, the GPU and its libraries, and the
-    engine (version, health, license, disk space). With --index it also checks the user's privileges and the index: its
+    Checks the model (whether it opens and runs on the given device), onnxruntime, and the engine (version, health, disk
+    space). With --index it also checks the user's privileges and the index: its
     model, documents without a vector, texts in languages that the model was not trained on, blocks, and settings that a
     killed load did not restore.
 
@@ -52,57 +49,24 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     """
     import orjson
 
+    from es_sbert.errors import UsageError
     from es_sbert.messages import escape_unprintable
 
-    findings = _run_checks(index, options)
-    for finding in findings:
-        if as_json:
-            click.echo(orjson.dumps(with_options(finding.as_json())))
-        else:
-            line = f"{_LEVEL_LABELS[finding.level]:4}  {finding.about}: {finding.message}"
-            click.echo(as_options(escape_unprintable(line)))
-            if finding.remedy:
-                click.echo(as_options(escape_unprintable(f"      {finding.remedy}")))
-    return int(any(finding.level == "error" for finding in findings))
-
-
-def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
-    """Run all checks. An engine that cannot be reached is reported as a finding.
-
-    Without onnxruntime, no check runs, and the only finding says so.
-
-    Raises:
-        UsageError: options conflict.
-    """
-    from es_sbert.diagnostics.finding import Finding
-    from es_sbert.engines.connect import connect
-    from es_sbert.errors import EngineError, UsageError
-
-    try:
-        from es_sbert.diagnostics import doctor as checks
-    except UsageError as error:  # onnxruntime, which runs the model, cannot be imported
-        return [Finding.from_error("runtime", error)]
-    settings, model, device = engine_settings(options), options["model"], options["device"]
+    settings = engine_settings(options)
     running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
     running["report"] = print_message  # the first use of a model exports it, which takes a while
-    check_model = partial(checks.check_encoder, model, running)
+    rows: list[dict[str, str]]
     try:
-        opened = connect(settings)
-    except EngineError as error:
-        return [*check_model()[1], *checks.check_runtime(device), Finding.from_error("engine", error)]
-    with closing(opened) as engine:
-        looked = None if index is None else checks.inspect_index(engine, index)
-        # Check the model that a search of the index would open: that of its vectors, unless an option names another.
-        stored = {} if looked is None else looked.first_field_by_model
-        needed = list(stored.values()) if model is None and stored else [None]
-        checked = [check_model(field) for field in needed]
-        findings = [finding for _, found in checked for finding in found]
-        findings += checks.check_runtime(device)
-        findings += checks.check_engine(engine, settings, index)
-        if looked is not None:
-            findings += looked.findings
-            models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}
-            for state in looked.states:
-                findings += checks.check_index(engine, state, looked.fields, models)
-    # Several checks read the mapping of an index, and each reports what is wrong with it.
-    return list(dict.fromkeys(findings))
+        from es_sbert.diagnostics.doctor import run_checks
+    except UsageError as error:  # onnxruntime, which runs the model, cannot be imported
+        rows = [{"level": "error", "about": "runtime", "message": error.message, "remedy": error.remedy}]
+    else:
+        rows = [finding.as_json() for finding in run_checks(settings, index, options["model"], running)]
+    for row in rows:
+        if as_json:
+            click.echo(orjson.dumps(with_options(row)))
+            continue
+        click.echo(as_options(escape_unprintable(f"{_LEVEL_LABELS[row['level']]:4}  {row['about']}: {row['message']}")))
+        if row["remedy"]:
+            click.echo(as_options(escape_unprintable(f"      {row['remedy']}")))
+    return int(any(row["level"] == "error" for row in rows))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
-from es_sbert.diagnostics.finding import Finding, Severity, failure, ok, warning
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
-from es_sbert.encoder.tuning import read_tuning
 from es_sbert.engines.address import parse_addresses
+from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import detect_cluster
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
+from es_sbert.errors import AccessDenied, EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import plain_vector_fields, vector_fields
@@ -38,20 +38,89 @@ from es_sbert.index.vector_field import (
 from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.messages import be, pluralize
 from es_sbert.migration.migration_state import find_begun, replaced_error
-from es_sbert.runtime.cuda_session import (
-    CudaLibraryStatus,
-    cuda_major,
-    install_remedy,
-    load_libraries,
-    provider_problem,
-)
-from es_sbert.runtime.device import NvidiaDriver, cuda_build_remedy, cuda_devices, cuda_driver
+from es_sbert.runtime.device import cuda_driver
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.search.search_scope import SearchScope
 
 _TEST_SENTENCE = "Does this machine embed a sentence?"
 # The engines' default watermarks, in percent of a disk.
 _NO_SHARDS, _READ_ONLY = 85, 95
+
+
+class Severity(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # works, but not as well or not for long
+    ERROR = "error"  # does not work
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding.
+
+    Attributes:
+        level: The severity.
+        about: The checked part: `model`, `device`, `runtime`, `engine`, `permissions`, `disk`, `index`, ….
+        message: The result of the check.
+        remedy: The remedy; empty if nothing has to be done.
+    """
+
+    level: Severity
+    about: str
+    message: str
+    remedy: str = ""
+
+    @classmethod
+    def from_error(cls, about: str, error: EsSbertError) -> Finding:
+        """Convert an error to a finding."""
+        return cls(Severity.ERROR, about, error.with_notes(), error.remedy)
+
+    def as_json(self) -> Json:
+        return asdict(self)
+
+
+def ok(about: str, message: str) -> Finding:
+    """A finding that needs no action."""
+    return Finding(Severity.OK, about, message)
+
+
+def warning(about: str, message: str, remedy: str) -> Finding:
+    """A finding about something that works, but not as well as it could or not for long."""
+    return Finding(Severity.WARNING, about, message, remedy)
+
+
+def failure(about: str, message: str, remedy: str) -> Finding:
+    """A finding about something that does not work."""
+    return Finding(Severity.ERROR, about, message, remedy)
+
+
+def run_checks(settings: EngineSettings, index: str | None, model: str | None, options: LoadOptions) -> list[Finding]:
+    """Run all checks. An engine that cannot be reached is a finding.
+
+    Args:
+        index: Index or alias, a list of them, or a pattern; None checks none.
+        model: The model; None for the models of the index, or the default model.
+        options: The options of the encoder.
+
+    Raises:
+        UsageError: an address is not a URL, or credentials conflict.
+    """
+    try:
+        opened = connect(settings)
+    except EngineError as error:
+        return [*check_encoder(model, options)[1], *check_runtime(), Finding.from_error("engine", error)]
+    with closing(opened) as engine:
+        looked = IndexInspection([], [], []) if index is None else inspect_index(engine, index)
+        # Check the model that a search of the index would open: that of its vectors, unless an option names another.
+        stored = {field.meta.fingerprint: field for field in reversed(looked.fields)}
+        checked = [check_encoder(model, options, field) for field in (stored.values() if model is None else ())]
+        checked = checked or [check_encoder(model, options)]
+        models = {made_by: checked[number % len(checked)][0] for number, made_by in enumerate(stored)}
+        findings = [finding for _, found in checked for finding in found]
+        findings += [*check_runtime(), *check_engine(engine, settings, index), *looked.findings]
+        for state in looked.states:
+            findings += check_index(engine, state, looked.fields, models)
+    # Several checks read the mapping of an index, and each reports what is wrong with it.
+    return list(dict.fromkeys(findings))
 
 
 def check_encoder(
@@ -90,84 +159,24 @@ def _encoder_findings(info: EncoderInfo, length: float) -> Iterator[Finding]:
         yield ok("model", f"{info.model} ({info.fingerprint[:12]}), {read}")
     threads = f", {pluralize(info.threads, 'thread')}" if info.threads else ""
     yield ok("device", f"{info.precision} by {info.provider} on {info.device}{threads}")
-    speeds: dict[str, float] = {}
-    for measured in read_tuning(info.fingerprint).measured:
-        speeds[measured.variant] = max(measured.texts_per_second, speeds.get(measured.variant, 0.0))
-    if info.device == "cpu" and speeds:
-        listed = ", ".join(f"{name} {speeds[name]:,.0f}" for name in sorted(speeds, key=speeds.__getitem__)[::-1])
-        yield ok("speed", f"texts per second, measured on this machine: {listed} (`es-sbert model tune`)")
-    collision = runtime_collision(cuda_devices())
     for message in info.warnings:
-        if collision is None or not message.startswith(collision[0]):  # `check_runtime` reports it
-            yield warning("device", message, "See `es-sbert encode --help` for `device` and `precision`.")
+        yield warning("device", message, "See `es-sbert encode --help` for `device` and `precision`.")
 
 
-def check_runtime(device: str) -> Iterator[Finding]:
-    """Check the installed build of onnxruntime, and what CUDA needs if there is a GPU or the device asks for one.
-
-    Args:
-        device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
-    """
-    driver, major, requested = cuda_driver(), cuda_major(), device.startswith("cuda")
-    cards = 0 if driver is None else len(driver.cards)
-    collision = runtime_collision(cards)
+def check_runtime() -> Iterator[Finding]:
+    """Name the installed build of onnxruntime and the GPUs. What CUDA lacks is in the finding about the model."""
+    driver = cuda_driver()
+    cards = () if driver is None else driver.cards
+    collision = runtime_collision(len(cards))
     if collision is not None:
         yield warning("runtime", *collision)
-    build = f"{' and '.join(installed_runtimes()) or 'onnxruntime'} {onnxruntime.__version__}"
-    if requested or (major is not None and cards):
-        libraries = CudaLibraryStatus() if major is None else load_libraries()
-        problem = None if major is None else provider_problem()
-        yield from cuda_findings(build, major, driver, libraries, problem, requested=requested)
-    elif collision is None:  # otherwise it is a matter of chance which build is imported
-        unused = "; the GPU is not used (`es-sbert doctor --device cuda` says why)" if cards else ""
-        yield ok("runtime", f"{build}, runs on the CPU{unused}")
-
-
-def cuda_findings(
-    build: str,
-    major: int | None,
-    driver: NvidiaDriver | None,
-    libraries: CudaLibraryStatus,
-    problem: str | None,
-    *,
-    requested: bool,
-) -> Iterator[Finding]:
-    """Yield findings about the parts of CUDA.
-
-    Args:
-        build: Name and version of the installed onnxruntime.
-        major: The CUDA major version that it was built for; None if it has no CUDA provider.
-        driver: The NVIDIA driver, or None.
-        libraries: The CUDA libraries that were found or are missing.
-        problem: Reason why the CUDA provider does not load; None if it loads or was not tried.
-        requested: Whether the user wants to run on a GPU. Otherwise the CPU is used instead, which is a warning.
-    """
-    level = Severity.ERROR if requested else Severity.WARNING
-    if major is None:
-        yield Finding(level, "cuda", f"{build} was built without CUDA", cuda_build_remedy())
     else:
-        yield ok("cuda", f"{build}, built for CUDA {major}")
-    if driver is None or not driver.cards:
-        why = "there is no NVIDIA driver" if driver is None else f"the NVIDIA driver reports no GPU {driver.problem}"
-        remedy = "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; start a container with `docker run --gpus all`."
-        yield failure("cuda", why.rstrip(), remedy)
-    else:
-        yield from (ok("cuda", f"cuda:{number} is {card}") for number, card in enumerate(driver.cards))
-        if driver.cuda is not None and major is not None and driver.cuda[0] < major:
-            message = f"the NVIDIA driver supports CUDA up to {driver.cuda[0]}, onnxruntime needs {major}"
-            yield warning("cuda", message, "Update the driver. For a container, update the driver of the host.")
-    yield from (ok("cuda", f"{library.name}: {path}") for library, path in libraries.found)
-    for library in libraries.missing:
-        use = "" if library.required else "; only some models need it"
-        severity = level if library.required else Severity.WARNING
-        yield Finding(severity, "cuda", f"{library.name}: not found{use}", install_remedy([library], major))
-    if problem is not None and not any(library.required for library in libraries.missing):
-        message = f"onnxruntime's CUDA provider does not load: {problem}"
-        yield Finding(level, "cuda", message, "Install CUDA of the version that onnxruntime was built for.")
+        build = f"{' and '.join(installed_runtimes()) or 'onnxruntime'} {onnxruntime.__version__}"
+        yield ok("runtime", ", ".join([build, *(f"cuda:{number} is {card}" for number, card in enumerate(cards))]))
 
 
 def check_engine(engine: Engine, settings: EngineSettings, index: str | None) -> Iterator[Finding]:
-    """Check the addresses, version, health, license and disks of an engine, and the user's permissions on an index.
+    """Check the addresses, version, health and disks of an engine, and the user's permissions on an index.
 
     Args:
         index: The index; None skips permissions.
@@ -177,7 +186,6 @@ def check_engine(engine: Engine, settings: EngineSettings, index: str | None) ->
         yield warning("address", f"{address.url} does not respond: {error.message}", error.remedy)
     yield ok("engine", f"{engine.info.label} at {engine.info.url}")
     yield from _guarded("health", lambda: _check_health(engine), optional=True)
-    yield from _guarded("license", lambda: _check_license(engine), optional=True)
     yield from _guarded("disk", lambda: _check_disks(engine), optional=True)
     if index is not None:
         yield from _guarded("permissions", lambda: _check_permissions(engine, index), optional=True)
@@ -212,89 +220,57 @@ def _check_health(engine: Engine) -> Iterator[Finding]:
         yield ok("health", f"{answer.get('status')}{replicas}; {answer.get('number_of_nodes')} nodes")
 
 
-def _check_license(engine: Engine) -> Iterator[Finding]:
-    is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
-    license = {} if is_opensearch else (engine.request_api("/_license") or {}).get("license", {})
-    if license.get("status", "active") != "active":
-        message = f"the license {license.get('type')} is {license.get('status')}"
-        yield failure("license", message, "Start the free license: `POST _license/start_basic`.")
-    else:
-        yield ok("license", f"{license.get('type', 'free')}; es-sbert needs no paid license")
-
-
 def _check_disks(engine: Engine) -> Iterator[Finding]:
     answer = engine.request_api("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"}) or {}
     disks = [(str(node.get("name")), node.get("fs", {}).get("total", {})) for node in answer.get("nodes", {}).values()]
     sizes = [
-        (int(total["available_in_bytes"]) / int(total["total_in_bytes"]), name, total)
+        (int(total["available_in_bytes"]) / int(total["total_in_bytes"]), name, int(total["available_in_bytes"]))
         for name, total in disks
         if total.get("total_in_bytes")
     ]
-    if not sizes:
+    if sizes:
+        yield disk_finding(*min(sizes))
+    else:
         remedy = "Give the user the cluster privilege monitor, or check them in the console of the service."
         yield warning("disk", "the nodes do not report their disk usage", remedy)
-        return
-    free, name, total = min(sizes, key=lambda size: size[0])
-    # The settings of a cluster are long, and matter only to a full disk.
-    by_default = 100 * (1 - free) < _NO_SHARDS or has_default_watermarks(engine)
-    yield disk_finding(name, int(total["available_in_bytes"]), free, by_default=by_default)
 
 
-def has_default_watermarks(engine: Engine) -> bool:
-    """Whether the cluster makes indices read-only on a disk that is as full as engines allow by default."""
-    answer = engine.request_api("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
-    settings: Json = {}
-    for level in ("defaults", "persistent", "transient"):
-        settings |= answer.get(level, {})
-    prefix = "cluster.routing.allocation.disk"
-    is_enabled = str(settings.get(f"{prefix}.threshold_enabled", "true")) == "true"
-    return is_enabled and settings.get(f"{prefix}.watermark.flood_stage", "95%") == f"{_READ_ONLY}%"
-
-
-def disk_finding(node: str, available: int, free: float, *, by_default: bool) -> Finding:
+def disk_finding(free: float, node: str, available: int) -> Finding:
     """Return the finding about the fullest disk.
 
     Args:
-        available: Free bytes.
         free: Free share of the disk.
-        by_default: Whether the cluster reacts to full disks as engines do by default.
+        available: Free bytes.
     """
     used = 100 * (1 - free)
     state = f"{node} has {available / 1e9:,.1f} GB free, {used:.0f} % are used"
     if used < _NO_SHARDS:
         return ok("disk", state)
-    remedy = "Free disk space or add a node before a load."
-    if not by_default:
-        return warning("disk", f"{state}; this cluster has its own limits (cluster.routing.allocation.disk)", remedy)
     message = (
-        f"{state}: engines place no shards on a disk above {_NO_SHARDS} %, and make indices read-only above "
-        f"{_READ_ONLY} %"
+        f"{state}: unless the cluster has its own limits (cluster.routing.allocation.disk), it places no shards on a "
+        f"disk above {_NO_SHARDS} %, and makes indices read-only above {_READ_ONLY} %"
     )
-    return Finding(Severity.ERROR if used >= _READ_ONLY else Severity.WARNING, "disk", message, remedy)
+    return warning("disk", message, "Free disk space or add a node before a load.")
 
 
 def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
-    if engine.info.engine_type is EngineType.OPENSEARCH:
-        message = "OpenSearch does not report permissions; the error of a rejected request names the missing one"
-        yield ok("permissions", message)
-        return
     needed = {name for task in INDEX_TASKS for name in task.privileges}
     has = dict.fromkeys(needed, True)
     for name in index.split(","):
         # A name with a minus excludes an index, which needs no privileges.
         granted = {} if name.startswith("-") else granted_privileges(engine, name, needed)
         if granted is None:
-            yield ok("permissions", "security is disabled, so requests need no permissions")
+            message = "security is disabled, or (on OpenSearch) the error of a rejected request names the missing one"
+            yield ok("permissions", message)
             return
         has = {key: has[key] and granted.get(key, True) for key in has}
-    allowed = [task.action for task in INDEX_TASKS if not missing_privileges(task, has)]
-    if allowed:
-        yield ok("permissions", f"this user or API key may {', '.join(allowed)} {index}")
     for task in INDEX_TASKS:
         lacking = missing_privileges(task, has)
         if lacking:
             message = f"this user or API key may not {task.action} {index}: it lacks {' and '.join(lacking)}"
             yield warning("permissions", message, privileges_remedy(lacking, index))
+        else:
+            yield ok("permissions", f"this user or API key may {task.action} {index}")
 
 
 @dataclass(frozen=True)
@@ -310,11 +286,6 @@ class IndexInspection:
     states: list[IndexState]
     fields: list[VectorField]
     findings: list[Finding]
-
-    @property
-    def first_field_by_model(self) -> dict[str, VectorField]:
-        """Fingerprint of each model that made vectors → the first field that holds its vectors."""
-        return {field.meta.fingerprint: field for field in reversed(self.fields)}
 
 
 def inspect_index(engine: Engine, name: str) -> IndexInspection:

@@ -30,7 +30,7 @@ def test_healthy_setup_reports_no_failures(cli: Cli, engine_url: str, index_name
     done = cli("doctor", *options)
     assert (done.code, done.err) == (0, "")
     assert "FAIL" not in done.out
-    for about in ("model", "device", "engine", "health", "license", "disk", "index", "field embedding"):
+    for about in ("model", "device", "runtime", "engine", "health", "disk", "index", "field embedding"):
         assert f"  {about}: " in done.out
     assert "all 2 documents have a vector" in done.out
     rows = [orjson.loads(line) for line in cli("doctor", *options, "--json").out.splitlines()]

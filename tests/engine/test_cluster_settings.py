@@ -15,7 +15,6 @@ import pytest
 
 from es_sbert.analysis.text_collection import read_index
 from es_sbert.config import EngineSettings
-from es_sbert.diagnostics.doctor import has_default_watermarks
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
@@ -118,14 +117,3 @@ def test_timeout_of_the_cluster_is_an_error(engine_url: str, index_name: str) ->
             with pytest.raises(RequestFailed, match="time limit"):
                 engine.count(index_name, slow)
         assert engine.count(index_name) == count
-
-
-def test_doctor_knows_the_limits_of_the_cluster_on_full_disks(engine_url: str) -> None:
-    prefix = "cluster.routing.allocation.disk"
-    with open_engine(engine_url) as engine:
-        assert not has_default_watermarks(engine)  # servers of the tests fill their disks
-        with cluster_settings(engine_url, {f"{prefix}.threshold_enabled": "true"}):
-            assert has_default_watermarks(engine)
-            own = {"low": "90%", "high": "95%", "flood_stage": "98%"}
-            with cluster_settings(engine_url, {f"{prefix}.watermark.{name}": value for name, value in own.items()}):
-                assert not has_default_watermarks(engine)

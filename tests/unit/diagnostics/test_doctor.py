@@ -10,7 +10,6 @@ import pytest
 from es_sbert.diagnostics.doctor import (
     Finding,
     Severity,
-    cuda_findings,
     disk_finding,
     field_findings,
     settings_findings,
@@ -21,8 +20,6 @@ from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_languages import language_warning
-from es_sbert.runtime.cuda_session import CudaLibraryStatus, needed_libraries
-from es_sbert.runtime.device import Gpu, NvidiaDriver
 
 INFO = EncoderInfo(
     model="tiny",
@@ -37,14 +34,10 @@ INFO = EncoderInfo(
 )
 
 
-@pytest.mark.parametrize(
-    ("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.06, Severity.WARNING), (0.04, Severity.ERROR)]
-)
+@pytest.mark.parametrize(("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.04, Severity.WARNING)])
 def test_disk_finding_follows_the_default_watermarks(free: float, level: Severity) -> None:
-    finding = disk_finding("node", 50 * 10**9, free, by_default=True)
-    own_limits = disk_finding("node", 50 * 10**9, free, by_default=False)
+    finding = disk_finding(free, "node", 50 * 10**9)
     assert finding.level is level
-    assert own_limits.level is (Severity.OK if level is Severity.OK else Severity.WARNING)
     assert finding.message.startswith(f"node has 50.0 GB free, {100 * (1 - free):.0f} % are used")
     assert bool(finding.remedy) is (level is not Severity.OK)
 
@@ -101,55 +94,3 @@ def test_languages_that_the_model_was_not_trained_on_are_a_warning() -> None:
 def test_finding_from_error() -> None:
     finding = Finding.from_error("engine", UsageError("broken", "Mend it."))
     assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
-
-
-DRIVER = NvidiaDriver((Gpu("H200", (9, 0)),), (13, 2))
-BUILD = "onnxruntime-gpu 1.31.1"
-
-
-def libraries(*missing: str) -> CudaLibraryStatus:
-    needed = needed_libraries(13, "linux")
-    found = tuple((library, f"/lib/{library.name}") for library in needed if library.name not in missing)
-    return CudaLibraryStatus(found, tuple(library for library in needed if library.name in missing))
-
-
-def test_complete_cuda_installation_lists_every_library() -> None:
-    findings = list(cuda_findings(BUILD, 13, DRIVER, libraries(), None, requested=False))
-    assert {finding.level for finding in findings} == {Severity.OK}
-    assert [finding.message for finding in findings][:3] == [
-        "onnxruntime-gpu 1.31.1, built for CUDA 13",
-        "cuda:0 is H200 (compute capability 9.0)",
-        "libcudart.so.13: /lib/libcudart.so.13",
-    ]
-    assert len(findings) == 2 + len(needed_libraries(13, "linux"))
-
-
-@pytest.mark.parametrize(("requested", "level"), [(False, Severity.WARNING), (True, Severity.ERROR)])
-def test_missing_cuda_library_names_its_package(requested: bool, level: Severity) -> None:
-    status = libraries("libcurand.so.10", "libcudnn.so.9")
-    said = cuda_findings(BUILD, 13, DRIVER, status, "it does not load", requested=requested)
-    curand, cudnn = (finding for finding in said if finding.level is not Severity.OK)
-    assert (curand.level, curand.message) == (level, "libcurand.so.10: not found")
-    assert "pip install nvidia-curand;" in curand.remedy
-    # Only some models need cuDNN.
-    assert (cudnn.level, cudnn.message.partition(":")[0]) == (Severity.WARNING, "libcudnn.so.9")
-    assert "pip install nvidia-cudnn-cu13;" in cudnn.remedy
-
-
-@pytest.mark.parametrize(
-    ("major", "driver", "problem", "requested", "level", "words"),
-    [
-        (None, DRIVER, None, True, Severity.ERROR, "was built without CUDA"),
-        (13, None, None, True, Severity.ERROR, "no NVIDIA driver"),
-        (13, NvidiaDriver((), None, "cuInit 100"), None, True, Severity.ERROR, "reports no GPU cuInit 100"),
-        (13, NvidiaDriver((Gpu("", None),), (12, 4)), None, False, Severity.WARNING, "supports CUDA up to 12"),
-        (13, DRIVER, "a symbol is missing", True, Severity.ERROR, "does not load: a symbol is missing"),
-    ],
-)
-def test_unusable_gpu_is_reported_with_remedy(
-    major: int | None, driver: NvidiaDriver | None, problem: str | None, requested: bool, level: Severity, words: str
-) -> None:
-    findings = cuda_findings(BUILD, major, driver, libraries(), problem, requested=requested)
-    [finding] = [finding for finding in findings if finding.level is not Severity.OK]
-    assert (finding.level, words in finding.message) == (level, True)
-    assert finding.remedy
