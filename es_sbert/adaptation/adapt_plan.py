@@ -182,9 +182,9 @@ def make_plan(
     template = embedded or TextTemplate.from_fields(choice.body)
     if choice.title is None:
         body = template.of_fields(choice.body)
-        problem = sentence_problem([text for document in looked_at if (text := document_text(body, document))])
-        if problem is not None:
-            report(f"First sentences are unfit for queries: {problem}. Labeled queries may be better: `trained`")
+        unfit = sentence_problem([text for document in looked_at if (text := document_text(body, document))])
+        if unfit is not None:
+            report(f"First sentences are unfit for queries: {unfit}. Labeled queries may be better: `trained`")
     return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
 
 

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, full_like, nn, where
 from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from es_sbert.bundle.model_files import (
@@ -40,10 +41,8 @@ from es_sbert.bundle.modules import (
     drop_inner_normalize,
 )
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
-from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, write_static_embedding
+from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, TABLE, write_static_embedding
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
-from es_sbert.networks.pooling import pool
-from es_sbert.networks.token_table import TokenTable, load_token_table
 from es_sbert.runtime.batching import pad, plan_batches
 from es_sbert.runtime.tokenizer import SentenceTokenizer, load_sentence_tokenizer
 
@@ -111,6 +110,103 @@ class DenseLayer(nn.Module):
         """(batch, in_features) → (batch, out_features)."""
         y: Tensor = self.activation(self.linear(x))
         return y
+
+
+class TokenTable(nn.Module):
+    """A table of token vectors, called like a transformer of transformers.
+
+    Args:
+        table: *Shape:* ``(vocabulary, dimensions)``.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding.from_pretrained(table, freeze=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        """Look up the vector of each token: (batch, tokens) → `last_hidden_state`, (batch, tokens, dimensions)."""
+        return BaseModelOutput(last_hidden_state=self.embedding(input_ids))
+
+
+def load_token_table(model: SentenceModel) -> TokenTable:
+    """Load the token vectors of a StaticEmbedding, float32.
+
+    Raises:
+        UnsupportedArchitecture: the folder has the format of model2vec, in which tokens share rows.
+    """
+    tensors = {
+        name: tensor
+        for file in find_weight_files(model.transformer_folder)
+        for name, tensor in safetensors.torch.load_file(file).items()
+    }
+    if TABLE not in tensors:
+        raise UnsupportedArchitecture(
+            f"{model.name} has the format of model2vec, which es-sbert does not train",
+            "Save it as a StaticEmbedding: SentenceTransformer(modules=[StaticEmbedding.from_model2vec(MODEL)])"
+            ".save(FOLDER).",
+        )
+    return TokenTable(tensors[TABLE].float())
+
+
+def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:
+    """Pool the vectors of real tokens (Reimers and Gurevych 2019, section 3).
+
+    Args:
+        tokens: *Shape:* ``(batch, tokens, width)`` float32.
+        mask: *Shape:* ``(batch, tokens)``, 1 for a token, 0 for padding on the right. Every row must have a token,
+            except for the mean, which is the zero vector for a row without tokens.
+        modes: Pooling modes; several are concatenated in this order.
+
+    Returns:
+        *Shape:* ``(batch, width · modes)``.
+    """
+    real = mask.unsqueeze(-1).to(tokens.dtype)  # (batch, tokens, 1)
+    return torch.cat([_pool_by(mode, tokens, real) for mode in modes], dim=1)
+
+
+def _pool_by(mode: Pooling, tokens: Tensor, real: Tensor) -> Tensor:
+    """(batch, tokens, width), (batch, tokens, 1) → (batch, width)."""
+    match mode:
+        case Pooling.CLS:
+            return tokens[:, 0]
+        case Pooling.MAX:
+            return tokens.masked_fill(real == 0, float("-inf")).amax(dim=1)
+        case Pooling.MEAN:
+            return (tokens * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        case Pooling.MEAN_SQRT_LEN:
+            return (tokens * real).sum(dim=1) / real.sum(dim=1).sqrt()
+        case Pooling.WEIGHTEDMEAN:
+            # Later tokens weigh more, 1, 2, 3, … (Muennighoff 2022, SGPT, arXiv 2202.08904).
+            places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)  # (tokens,)
+            weights = real * places.unsqueeze(-1)  # (batch, tokens, 1)
+            return (tokens * weights).sum(dim=1) / weights.sum(dim=1)
+        case Pooling.LASTTOKEN:
+            last = real.squeeze(-1).sum(dim=1).long() - 1  # (batch,)
+            return tokens[torch.arange(len(tokens), device=tokens.device), last]
+
+
+# Vectors shorter than this have no direction; torch.nn.CosineSimilarity has the same limit.
+MIN_NORM = 1e-8
+
+
+def normalize_vectors(vectors: Tensor) -> Tensor:
+    """Scale vectors to unit length; those without a direction become zero and get no gradient.
+
+    The usual v / max(‖v‖, ε) has the gradient 1/ε at zero: after gradient clipping, one such vector would dominate the
+    whole step.
+
+    Args:
+        vectors: *Shape:* ``(..., dimensions)``.
+
+    Returns:
+        *Shape:* ``(..., dimensions)``.
+    """
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # (..., 1)
+    # With this comparison a NaN length stays NaN, so that a broken network shows in the loss.
+    vanished = length <= MIN_NORM
+    # The divisor is replaced before the division: where() alone would let 0 · ∞ = NaN through from the other branch.
+    scaled = vectors / torch.where(vanished, 1.0, length)  # (..., dimensions)
+    return torch.where(vanished, 0.0, scaled)
 
 
 class SiameseEncoder(nn.Module):

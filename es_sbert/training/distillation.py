@@ -27,9 +27,17 @@ from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.training.objective_settings import ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.open_task import open_initial_model
-from es_sbert.training.recipe import DataSpec, DenseSpec, DevSpec, ModelSpec, Recipe, StageSpec
+from es_sbert.training.recipe import (
+    DataSpec,
+    DenseSpec,
+    DevSpec,
+    ModelSpec,
+    ObjectiveSpec,
+    Recipe,
+    StageSpec,
+    VectorDistillationSpec,
+)
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.trainer import dev_metric_name, dev_score
 from es_sbert.training.training_device import refuse_several_processes

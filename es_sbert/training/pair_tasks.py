@@ -13,7 +13,7 @@ from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder, save_cross_encoder
 from es_sbert.training.bi_encoder_task import Batch, PairColumn, TrainingTask
-from es_sbert.training.objective_settings import ObjectiveSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.recipe import ObjectiveSpec, RegressionSpec, SoftmaxSpec
 from es_sbert.training.training_device import joint_mean
 from es_sbert.training.training_examples import Examples
 

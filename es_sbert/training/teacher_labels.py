@@ -17,7 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.messages import pluralize
 from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec, VectorDistillationSpec
+from es_sbert.training.recipe import MarginDistillationSpec, ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples
 

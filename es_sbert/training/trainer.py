@@ -29,8 +29,7 @@ from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 from es_sbert.training.bi_encoder_task import TrainingTask
 from es_sbert.training.losses import check_dimensions
-from es_sbert.training.objective_settings import ObjectiveSpec, TripletSpec
-from es_sbert.training.recipe import DevSpec, StageSpec
+from es_sbert.training.recipe import DevSpec, ObjectiveSpec, StageSpec, TripletSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
 from es_sbert.training.training_errors import (
     LossCheck,

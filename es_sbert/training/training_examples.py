@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.io.tables import RowErrors, Table, read_table
-from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec
-from es_sbert.training.recipe import DataSpec, DevSpec, StageSpec
+from es_sbert.training.recipe import DataSpec, DevSpec, MarginDistillationSpec, ObjectiveSpec, StageSpec
 
 
 class LabelKind(StrEnum):

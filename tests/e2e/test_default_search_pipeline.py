@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.adaptation.engine_ranking import rank_by_bm25
+from es_sbert.adaptation.adapt import rank_by_bm25
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import scan_index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from es_sbert.adaptation.engine_ranking import rank_by_bm25
+from es_sbert.adaptation.adapt import rank_by_bm25
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_sample import DocumentSelection
 

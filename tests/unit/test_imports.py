@@ -21,13 +21,12 @@ ROOT = Path(__file__).parents[2]
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
 _TORCH = (
     "es_sbert.adaptation.",
-    "es_sbert.exporters.trace_check",
     "es_sbert.exporters.tracing",
     "es_sbert.networks.",
     "es_sbert.training.",
 )
 # Recipes can be read without torch.
-_LIGHT = ("es_sbert.training.recipe", "es_sbert.training.objective_settings")
+_LIGHT = ("es_sbert.training.recipe",)
 
 # Starts servers by scripts that need a Unix-like system.
 _ENGINE_UP = ("es_sbert.cli.engine", "es_sbert.engines.local")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from es_sbert.bundle.modules import Pooling
-from es_sbert.networks.pooling import pool
+from es_sbert.networks.siamese_encoder import pool
 
 # Two texts of two and three tokens, vectors of width 2; the padded place holds what must not count.
 TOKENS = torch.tensor([[[1.0, 2.0], [3.0, -4.0], [99.0, 99.0]], [[1.0, 0.0], [0.0, 6.0], [2.0, 3.0]]])

@@ -17,7 +17,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.runtime import compiled_cache, machine, openvino_session
+from es_sbert.runtime import machine, openvino_session
 from es_sbert.runtime.device import Device
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_compiled_again(
     np.testing.assert_array_equal(encode(bundle), first)
     encode(bundle)
     assert len(compilations) == 2
-    assert compiled_cache.read_compiled(blob) is not None
+    assert openvino_session.read_compiled(blob) is not None
 
 
 def test_a_form_that_openvino_refuses_is_compiled_again(
@@ -101,7 +101,7 @@ def test_a_form_that_openvino_refuses_is_compiled_again(
 ) -> None:
     first = encode(bundle)
     [blob] = blobs(cache)
-    compiled_cache.keep_compiled(blob, memoryview(b"of another release" * 100))
+    openvino_session.keep_compiled(blob, memoryview(b"of another release" * 100))
     np.testing.assert_array_equal(encode(bundle), first)
     assert len(compilations) == 2
 
@@ -112,7 +112,7 @@ def test_another_machine_or_release_compiles_its_own(
 ) -> None:
     encode(bundle)
     other = machine.describe_machine() | {changed: "another"}
-    monkeypatch.setattr(compiled_cache, "describe_machine", lambda: other)
+    monkeypatch.setattr(openvino_session, "describe_machine", lambda: other)
     encode(bundle)
     assert len(compilations) == 2
 
@@ -121,8 +121,8 @@ def test_another_model_or_setting_has_its_own_place(bundle: EncoderBundle, tmp_p
     model = bundle.variant_file("openvino-fp32")
     other = tmp_path / "other.onnx"
     other.write_bytes(model.read_bytes() + b"\0")
-    places = [compiled_cache.compiled_path(model, "a"), compiled_cache.compiled_path(model, "b")]
-    assert len({*places, compiled_cache.compiled_path(other, "a")}) == 3
+    places = [openvino_session.compiled_path(model, "a"), openvino_session.compiled_path(model, "b")]
+    assert len({*places, openvino_session.compiled_path(other, "a")}) == 3
 
 
 def test_without_a_cache_it_is_compiled_each_time(bundle: EncoderBundle, compilations: list[str], cache: Path) -> None:
@@ -142,19 +142,19 @@ def test_without_a_home_it_is_compiled_each_time(
 
 
 def test_the_oldest_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_cache, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(openvino_session, "_MAX_BYTES", 1000)
     folder = cache / "compiled"
     for number in range(4):
         place = folder / f"{number}.blob"
-        compiled_cache.keep_compiled(place, memoryview(bytes(300)))
+        openvino_session.keep_compiled(place, memoryview(bytes(300)))
         os.utime(place, (number, number))
-    compiled_cache.keep_compiled(folder / "4.blob", memoryview(bytes(300)))
+    openvino_session.keep_compiled(folder / "4.blob", memoryview(bytes(300)))
     assert [blob.name for blob in blobs(cache)] == ["2.blob", "3.blob", "4.blob"]
 
 
 def test_what_would_fill_the_cache_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_cache, "_MAX_BYTES", 1000)
-    compiled_cache.keep_compiled(cache / "compiled" / "large.blob", memoryview(bytes(501)))
+    monkeypatch.setattr(openvino_session, "_MAX_BYTES", 1000)
+    openvino_session.keep_compiled(cache / "compiled" / "large.blob", memoryview(bytes(501)))
     assert not (cache / "compiled").exists()
 
 
@@ -186,4 +186,4 @@ def test_processes_that_compile_at_once_keep_one_whole_form(bundle: EncoderBundl
     found = {process.communicate()[0] for process in processes}
     assert found == {encode(bundle).tobytes().hex() + "\n"}
     [blob] = blobs(cache)
-    assert compiled_cache.read_compiled(blob) is not None
+    assert openvino_session.read_compiled(blob) is not None

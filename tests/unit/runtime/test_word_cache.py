@@ -5,8 +5,8 @@ import random
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from es_sbert.runtime import word_cache
-from es_sbert.runtime.word_cache import WordCache, reads_words_alone
+from es_sbert.runtime import tokenizer as word_cache
+from es_sbert.runtime.tokenizer import WordCache, reads_words_alone
 
 _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghiß中σς.-#", "##a", "##b", "##é", "un", "##able"]
 

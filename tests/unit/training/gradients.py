@@ -16,7 +16,7 @@ from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import build_objective
-from es_sbert.training.objective_settings import (
+from es_sbert.training.recipe import (
     CoSentSpec,
     InBatchSpec,
     MatryoshkaSpec,

@@ -10,7 +10,7 @@ from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import bi_encoder_task
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import Objective, build_objective
-from es_sbert.training.objective_settings import InBatchSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.recipe import InBatchSpec, RegressionSpec, SoftmaxSpec
 from es_sbert.training.training_examples import Examples
 from tests.unit.training.support import STILL, write_model
 

@@ -13,7 +13,7 @@ from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.bi_encoder_task import TokenColumn
 from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history
-from es_sbert.training.objective_settings import RegressionSpec, TripletDistance, TripletSpec
+from es_sbert.training.recipe import RegressionSpec, TripletDistance, TripletSpec
 from es_sbert.training.run_folder import last_complete_checkpoint, mark_checkpoint_complete, remove_checkpoints
 from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
 from es_sbert.training.training_examples import DevData

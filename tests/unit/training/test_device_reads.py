@@ -15,20 +15,24 @@ import torch
 from transformers import TrainerCallback
 
 from es_sbert.training import train, trainer, training_stage
-from es_sbert.training.objective_settings import (
+from es_sbert.training.open_task import open_task
+from es_sbert.training.recipe import (
     CoSentSpec,
+    DataSpec,
     InBatchSpec,
     MarginDistillationSpec,
     MatryoshkaSpec,
+    ModelKind,
+    ModelSpec,
     ObjectiveSpec,
     RegressionSpec,
     SoftmaxSpec,
+    StageSpec,
     TripletDistance,
     TripletSpec,
     VectorDistillationSpec,
+    load_recipe,
 )
-from es_sbert.training.open_task import open_task
-from es_sbert.training.recipe import DataSpec, ModelKind, ModelSpec, StageSpec, load_recipe
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_errors import LossCheck
 from es_sbert.training.training_examples import Examples

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from huggingface_hub import ModelCard
 
-from es_sbert.training.model_card import model_card
+from es_sbert.training.training_run import model_card
 
 RECORD = {
     "recipe": {"name": "tuned", "description": "A model for tests.", "seed": 7, "stages": [{"epochs": 4}]},

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from es_sbert.training.losses import Objective
-from es_sbert.training.objective_settings import ObjectiveSpec
+from es_sbert.training.recipe import ObjectiveSpec
 from es_sbert.training.training_examples import LabelKind
 
 BATCH, DIMENSIONS = 8, 12

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from es_sbert.training.losses import build_objective, objective_schema
-from es_sbert.training.objective_settings import ObjectiveSpec
+from es_sbert.training.recipe import ObjectiveSpec
 from es_sbert.training.training_examples import LabelKind
 from tests.unit.training.objectives.samples import ALL_SPECS, DIMENSIONS, SPECS, settings
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.training.losses import CoSENTLoss
-from es_sbert.training.objective_settings import CoSentSpec
+from es_sbert.training.recipe import CoSentSpec
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 

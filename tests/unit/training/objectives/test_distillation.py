@@ -6,7 +6,7 @@ from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.training.losses import MarginMSELoss, VectorDistillationLoss, check_dimensions
-from es_sbert.training.objective_settings import MarginDistillationSpec
+from es_sbert.training.recipe import MarginDistillationSpec
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.training.losses import MultipleNegativesRankingLoss
-from es_sbert.training.objective_settings import InBatchSpec
+from es_sbert.training.recipe import InBatchSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, tensor
 
 

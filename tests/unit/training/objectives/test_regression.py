@@ -5,7 +5,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.training.losses import CosineSimilarityLoss
-from es_sbert.training.objective_settings import RegressionSpec
+from es_sbert.training.recipe import RegressionSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, labels_for, tensor
 
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.networks.pooling import normalize_vectors
+from es_sbert.networks.siamese_encoder import normalize_vectors
 from es_sbert.training.losses import pairwise_cosine, pairwise_distance
-from es_sbert.training.objective_settings import TripletDistance
+from es_sbert.training.recipe import TripletDistance
 from tests.unit.training.objectives.samples import columns, tensor
 
 

@@ -8,7 +8,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.training.losses import SoftmaxLoss
-from es_sbert.training.objective_settings import PairFeature, SoftmaxSpec
+from es_sbert.training.recipe import PairFeature, SoftmaxSpec
 from tests.unit.training.objectives.samples import DIMENSIONS, assert_same_as_reference, columns, labels_for, tensor
 
 PAPER = (PairFeature.U, PairFeature.V, PairFeature.DIFFERENCE)

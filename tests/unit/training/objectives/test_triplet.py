@@ -5,7 +5,7 @@ from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.losses import TripletDistanceMetric
 
 from es_sbert.training.losses import TripletLoss
-from es_sbert.training.objective_settings import TripletDistance, TripletSpec
+from es_sbert.training.recipe import TripletDistance, TripletSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, tensor
 
 METRICS = {

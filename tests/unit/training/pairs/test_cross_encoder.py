@@ -15,17 +15,19 @@ from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, C
 from es_sbert.errors import BundleInvalid, RecipeInvalid, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.networks.cross_encoder import open_cross_encoder, save_cross_encoder
-from es_sbert.training.objective_settings import (
+from es_sbert.training.open_task import open_cross_encoder_task
+from es_sbert.training.pair_tasks import CrossEncoderTask
+from es_sbert.training.recipe import (
     CoSentSpec,
+    DenseSpec,
     InBatchSpec,
     MatryoshkaSpec,
+    ModelKind,
+    ModelSpec,
     ObjectiveSpec,
     RegressionSpec,
     SoftmaxSpec,
 )
-from es_sbert.training.open_task import open_cross_encoder_task
-from es_sbert.training.pair_tasks import CrossEncoderTask
-from es_sbert.training.recipe import DenseSpec, ModelKind, ModelSpec
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint, write_cross_encoder
 from tests.unit.training.pairs.support import FIRST, SCORES, SECOND, examples, losses
 

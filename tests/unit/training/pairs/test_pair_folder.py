@@ -12,9 +12,8 @@ import pytest
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.networks.cross_encoder import open_cross_encoder
-from es_sbert.training.objective_settings import RegressionSpec
 from es_sbert.training.open_task import open_cross_encoder_task
-from es_sbert.training.recipe import ModelKind, ModelSpec
+from es_sbert.training.recipe import ModelKind, ModelSpec, RegressionSpec
 from tests.unit.checkpoints import write_checkpoint
 
 OBJECTIVES = {"toy": RegressionSpec(kind="regression")}
