@@ -235,8 +235,13 @@ def serve(**options: Any) -> int:
     require_extra("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
     from es_sbert.engines.detection import check_nodes
     from es_sbert.gateway.admission import raise_open_file_limit
-    from es_sbert.gateway.server import bind_socket, create_server, freeze_objects, tune_interpreter
-    from es_sbert.gateway.shutdown import notify_service_manager
+    from es_sbert.gateway.server import (
+        bind_socket,
+        create_server,
+        freeze_objects,
+        notify_service_manager,
+        tune_interpreter,
+    )
 
     raise_open_file_limit()
     tune_interpreter()

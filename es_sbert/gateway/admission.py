@@ -1,6 +1,6 @@
 """Admission control: limits on concurrent requests, buffered bytes and connections.
 
-Also checks the bearer keys of the gateway's own endpoints.
+Also the state of the shutdown, and the bearer keys of the gateway's own endpoints.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic import SecretStr
@@ -184,6 +185,18 @@ class ConnectionLimiter:
             self._by_client[client] -= 1
             if not self._by_client[client]:
                 del self._by_client[client]
+
+
+@dataclass
+class ShutdownState:
+    """The state of the server's shutdown, for the application and its connections.
+
+    Attributes:
+        draining: Whether the server is about to end. Requests are still answered, but `/readyz` fails, and each
+            response closes its connection, so that clients open the next one to another gateway.
+    """
+
+    draining: bool = False
 
 
 def client_network(address: str) -> str:

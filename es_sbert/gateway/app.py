@@ -18,7 +18,7 @@ from starlette.routing import Match, Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
+from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, ShutdownState
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.errors import (
     OwnCredentialsRefused,
@@ -55,7 +55,6 @@ from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.gateway.shutdown import ShutdownState
 from es_sbert.gateway.ui.page_api import PageApi
 from es_sbert.gateway.ui.page_routes import ui_routes
 from es_sbert.gateway.writes.missing_vectors import UnreadReason

@@ -19,9 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.admission import ConnectionLimiter
+from es_sbert.gateway.admission import ConnectionLimiter, ShutdownState
 from es_sbert.gateway.errors import engine_error, error_body, http_status
-from es_sbert.gateway.shutdown import ShutdownState
 from es_sbert.installation import install_command
 from es_sbert.messages import shorten
 

@@ -9,13 +9,12 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
-from es_sbert.gateway.admission import AdmissionControl
+from es_sbert.gateway.admission import AdmissionControl, ShutdownState
 from es_sbert.gateway.app import health_routes
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, GatewaySettings, Limits, ModelSettings
-from es_sbert.gateway.shutdown import ShutdownState
 
 
 def embedding_app(

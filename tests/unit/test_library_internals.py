@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import UsageError
 from es_sbert.gateway.http_protocol import TESTED_UVICORN, LimitedHttpProtocol, check_uvicorn
-from es_sbert.gateway.shutdown import DrainingServer
+from es_sbert.gateway.server import DrainingServer
 from tests.unit.test_packaging import PYPROJECT, ROOT
 
 # Private names of others, by module. Each of these modules says in its docstring why there is no other way.

@@ -36,7 +36,6 @@ from es_sbert.gateway.writes.bulk_items import (
 )
 from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, PartLimit, join_items
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
-from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason, failure_reason
 from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems, parse_items
 
@@ -80,8 +79,7 @@ class WriteHandler:
         self._upstream = upstream
         self._missing = MissingVectors(metrics)
         self.destinations = DestinationResolver(upstream, indices, self._missing)
-        embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
-        self._preparer = ItemPreparer(upstream, self.destinations, embedder, self._policy, self._missing)
+        self._preparer = ItemPreparer(settings, upstream, self.destinations, models, self._missing)
         self._metrics = metrics
         self._log = ThrottledLog(logger)
 

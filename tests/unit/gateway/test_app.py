@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.gateway.admission import ConnectionLimiter
+from es_sbert.gateway.admission import ConnectionLimiter, ShutdownState
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, parse_object
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.gateway.shutdown import ShutdownState
 
 SCOPE: dict[str, Any] = {
     "type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"",

@@ -14,7 +14,7 @@ from es_sbert.gateway.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import EmbeddingSettings
-from es_sbert.gateway.writes.document_embedder import DocumentEmbedder, EmbeddedText
+from es_sbert.gateway.writes.prepare_items import DocumentEmbedder, EmbeddedText
 from es_sbert.index.mapping import ChunkRules
 from tests.unit.gateway.encoders import TellingEncoder
 from tests.unit.ingest.support import target

@@ -23,9 +23,14 @@ from es_sbert.gateway.writes.document_changes import (
     WriteKey,
     previous_documents,
 )
-from es_sbert.gateway.writes.document_embedder import EmbeddedText
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
-from es_sbert.gateway.writes.prepare_items import PreparedItems, add_vectors, detect_vector_changes, parse_items
+from es_sbert.gateway.writes.prepare_items import (
+    EmbeddedText,
+    PreparedItems,
+    add_vectors,
+    detect_vector_changes,
+    parse_items,
+)
 from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.whole_documents import merge_partial_document
