@@ -106,21 +106,23 @@ class Gateway:
         self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         page_api = PageApi(settings, self._upstream, self._indices, self._models, rewriter)
-        self._own_routes = _GatewayRoutes(
-            settings.listen.path_prefix,
-            [
-                *OpenAIApi(self._models, settings, self._metrics, self._admission).routes(),
-                *health_routes(
-                    self._models,
-                    self._upstream.health_problem,
-                    lambda: self._upstream.foreign_nodes,
-                    lambda: self._admission.full or connections.full,
-                    shutdown,
-                ),
-                *metrics_routes(self._metrics, settings.metrics_key),
-                *ui_routes(page_api, settings.limits, self._admission, self._metrics),
-            ],
-        )
+        routes = [
+            *OpenAIApi(self._models, settings, self._metrics, self._admission).routes(),
+            *health_routes(
+                self._models,
+                self._upstream.health_problem,
+                lambda: self._upstream.foreign_nodes,
+                lambda: self._admission.full or connections.full,
+                shutdown,
+            ),
+            *metrics_routes(self._metrics, settings.metrics_key),
+            *ui_routes(page_api, settings.limits, self._admission, self._metrics),
+        ]
+        # The gateway's own endpoints. Other methods on their paths go to the engine, as all other requests do.
+        prefix = settings.listen.path_prefix
+        self._own_router = Router([Mount(prefix, routes=routes)] if prefix else routes)
+        # A fast check: most requests go to the engine.
+        self._own_prefixes = tuple(f"{prefix}/{route.path.split('/')[1]}" for route in routes)
         self._search_log = None if settings.search_log is None else SearchLog(settings.search_log)
         if self._search_log is not None:
             self._metrics.track_search_log(self._search_log)
@@ -129,9 +131,11 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
-        elif scope["type"] == "http" and self._own_routes.matches(scope):
-            await self._own_routes.router(scope, receive, send)
-        elif scope["type"] == "http":
+        elif scope["path"].startswith(self._own_prefixes) and any(
+            route.matches(scope)[0] is Match.FULL for route in self._own_router.routes
+        ):
+            await self._own_router(scope, receive, send)
+        else:
             await self._handle(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -270,26 +274,6 @@ class _TrackedSend:
     async def __call__(self, message: Message) -> None:
         self.started = True
         await self._send(message)
-
-
-class _GatewayRoutes:
-    """The gateway's own endpoints. All other requests go to the engine.
-
-    Args:
-        prefix: Path before all endpoints; may be empty.
-        routes: The endpoints.
-    """
-
-    def __init__(self, prefix: str, routes: list[Route]) -> None:
-        self.router = Router([Mount(prefix, routes=routes)] if prefix else routes)
-        self._prefixes = tuple(f"{prefix}/{route.path.split('/')[1]}" for route in routes)
-
-    def matches(self, scope: Scope) -> bool:
-        """Whether a request is for one of the endpoints. Other methods on their paths go to the engine."""
-        # The prefixes are a fast check: most requests go to the engine.
-        if not scope["path"].startswith(self._prefixes):
-            return False
-        return any(route.matches(scope)[0] is Match.FULL for route in self.router.routes)
 
 
 def _metric_kind(api: EngineApi) -> str:

@@ -58,6 +58,27 @@ _RETRY_SOON = "Send the request again in a moment. The gateway's log has the rea
 _CHECK_BEFORE_RETRY = (
     "The engine may have executed the request: check before you repeat a write. The gateway's log has the reason."
 )
+# Errors, the error for the caller, the problem, and advice for the operator. The first match wins.
+_TRANSPORT_ERRORS: tuple[tuple[tuple[type[Exception], ...], type[EngineUnreachable], str, str], ...] = (
+    (
+        (NodeSilent,),
+        UpstreamTimeout,
+        "has stopped answering",
+        "It accepts connections, but does not answer a health request. Check its process and the load of its machine.",
+    ),
+    (
+        (aiohttp.ServerTimeoutError, TimeoutError),
+        UpstreamTimeout,
+        "did not respond in time",
+        "Check its load (`GET _nodes/hot_threads`), or start the gateway with a longer --answer-timeout.",
+    ),
+    (
+        (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
+        EngineUnreachable,
+        "ended its response early",
+        "Or it sent something that is not HTTP. Check that an engine listens there, and look at its log.",
+    ),
+)
 _JSON = "application/json"
 _ACCEPT = (b"accept", _JSON.encode())
 _TOO_MANY_REQUESTS, _UNAVAILABLE = 429, 503
@@ -271,21 +292,13 @@ class Upstream:
         """Exclude a node for a while; a single node is always tried."""
         seconds = self._rotation.mark_dead(node)
         if isinstance(error, ForeignNode):
-            self.log.warning(
-                "%s belongs to another cluster than the other addresses, so nothing is sent to it. Use only addresses "
-                "of nodes of one cluster after --upstream; restart the gateway if the cluster was replaced.",
-                node.url,
-                kind=f"{node.url} foreign",
-            )
+            message = "%s belongs to another cluster than the other addresses, so nothing is sent to it. "
+            message += "Give nodes of one cluster after --upstream; restart the gateway if the cluster was replaced."
+            self.log.warning(message, node.url, kind=f"{node.url} foreign")
         elif len(self.nodes) > 1:
             reason = "has stopped answering" if isinstance(error, NodeSilent) else "cannot be reached"
-            self.log.warning(
-                "%s %s and is excluded. It is tried again after %s seconds.",
-                node.url,
-                reason,
-                f"{seconds:g}",
-                kind=node.url,
-            )
+            message = "%s %s and is excluded. It is tried again after %s seconds."
+            self.log.warning(message, node.url, reason, f"{seconds:g}", kind=node.url)
 
     def _mark_alive(self, node: UpstreamNode) -> None:
         if self._rotation.mark_alive(node) and len(self.nodes) > 1:
@@ -476,14 +489,8 @@ class Upstream:
             reason: The problem, for the log.
             error: Logged with its traceback.
         """
-        self.log.warning(
-            "%s does not respond like an engine: %s. Check the address after --upstream, and any proxy between the "
-            "gateway and the engine.",
-            self.url,
-            reason,
-            kind="strange",
-            error=error,
-        )
+        message = "%s does not respond like an engine: %s. Check the address after --upstream, and proxies before it."
+        self.log.warning(message, self.url, reason, kind="strange", error=error)
         return EngineUnreachable("the engine behind the gateway sent an unexpected response", _RETRY_SOON)
 
     def parsing(self, action: str) -> AbstractContextManager[None]:
@@ -509,31 +516,13 @@ class Upstream:
 
     def transport_error(self, error: Exception) -> EngineUnreachable:
         """Log a request without a response, and return its error. Only the log gets the address and the cause."""
-        if isinstance(error, NodeSilent):
-            self.log.warning(
-                "the engine at %s has stopped answering: it accepts connections, but not even a health request gets a "
-                "response. Check that its process is not stopped and its machine not overloaded.",
-                str(error),
-            )
-            return UpstreamTimeout("the engine behind the gateway has stopped answering", _CHECK_BEFORE_RETRY)
         if isinstance(error, ForeignNode):
             return EngineUnreachable("the gateway's upstream addresses belong to different clusters", _RETRY_SOON)
-        if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
-            self.log.warning(
-                "the engine at %s did not respond in time. Check its load (`GET _nodes/hot_threads`), or start the "
-                "gateway with a longer --answer-timeout.",
-                self.url,
-            )
-            return UpstreamTimeout("the engine behind the gateway did not respond in time", _CHECK_BEFORE_RETRY)
-        if isinstance(
-            error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | aiohttp.ClientResponseError
-        ):
-            self.log.warning(
-                "the engine at %s closed the connection, or sent something that is not HTTP. Check that an engine "
-                "listens there, and look at its log.",
-                self.url,
-            )
-            return EngineUnreachable("the engine behind the gateway ended its response early", _CHECK_BEFORE_RETRY)
+        for kinds, kind, problem, advice in _TRANSPORT_ERRORS:
+            if isinstance(error, kinds):
+                address = str(error) if isinstance(error, NodeSilent) else self.url
+                self.log.warning(f"the engine at %s {problem}. {advice}", address)
+                return kind(f"the engine behind the gateway {problem}", _CHECK_BEFORE_RETRY)
         # aiohttp's messages mention TLS whether it is used or not, and show digests as bytes.
         cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         if isinstance(error, aiohttp.ServerFingerprintMismatch):

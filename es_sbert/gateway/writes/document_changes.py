@@ -121,7 +121,14 @@ class WriteItem:
     @property
     def needed(self) -> tuple[str, ...]:
         """Fields of the previous document that must be known."""
-        return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
+        if self.doc is None or self.key is None:
+            return ()
+        needed: dict[str, None] = {}
+        for target in self.targets:  # those whose text is embedded
+            sets = [_sets_field(self.doc, name) for name in target.template.fields]
+            if not all(sets) and (any(sets) or _loses_vector(self.doc, target)):
+                needed |= dict.fromkeys((*target.template.fields, target.meta_field))
+        return tuple(needed)
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -182,7 +189,9 @@ class WriteItem:
             if change.removed:
                 document = remove_members(document, change.removed)
             added, partial = filled.get(member, ()), member == "doc"
-            lost = change.cleared_without(added) if partial else ()
+            got = {value.field for value in added}
+            failed = [target.field for target, _ in change.to_embed if target.field not in got]
+            lost = [*change.cleared, *failed] if partial else []
             dotted_names = partial and self.name_form is NameForm.DOTTED
             values[member] = append_members(document, vector_members(added, lost, dotted_names=dotted_names))
         if not values:
@@ -286,11 +295,6 @@ class DocumentChange:
     def __bool__(self) -> bool:
         return bool(self.to_embed or self.removed or self.cleared)
 
-    def cleared_without(self, filled: Sequence[VectorFieldValue]) -> list[str]:
-        """Vector fields that a partial document sets to null, including those that could not be embedded."""
-        got = {field.field for field in filled}
-        return [*self.cleared, *(target.field for target, _ in self.to_embed if target.field not in got)]
-
 
 def whole_document_change(
     fields: Json, targets: Sequence[EmbeddingTarget], previous: PreviousDocument
@@ -367,16 +371,6 @@ def partial_document_change(
             cleared.append(target.field)
             lacking.add(NoVectorReason.PREVIOUS_UNKNOWN if is_unknown else _no_text_reason(text))
     return DocumentChange(tuple(to_embed), frozenset(removed), tuple(cleared), lacking=frozenset(lacking))
-
-
-def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
-    """Fields of the previous document that are part of the texts that are embedded for a partial document."""
-    needed: dict[str, None] = {}
-    for target in targets:
-        sets = [_sets_field(doc, field) for field in target.template.fields]
-        if not all(sets) and (any(sets) or _loses_vector(doc, target)):
-            needed |= dict.fromkeys((*target.template.fields, target.meta_field))
-    return tuple(needed)
 
 
 def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None, previous: PreviousDocument) -> bool:

@@ -122,15 +122,16 @@ class ItemPreparer:
         Raises:
             EsSbertError: the engine is not available, or a mapping is invalid.
         """
-        destinations = await self.resolve(written_names(items), headers)
+        # Items that are not JSON objects are rejected by the engine.
+        names = {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
+        destinations = await self.resolve(names, headers)
         size = sum(len(item.source) for item in items)
         while True:
-            parsed = await offload_if_large(size, parse_items, items, destinations)
-            detected, errors = await self._detect_changes(parsed.written, destinations, headers, size)
+            written, lacking = await offload_if_large(size, parse_items, items, destinations)
+            detected, errors = await self._detect_changes(written, destinations, headers, size)
             changed = [item for item in detected if any(item.changes.values())]
             if not changed and not errors:
-                self._record_missing(parsed, detected, errors)
-                return None
+                break
             embedded = await self._embedder([text for item in changed for text in item.to_embed])
             # Resolve again: an alias may now point to another index, whose vectors are from another model.
             changing = [name for name, destination in destinations.items() if destination.has_vectors]
@@ -138,7 +139,13 @@ class ItemPreparer:
             if all(destinations[name] == destination for name, destination in latest.items()):
                 break
             destinations |= latest
-        self._record_missing(parsed, detected, errors)
+        self.report_lacking(lacking)
+        unreadable = {name for name, destination in destinations.items() if destination.is_unreadable}
+        if unreadable and (count := sum(item.index in unreadable and item.has_document for item in items)):
+            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], count)
+        self._record_missing(written, detected, errors)
+        if not changed and not errors:
+            return None
         size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
         # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
         engine = EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
@@ -168,23 +175,20 @@ class ItemPreparer:
         They are written under either policy: nothing has failed, and the engine accepts them.
 
         Args:
-            counts: See `ParsedItems.lacking`.
+            counts: See `parse_items`.
         """
         for name, count in counts.items():
             self._missing.record(name, [NoVectorReason.NO_FIELD], count)
 
     def _record_missing(
-        self, parsed: ParsedItems, detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
+        self, written: Sequence[WriteItem], detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
     ) -> None:
-        """Count and log the documents that lack a vector, except those of the errors."""
-        self.report_lacking(parsed.lacking)
-        if parsed.unreadable:
-            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], parsed.unreadable)
+        """Count and log the documents for indices with vector fields that lack a vector, except those of the errors."""
         for item in detected:
             reasons = item.lacking
             if reasons and item.written.number not in errors:
                 self._missing.record(item.written.item.index, reasons, partly=bool(item.to_embed))
-        for write_item in parsed.written:
+        for write_item in written:
             if write_item.unseen is not None:
                 self._missing.record(write_item.item.index, [write_item.unseen])
             elif write_item.without_text and write_item.is_partial:
@@ -394,47 +398,31 @@ class PreparedItems:
     embedded: int
 
 
-def written_names(items: Iterable[BulkItem]) -> set[str]:
-    """Return the indices that items write to, except items that are not JSON objects, which the engine rejects."""
-    return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
-
-
-@dataclass(frozen=True)
-class ParsedItems:
-    """The items of a request, by what their indices need.
-
-    Attributes:
-        written: The items for indices with vector fields.
-        lacking: Index name → complete documents with a text for a vector field that the write index lacks.
-        unreadable: Documents for indices whose mapping cannot be read, which is logged when it is resolved.
-    """
-
-    written: list[WriteItem]
-    lacking: Mapping[str, int]
-    unreadable: int
-
-
-def parse_items(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> ParsedItems:
-    """Parse the items for indices with vector fields, and count those for indices that lack one.
+def parse_items(
+    items: Iterable[BulkItem], destinations: Mapping[str, Destination]
+) -> tuple[list[WriteItem], Counter[str]]:
+    """Parse the items for indices with vector fields.
 
     Args:
         destinations: Destination of each index name.
+
+    Returns:
+        The parsed items; and by index name, the number of complete documents with a text for a vector field that the
+        write index lacks.
     """
     written: list[WriteItem] = []
     lacking: Counter[str] = Counter()
-    unreadable = 0
     for number, item in enumerate(items):
         destination = destinations.get(item.index)
         if destination is None:
             continue
-        unreadable += destination.is_unreadable and item.has_document
         if destination.lacking and item.source.startswith(DOCUMENT_STARTS):
             documents = WriteItem.from_bulk_item(item, ()).complete_documents
             texts = (stored_text(document, target) for document in documents for target in destination.lacking)
             lacking[item.index] += any(texts)
         if destination.has_vectors:
             written.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
-    return ParsedItems(written, +lacking, unreadable)
+    return written, +lacking
 
 
 def detect_vector_changes(

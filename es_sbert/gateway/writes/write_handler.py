@@ -200,8 +200,8 @@ class WriteHandler:
             while position < size:
                 window = await offload_if_large(size, body.window, position, limits)
                 position = window.end
-                parsed = await offload_if_large(size, parse_items, window.items, destinations)
-                self._preparer.report_lacking(parsed.lacking)
+                _, lacking = await offload_if_large(size, parse_items, window.items, destinations)
+                self._preparer.report_lacking(lacking)
 
     async def _send_windows(self, body: BulkBody, limits: WindowLimits, headers: Headers, sender: BulkSender) -> None:
         """Embed and send a request window by window, so that updates see what earlier windows have written.

@@ -75,7 +75,7 @@ def passed(
 ) -> PreparedItems:
     """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
     items = read(body)
-    changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)}).written, found or {})
+    changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)})[0], found or {})
     wanted = [one for item in changed for one in item.to_embed]
     made: list[EmbeddedText | EsSbertError] = [
         error or EmbeddedText(ChunkedText(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
@@ -198,7 +198,7 @@ def test_metadata_with_dotted_names_is_replaced() -> None:
 def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: bool, partial: bool) -> None:
     fields = {"text": "a cat", "embedding": [1, 2, 3, 4]}
     body = update({"doc": fields}) if partial else index(fields)
-    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)}).written
+    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})[0]
     assert item.compared == ("text", "embedding")
     ready = passed(body, PLAIN, {("docs", "1", None): before})
     assert (ready.embedded == 1) is copied
@@ -211,7 +211,7 @@ def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: boo
 def test_previous_document_is_not_read_for_vectors_with_metadata() -> None:
     create = b'{"create":{"_id":"1"}}\n{"text":"a cat","embedding":[1,2,3,4]}\n'
     for body in (index({"text": "a cat"}), index({"embedding": [1], "embedding_meta": meta_of("a")}), create):
-        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)}).written
+        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})[0]
         assert item.compared == ()
 
 
@@ -471,7 +471,7 @@ def test_merge_partial_document_merges_objects_only(one: dict[str, Any], two: di
 
 def test_unrequested_previous_documents_are_unknown() -> None:
     body = b'{"index":{}}\n{}\n' + index({"text": "a"})
-    items = parse_items(read(body), {"docs": Destination("docs", PLAIN)}).written
+    items = parse_items(read(body), {"docs": Destination("docs", PLAIN)})[0]
     assert previous_documents(items, {}) == [NoPreviousDocument.UNKNOWN, NoPreviousDocument.UNKNOWN]
 
 
@@ -522,6 +522,6 @@ def test_previous_document_is_read_for_dotted_names() -> None:
         ({"a": None}, {"a.b": "a dog"}, "a dog"),
         ({"a.b": "a cat"}, NoPreviousDocument.UNKNOWN, "a cat"),
     ):
-        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)}).written
+        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)})[0]
         assert (item.needed, item.compared) == ((), ("a.b",))
         assert [embedded for _, embedded in item.changes(previous)["doc"].to_embed] == [text]
