@@ -14,7 +14,7 @@ from es_sbert.index.document_vectors import read_vector, text_hash
 from es_sbert.index.text_template import TextTemplate
 from tests.engine.ingest_support import contents, load, same_vectors
 from tests.engine.vectors import field_of
-from tests.gateway.writes.support import JSON, bulk_lines, make, passages
+from tests.gateway.writes.support import JSON, bulk_lines, make
 
 TEMPLATE = "{tags}: {chapters.text}"
 BOOK: dict[str, Any] = {
@@ -93,23 +93,3 @@ def test_partial_updates_of_lists(
         "5": "a cat\na mat: the man plays\nguitar",
     }
     assert_current(engine_url, books, tiny_encoder, expected, tmp_path)
-
-
-def test_each_value_of_a_list_is_a_passage(
-    engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder
-) -> None:
-    # The fields of this index are `embedding={text}` and `parts={title}. {text}`, the latter in passages.
-    document = {"title": "query", "text": ["the man plays", "guitar", "the cat sleeps on the mat"]}
-    assert client.put(f"/{empty}/_doc/1", json=document).status_code == 201
-    held = contents(engine_url, empty)["1"]
-    text = TextTemplate.parse("{title}. {text}").render(document)
-    found = [text[passage["start"] : passage["end"]] for passage in passages(held)]
-    assert found == ["query. the man plays", "guitar", "the cat sleeps on the mat"]
-    whole = tiny_encoder.encode(["the man plays\nguitar\nthe cat sleeps on the mat"], "document")[0]
-    assert same_vectors(read_vector(held["embedding"]), whole)
-    for passage, vector in zip(passages(held), tiny_encoder.encode(found, "document"), strict=True):
-        assert same_vectors(read_vector(passage["vector"]), vector)
-    # The same characters as one value have other passages.
-    one = {"title": "query", "text": "the man plays\nguitar\nthe cat sleeps on the mat"}
-    assert client.post(f"/{empty}/_update/1", json={"doc": one}).status_code == 200
-    assert len(passages(contents(engine_url, empty)["1"])) < 3

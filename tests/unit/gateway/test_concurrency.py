@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Generator
 
 import pytest
 
-from es_sbert.gateway import concurrency
-from es_sbert.gateway.concurrency import INLINE_BYTES, offload_if_large, offload_steps
+from es_sbert.gateway.concurrency import INLINE_BYTES, offload_steps
 
 LARGE = INLINE_BYTES + 1
 VERY_LARGE = 1 << 20
@@ -60,41 +58,3 @@ def test_short_work_interleaves_with_long_work() -> None:
 
     asyncio.run(run())
     assert done == ["short"] + 8 * ["long"]
-
-
-def test_very_large_request_thread_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    now = 1000.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        slept.append(seconds)
-
-    def work(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    def fail() -> None:
-        work(0.25)
-        raise ValueError("broken")
-
-    async def run() -> None:
-        nonlocal now
-        await offload_if_large(VERY_LARGE, work, 0.5)
-        await offload_if_large(VERY_LARGE, work, 40.0)
-        with pytest.raises(ValueError, match="broken"):
-            await offload_if_large(VERY_LARGE, fail)
-        now += 0.125
-        await offload_if_large(LARGE, work, 0.5)  # does not rest
-        await offload_if_large(1, work, 0.5)
-        now -= 1.0
-        await offload_if_large(VERY_LARGE, work, 0.5)
-        now += 60.0
-        await offload_if_large(VERY_LARGE, work, 0.5)
-
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(concurrency, "_large", concurrency._HalfBusyThread("resting"))
-    asyncio.run(run())
-    assert slept == [0.0, 0.5, 1.0, 0.125, 0.0]

@@ -14,13 +14,15 @@ from starlette.applications import Starlette
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.ui.page_api import (
+    CONTENT_TYPES,
     CosinesRequest,
     DocumentRef,
     SimilarDocumentsRequest,
     list_searchable_indices,
+    page_files,
     parse_page_request,
+    static_file_routes,
 )
-from es_sbert.gateway.ui.page_routes import CONTENT_TYPES, page_files, static_file_routes
 
 REFERENCE = re.compile(r"""(?:src|href)="([\w.]+)"|(?:from|import) "\./([\w.]+)";""")
 META = {"fingerprint": "f" * 32, "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {text}"}
