@@ -91,16 +91,3 @@ def test_trailers_do_not_become_headers(url: str, echo: Echo) -> None:
     got = echo.only()
     assert got.body == b"abc"
     assert got.values(b"x-proxy-user") == got.values(b"authorization") == []
-
-
-@pytest.mark.parametrize("offer", [b"Upgrade: h2c", b"upgrade: websocket"])
-def test_upgrade_header_is_ignored(url: str, echo: Echo, offer: bytes) -> None:
-    """Java's own client makes it with every first request, its body behind it."""
-    head = (
-        b"POST /a HTTP/1.1\r\nhost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
-        + offer
-        + b"\r\nHTTP2-Settings: AA\r\n"
-    )
-    said = talk(url, head + b"content-length: 3\r\n\r\nabcGET /b HTTP/1.1" + END)
-    assert said.count(b"HTTP/1.1 200 OK") == 2
-    assert [(got.target, got.body) for got in echo.received] == [(b"/a", b"abc"), (b"/b", b"")]

@@ -40,14 +40,6 @@ def test_missing_request_head_times_out(echo: Echo, tiny: Path) -> None:
         assert [status_of(said) for said in callers.map(lambda head: talk(impatient, head), begun)] == [408] * 3
 
 
-def test_missing_request_body_times_out(echo: Echo, tiny: Path) -> None:
-    with gateway(echo.url, tiny, idle_seconds=0.2, head_seconds=120.0) as impatient:
-        said = talk(impatient, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
-    assert status_of(said) == 408
-    assert b"no data of the request's body arrived for 0.2 seconds" in said
-    assert echo.received == []
-
-
 @pytest.mark.parametrize("target", ["/a/_doc/1", "/a/_bulk", "/a/_search", "/_msearch"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_request_body_size_is_limited(url: str, echo: Echo, target: str, chunked: bool) -> None:

@@ -394,7 +394,7 @@ UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source"
 def test_update_makes_vector_again_that_source_lacks(
     doc: dict[str, Any], previous: PreviousDocument, text: str | None, lacking: bool
 ) -> None:
-    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)}).written
+    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)})[0]
     if not isinstance(doc.get("text"), str):
         assert item.needed == (() if "embedding" in doc else ("text", "embedding_meta"))
     found = item.changes(previous)
