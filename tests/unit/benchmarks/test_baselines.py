@@ -14,9 +14,8 @@ pytest.importorskip("gensim")
 
 from benchmarks.baselines.__main__ import main
 from benchmarks.baselines.open_baseline import open_baseline
-from benchmarks.baselines.word_vectors import tokenize
-from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
-from tests.tiny import HIDDEN, write_tiny_bert
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
+from tests.tiny import write_tiny_bert
 
 _PAIRS = [
     f"a {noun} sleeps\tthe {noun} {verb}\t{label}"
@@ -29,11 +28,6 @@ def run(*arguments: object) -> str:
     result = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def test_words_are_those_of_glove() -> None:
-    words = tokenize("The man's dog didn't cost $1,200.50.")
-    assert words == ["The", "man", "'s", "dog", "did", "n't", "cost", "$", "1,200.50", "."]
 
 
 def test_train_word_vectors_then_bilstm(tmp_path: Path) -> None:
@@ -51,15 +45,6 @@ def test_train_word_vectors_then_bilstm(tmp_path: Path) -> None:
         assert found.shape == (3, width)
         assert np.abs(found[:2]).min(axis=1).max() > 0
         np.testing.assert_array_equal(found[2], 0)
-
-
-def test_evaluate_prints_a_json_report(tmp_path: Path) -> None:
-    vectors, sts = tmp_path / "words.vec", tmp_path / "small-test.tsv"
-    vectors.write_text("a 1 2\ncat 3 4\ndog 4 1\n")
-    sts.write_text("sentence1\tsentence2\tscore\na cat\ta cat\t5\na dog\tcat\t1\na\tdog\t0\n")
-    report = json.loads(run("evaluate", f"glove:{vectors}", "--task", "sts", "--file", sts, "--json"))
-    assert report["model"] == "glove averaged (words.vec)"
-    assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(100)
 
 
 def test_senteval_and_argument_similarity(tmp_path: Path) -> None:
@@ -86,35 +71,3 @@ def test_senteval_and_argument_similarity(tmp_path: Path) -> None:
     assert [row["part"] for row in report["rows"]] == ["no training"]
     report = json.loads(run("evaluate", f"cls:{folder}", "--task", "argument", "--data", tmp_path, "--json"))
     assert [row["size"] for row in report["rows"]] == [56] * 3
-
-
-def test_averages_of_words_with_and_without_a_header(tmp_path: Path) -> None:
-    for kind, header in (("glove", ""), ("fasttext", "2 3\n")):
-        (tmp_path / "words.vec").write_text(f"{header}a 1 2 3\ncat 3 2 1\n")
-        model = open_baseline(f"{kind}:{tmp_path / 'words.vec'}")
-        assert isinstance(model, SentenceEmbedder)
-        np.testing.assert_array_equal(model.embed(["A cat"]), [[2, 2, 2]])
-
-
-def test_tfidf_scores_pairs() -> None:
-    model = open_baseline("tfidf")
-    assert isinstance(model, PairScorer)
-    same, other = model.score(["the cat", "the dog"], ["the cat", "a man"])
-    assert same == pytest.approx(1)
-    assert other == 0
-
-
-def test_transformers_are_pooled_without_padding(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "tiny")
-    for kind, name in (("average", "tiny averaged"), ("cls", "tiny CLS")):
-        model = open_baseline(f"{kind}:{folder}")
-        assert isinstance(model, SentenceEmbedder)
-        assert model.name == name
-        alone, together = model.embed(["a cat"]), model.embed(["a cat", "a dog and a cat and a man"])
-        assert alone.shape == (1, HIDDEN)
-        np.testing.assert_allclose(alone[0], together[0], atol=1e-6)
-
-
-@pytest.mark.parametrize("spec", ["all-MiniLM-L6-v2", "org/name", "./folder", "glove", "average:", "other:thing", ""])
-def test_other_specs_are_no_baseline(spec: str) -> None:
-    assert open_baseline(spec) is None

@@ -18,21 +18,6 @@ def quality(score: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_models_are_added_to_the_kept_ones_in_the_order_of_the_catalog() -> None:
-    first = merged({}, {"quality": {"e5-small-v2": quality(1), "mine": quality(2)}}, ABOUT)
-    second = merged(first, {"quality": {"all-MiniLM-L6-v2": quality(3), "mine": quality(4)}}, ABOUT)
-    assert list(second["quality"]["models"]) == ["all-MiniLM-L6-v2", "e5-small-v2", "mine"]
-    assert second["quality"]["models"]["mine"] == quality(4)
-    assert second["speed"] == {"models": {}}
-
-
-def test_new_speeds_replace_all_others() -> None:
-    first = merged({}, {"quality": {"mine": quality(1)}, "speed": {"mine": {"short": 1.0}}}, ABOUT)
-    second = merged(first, {"speed": {"e5-small-v2": {"short": 2.0}}}, ABOUT)
-    assert second["speed"]["models"] == {"e5-small-v2": {"short": 2.0}}
-    assert second["quality"]["models"] == {"mine": quality(1)}
-
-
 def test_table_shows_means_and_which_speeds_are_missing() -> None:
     speed = {"short": 1234.0, "paragraphs": 99.0, "memory": 500.0}
     run = merged({}, {"quality": {"mine": quality(10), "other": quality(20)}, "speed": {"mine": speed}}, ABOUT)

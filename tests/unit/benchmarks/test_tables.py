@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.tables import document, lab
-from benchmarks.tables.lab import Lab, NotRun, cells, figure, shown
+from benchmarks.tables import lab
+from benchmarks.tables.lab import Lab, NotRun
 from benchmarks.tables.mlm import masked
 from benchmarks.tables.profiles import PROFILES
 
@@ -32,47 +32,6 @@ def test_result_is_computed_once_and_contains_no_local_paths(own_results: Path) 
     assert made["seconds"] >= 0
     with pytest.raises(NotRun):
         make_lab(own_results, run=False).kept("sts/other", dict)
-
-
-def test_incomplete_model_folder_is_rebuilt(own_results: Path) -> None:
-    running = make_lab(own_results, run=True)
-
-    def fail(folder: Path) -> None:
-        folder.mkdir()
-        raise SystemExit("out of power")
-
-    with pytest.raises(SystemExit):
-        running.folder("tuned", fail)
-    with pytest.raises(NotRun):
-        make_lab(own_results, run=False).folder("tuned", fail)
-    made = running.folder("tuned", lambda folder: folder.mkdir())
-    assert made.is_dir()
-    assert running.folder("tuned", fail) == made
-
-
-def test_missing_results_are_shown_as_not_run() -> None:
-    def missing() -> list[str]:
-        raise NotRun("x")
-
-    assert cells(2, missing) == ["not run", "not run"]
-    assert cells(1, lambda: ["1.00"]) == ["1.00"]
-    assert shown([85.5]) == "85.50"
-    assert shown([85.0, 86.0, 87.0]) == "86.00 ± 1.00"
-
-
-def test_figure_by_data_and_part() -> None:
-    report = {
-        "rows": [{"data": "a", "part": "all", "figures": {"x": 1.5}}, {"data": "a", "part": "b", "figures": {"x": 2.5}}]
-    }
-    assert figure(report, "a", "x") == 1.5
-    assert figure(report, "a", "x", "b") == 2.5
-    with pytest.raises(KeyError):
-        figure(report, "c", "x")
-
-
-def test_a_page_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no markers for cpu sts"):
-        document.replaced("# page\n", "cpu sts", "table")
 
 
 def test_masking_follows_the_bert_rules() -> None:
