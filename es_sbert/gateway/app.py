@@ -49,7 +49,6 @@ from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRe
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
-from es_sbert.gateway.search.msearch_handler import MsearchHandler
 from es_sbert.gateway.search.search_handler import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
@@ -97,7 +96,6 @@ class Gateway:
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
         hider = VectorHider(settings.semantic, self._indices)
         self._search = SearchHandler(rewriter, self._upstream, hider)
-        self._msearch = MsearchHandler(rewriter, self._upstream, hider)
         # Functions that check requests that are not searches but may contain queries.
         unsupported = [*BY_QUERY_APIS, EngineApi.LANGUAGE, EngineApi.FILTERED, EngineApi.RANK_EVALUATION]
         if settings.semantic.writes:
@@ -175,9 +173,8 @@ class Gateway:
         """Call the handler of an API; return the status of the response, 0 if the client disconnected."""
         requested_mode(incoming)  # rejects an unknown mode
         if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
-            handler = self._search if route.api in SEARCH_APIS else self._msearch
             with self._record_search(route) as recorder:
-                recorder.status = await handler.answer(incoming, route, send, recorder) or recorder.status
+                recorder.status = await self._search.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
         if route.api in self._others:
             outgoing = await cancel_on_disconnect(incoming, self._others[route.api](incoming, route))

@@ -196,7 +196,7 @@ class Limits(FrozenSettings):
         search_bytes: Maximum bytes of a search that is read for semantic queries. Above any search that people write.
         bulk_actions: Maximum actions of one bulk request. A million take minutes, and clients send thousands.
         semantic_queries: Maximum semantic queries of one request. Each becomes a kNN query of the engine.
-        semantic_texts, semantic_text_bytes: Maximum distinct texts to embed for one search request, and their bytes.
+        semantic_text_bytes: Maximum bytes of the distinct texts to embed for one search request.
             Others wait for them.
         query_characters: Maximum characters of a semantic query's text. Models read a few thousand.
         connections: Maximum open connections; None for what the limit of open files allows, at most 10,000.
@@ -247,7 +247,6 @@ class Limits(FrozenSettings):
     search_bytes: int = 10 * MIB
     bulk_actions: int = 250_000
     semantic_queries: int = 256
-    semantic_texts: int = 256
     semantic_text_bytes: int = 256 * 1024
     query_characters: int = 10_000
     connections: int | None = None

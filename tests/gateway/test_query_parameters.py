@@ -119,13 +119,6 @@ def test_boosts_of_nested_and_its_query_are_multiplied(searched: GatewayIndices)
     assert scores[1] == pytest.approx([6 * score for score in scores[0]], abs=1e-4)
 
 
-def test_inner_hits_of_several_queries_do_not_collide(searched: GatewayIndices) -> None:
-    nested: Json = {"path": "embedding", "query": neural("embedding.vector"), "inner_hits": {}}
-    should: list[Json] = [{"nested": nested}, {"match": {"semantic": QUERY}}]
-    hits = searched.hits(searched.passages, {"query": {"bool": {"should": should}}})
-    assert {name for hit in hits for name in hit["inner_hits"]} == {"embedding", "embedding_2"}
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -144,36 +137,6 @@ def test_radial_search_finds_all_documents_above_the_minimum(searched: GatewayIn
     for number, score in enumerate(scores):
         radial: Json = {"neural": {"embedding": {"query_text": QUERY, "min_score": score - 1e-4}}}
         assert len(searched.hits(searched.quantized, {"query": radial})) == number + 1
-
-
-def test_exists_keeps_its_name(searched: GatewayIndices) -> None:
-    for index in (searched.passages, searched.quantized):
-        hits = searched.hits(index, {"query": {"exists": {"field": "semantic", "_name": "has", "boost": 2}}})
-        assert [hit["matched_queries"] for hit in hits] == [["has"]] * len(TEXTS)
-
-
-def test_query_string_keeps_its_boost(searched: GatewayIndices) -> None:
-    scores = []
-    for boost in (1, 3):
-        body: Json = {"query": f'semantic:"{QUERY}"', "boost": boost}
-        hits = searched.hits(searched.quantized, {"query": {"query_string": body}})
-        scores.append([hit["_score"] for hit in hits])
-    assert scores[1] == pytest.approx([3 * score for score in scores[0]], abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("query", "name"),
-    [
-        (neural("embedding", query_image="aGk="), "query_image"),
-        (knn("embedding", inner_hits={}), "inner_hits"),
-        ({"match": {"semantic": {"query": QUERY, "min_cosin": 0.2}}}, "min_cosin"),
-        ({"simple_query_string": {"query": "dog -cat", "fields": ["semantic"]}}, "-cat"),
-    ],
-)
-def test_other_parameters_are_refused_by_name(searched: GatewayIndices, query: Json, name: str) -> None:
-    answer = searched.post(searched.quantized, {"query": query})
-    assert answer.status_code == 400
-    assert f"'{name}'" in answer.json()["error"]["reason"]
 
 
 YAML = "query:\n  match:\n    semantic: the cat sleeps\n"

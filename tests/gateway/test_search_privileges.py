@@ -83,13 +83,6 @@ def test_non_semantic_search_needs_no_view_index_metadata(shelf: Secured, tiny: 
     assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
 
 
-def test_rejected_native_neural_query_gets_remedy(shelf: Secured, tiny: Path) -> None:
-    key = shelf.api_key(index={INDEX: ["read"]})
-    answer = search(nobody(shelf), tiny, key, {"query": {"semantic": {"field": "embedding", "query": "a cat"}}})
-    assert answer.status_code == 400
-    assert "view_index_metadata" in answer.json()["error"]["reason"]
-
-
 def test_gateway_credentials_read_mappings_for_callers(shelf: Secured, tiny: Path) -> None:
     key = shelf.api_key(index={INDEX: ["read"]})
     answer = search(owner(shelf), tiny, key)

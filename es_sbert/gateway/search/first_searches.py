@@ -91,28 +91,23 @@ class TopKCutoff:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    def select(self, placeholders: Iterable[Placeholder]) -> list[list[QueryPlaceholder]]:
-        """Select the queries of a search that would match more than k documents, with equal ones in one list.
-
-        Equal queries have the same cutoff.
-
-        Args:
-            placeholders: Placeholders of the search.
-        """
-        engine_type = self._upstream.engine_type_or_default
-        matches_candidates = self._upstream.knn_matches_candidates
-        equal: dict[str, list[QueryPlaceholder]] = {}
-        for placeholder in placeholders:
-            if not isinstance(placeholder, QueryPlaceholder) or not placeholder.has_cutoff:
-                continue
-            semantic = placeholder.semantic
-            if needs_cutoff(engine_type, semantic) or (matches_candidates and exceeds_k_by_candidates(semantic)):
-                equal.setdefault(_cutoff_key(placeholder), []).append(placeholder)
-        return list(equal.values())
+    def select(self, placeholders: Iterable[Placeholder]) -> list[QueryPlaceholder]:
+        """Select the queries of a search that would match more than k documents."""
+        engine_type, matches_candidates = self._upstream.engine_type_or_default, self._upstream.knn_matches_candidates
+        return [
+            each
+            for each in placeholders
+            if isinstance(each, QueryPlaceholder)
+            and each.has_cutoff
+            and (
+                needs_cutoff(engine_type, each.semantic)
+                or (matches_candidates and exceeds_k_by_candidates(each.semantic))
+            )
+        ]
 
     async def cosines(
         self,
-        queries: Sequence[Sequence[QueryPlaceholder]],
+        queries: Sequence[QueryPlaceholder],
         vector: Callable[[SemanticQuery], QueryVector],
         body: Json,
         context: RewriteContext,
@@ -134,20 +129,18 @@ class TopKCutoff:
         """
         engine_type = self._upstream.engine_type_or_default
         semaphore = asyncio.Semaphore(MAX_CONCURRENT)
+        keys = {query: _cutoff_key(query) for query in queries}
+        distinct = {key: query for query, key in keys.items()}
 
         async def search(query: QueryPlaceholder) -> Json | None:
             kth = kth_hit_body(engine_type, query.semantic, vector(query.semantic), query.filters, body)
             async with semaphore:
                 return await self._search(kth, body, context)
 
-        answers = await gather_or_cancel(search(equal[0]) for equal in queries)
+        found = dict(zip(distinct, await gather_or_cancel(map(search, distinct.values())), strict=True))
         with self._upstream.parsing("POST _search"):
-            return {
-                placeholder: kth_hit_cosine(engine_type, answer)
-                for equal, answer in zip(queries, answers, strict=True)
-                if answer is not None
-                for placeholder in equal
-            }
+            answers = ((query, found[key]) for query, key in keys.items())
+            return {query: kth_hit_cosine(engine_type, answer) for query, answer in answers if answer is not None}
 
     async def _search(self, kth: Json, body: Json, context: RewriteContext) -> Json | None:
         """The engine's response; None if it rejects the search, since it will reject the client's search too."""

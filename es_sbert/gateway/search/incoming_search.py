@@ -97,15 +97,9 @@ class SemanticBudget:
             BadRequest: there are too many semantic queries, or too many for a search of this size.
         """
         if queries > self._queries:
-            raise BadRequest(
-                f"the request has more than {self._limits.semantic_queries:,} semantic queries",
-                "Send several requests.",
-            )
+            raise _too_many(f"more than {self._limits.semantic_queries:,} semantic queries")
         if queries > 1 and queries * size > _MAX_REWRITTEN_BYTES:
-            raise BadRequest(
-                f"a search of {size:,} bytes has {queries:,} or more semantic queries, which all repeat its filters",
-                "Use fewer semantic queries, or shorter filters, in one search.",
-            )
+            raise _too_many(f"{queries:,} or more semantic queries in {size:,} bytes, which all repeat its filters")
 
     def spend(self, queries: Sequence[tuple[str, str]]) -> None:
         """Count the semantic queries of one search, which passed `check`.
@@ -121,16 +115,12 @@ class SemanticBudget:
         new_texts = set(queries) - self._texts
         self._texts |= new_texts
         self._text_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for _, text in new_texts)
-        if len(self._texts) > self._limits.semantic_texts:
-            raise BadRequest(
-                f"the request has more than {self._limits.semantic_texts:,} different texts to embed",
-                "Send several requests.",
-            )
         if self._text_bytes > (limit := self._limits.semantic_text_bytes):
-            raise BadRequest(
-                f"the texts of the request's semantic queries have more than {limit:,} bytes",
-                "Send several requests.",
-            )
+            raise _too_many(f"more than {limit:,} bytes in the texts of its semantic queries")
+
+
+def _too_many(what: str) -> BadRequest:
+    return BadRequest(f"the request has {what}", "Send several requests, or use fewer semantic queries.")
 
 
 # Parameters of a URI search, which become a query_string in the body.

@@ -81,7 +81,6 @@ class QueryPosition:
             queries may score.
         with_inner_hits: Whether hits may return their nearest chunk.
         negative: Whether its matches are unwanted, as in `must_not`.
-        ranks: Whether it is part of the search's main query, which ranks the hits. Only there queries become hybrid.
         is_filtered: Whether `filters` contains what the query itself requires.
     """
 
@@ -91,11 +90,7 @@ class QueryPosition:
     only_semantic_scores: bool = False
     with_inner_hits: bool = True
     negative: bool = False
-    ranks: bool = False
     is_filtered: bool = False
-
-
-_MAIN_QUERY = QueryPosition(ranks=True)
 
 
 @dataclass(eq=False)
@@ -108,7 +103,7 @@ class _Query:
         inner: The queries directly inside it, each with the member that holds it.
         semantic: The semantic query that it is; None for any other.
         full_text: What it searches for if it is a full-text query on an embedded field; None for any other.
-        becomes_hybrid: Whether it becomes hybrid in the main query.
+        becomes_hybrid: Whether it becomes hybrid.
     """
 
     place: Place
@@ -128,11 +123,7 @@ class _Query:
         self.has_inner_hits: bool = (is_joining and "inner_hits" in self.body) or any(
             each.has_inner_hits for each in inner
         )
-        self.contains_hybrid: bool = self.becomes_hybrid or any(
-            query.contains_hybrid and _may_be_hybrid(_inner_position(_MAIN_QUERY, member, self.body))
-            for member, query in self.inner
-            if not is_joining
-        )
+        self.contains_hybrid: bool = self.becomes_hybrid or any(query.contains_hybrid for query in inner)
 
     @property
     def node(self) -> Json:
@@ -181,11 +172,10 @@ class QueryFinder:
         """
         if self._parser.fields.has_chunks:
             self._inner_hits_names = InnerHitsNames(body)
-        position = QueryPosition(scores_from_filters=sorts_by_score(body), ranks=True)
-        main = self._tree((body, "query"))
+        main = self._tree((body, "query"), may_be_hybrid=self._hybrid is not None)
         # No filters with a section `knn`: its hits need not match the query.
-        filters = () if "knn" in body else self._required(main, position)
-        self._replace(main, position)
+        filters = () if "knn" in body else self._required(main)
+        self._replace(main, QueryPosition(scores_from_filters=sorts_by_score(body)))
         for place in objects_at(body, "knn"):
             self._find_section(place)
         self._find_unscored((body, "post_filter"), filters)
@@ -199,7 +189,7 @@ class QueryFinder:
         """Find semantic queries in a query whose score does not count; return what the query requires of a hit."""
         position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
         query = self._tree(place)
-        required = self._required(query, position)
+        required = self._required(query)
         self._replace(query, position)
         return required
 
@@ -267,13 +257,14 @@ class QueryFinder:
             return None
         return self._inner_hits_names.unique(semantic.target.name)
 
-    def _tree(self, place: Place, *, is_joined: bool = False) -> _Query | None:
+    def _tree(self, place: Place, *, is_joined: bool = False, may_be_hybrid: bool = False) -> _Query | None:
         """Read a query and the queries inside it; None if it is not a query.
 
         Queries on several fields are split, wrapped ones are decoded, and `exists` gets the name of the vector field.
 
         Args:
             is_joined: Whether it is on documents other than the hits.
+            may_be_hybrid: Whether it ranks the hits, so that a full-text query may become hybrid.
         """
         holder, name = place
         node = holder.get(name) if isinstance(holder, dict) else holder[name]
@@ -285,16 +276,20 @@ class QueryFinder:
             self._found.is_changed = True
         if new is not None:
             holder[name] = new
-            return self._tree(place, is_joined=is_joined)
+            return self._tree(place, is_joined=is_joined, may_be_hybrid=may_be_hybrid)
         semantic = self._parser.parse(kind, body)
         if semantic is not None:
             return _Query(place, kind, body, semantic=semantic)
         if kind == "exists" and not is_joined:
             holder[name] = self._exists(node, body)
         is_joined = is_joined or kind in JOINING_QUERIES
-        read = ((member, self._tree(inner, is_joined=is_joined)) for member, inner in inner_queries(kind, body))
-        inner = [(member, query) for member, query in read if query is not None]
-        if self._hybrid is None:
+        inner: list[tuple[Member, _Query]] = []
+        for member, inner_place in inner_queries(kind, body):
+            ranks = may_be_hybrid and not is_joined and _keeps_rank(member, body)
+            query = self._tree(inner_place, is_joined=is_joined, may_be_hybrid=ranks)
+            if query is not None:
+                inner.append((member, query))
+        if self._hybrid is None or not may_be_hybrid:
             return _Query(place, kind, body, inner)
         full_text = self._hybrid.full_text(kind, body, [(member, query.full_text) for member, query in inner])
         return _Query(place, kind, body, inner, None, full_text, self._hybrid.becomes_hybrid(full_text))
@@ -309,21 +304,16 @@ class QueryFinder:
         [(kind, query)] = has_vector_query(target.name, target.meta).items()
         return {kind: query | {name: value for name, value in body.items() if name != "field"}}
 
-    def _required(self, query: _Query | None, position: QueryPosition = QueryPosition()) -> tuple[Json, ...]:
+    def _required(self, query: _Query | None) -> tuple[Json, ...]:
         """Return the parts of a query that every hit must match, as filters for semantic queries.
 
         Semantic queries, and those that become hybrid, are left out.
         """
         if query is None or query.kind in _NEVER_FILTERS:
             return ()
-        if not query.contains_semantic and not (query.contains_hybrid and _may_be_hybrid(position)):
+        if not query.contains_semantic and not query.contains_hybrid:
             return (query.as_filter(),)
-        parts = [
-            part
-            for member, inner in query.inner
-            if member in REQUIRED_MEMBERS
-            for part in self._required(inner, _inner_position(position, member, query.body))
-        ]
+        parts = [part for member, inner in query.inner if member in REQUIRED_MEMBERS for part in self._required(inner)]
         excluded = [
             inner.as_filter()
             for member, inner in query.inner
@@ -337,7 +327,7 @@ class QueryFinder:
             return
         if query.semantic is not None:
             self._add(query.place, query.semantic, position)
-        elif self._hybrid and query.full_text and query.becomes_hybrid and _may_be_hybrid(position):
+        elif self._hybrid and query.full_text and query.becomes_hybrid:
             semantic, exact = self._hybrid.query(query.full_text)
             nearest = self._placeholder(semantic, position)
             self._found.add(query.place, replace(nearest, words=query.node, exact=exact, has_cutoff=False))
@@ -351,7 +341,7 @@ class QueryFinder:
                 filters = [self._required(inner) for member, inner in query.inner if member == ("hybrid", "filter")]
                 position = replace(position, filters=(*position.filters, *chain.from_iterable(filters)))
             for member, inner in query.inner:
-                self._replace(inner, _inner_position(position, member, query.body))
+                self._replace(inner, _inner_position(position, member))
 
     def _add(self, place: Place, semantic: SemanticQuery, position: QueryPosition) -> None:
         placeholder = self._placeholder(semantic.without_k() if position.negative else semantic, position)
@@ -392,19 +382,15 @@ class QueryFinder:
 
         A filter moves to `must` if its semantic query gives the score.
         """
-        positions = [_inner_position(position, member, query.body) for member, _ in query.inner]
-        involved = [
-            inner.contains_semantic or (inner.contains_hybrid and _may_be_hybrid(inner_position))
-            for (_, inner), inner_position in zip(query.inner, positions, strict=True)
-        ]
-        if not any(involved):
+        if not query.contains_semantic and not query.contains_hybrid:
             return
         if not position.is_filtered:
-            filters = (*position.filters, *self._required(query, position))
+            filters = (*position.filters, *self._required(query))
             position = replace(position, filters=filters, is_filtered=True)
         clauses: dict[str, list[Json]] = {name: [] for (_, name), _ in query.inner}
-        for (member, inner), is_involved in zip(query.inner, involved, strict=True):
-            name, inner_position = member[1], _inner_position(position, member, query.body)
+        for member, inner in query.inner:
+            name, inner_position = member[1], _inner_position(position, member)
+            is_involved = inner.contains_semantic or inner.contains_hybrid
             scores_from_filter = name == "filter" and position.scores and position.scores_from_filters
             if scores_from_filter and is_involved and inner.on_virtual_field:
                 name, inner_position = "must", replace(position, scores=True, only_semantic_scores=True)
@@ -417,25 +403,19 @@ class QueryFinder:
         query.body.update(clauses)
 
 
-def _may_be_hybrid(position: QueryPosition) -> bool:
-    return position.ranks and position.scores and not position.only_semantic_scores
-
-
-def _inner_position(position: QueryPosition, member: Member, body: Json) -> QueryPosition:
-    """Position of a query inside another one.
-
-    Args:
-        position: Position of the outer query.
-        member: The member of the outer query that holds it.
-        body: The body of the outer query.
-    """
+def _keeps_rank(member: Member, body: Json) -> bool:
+    """Whether a query inside another one ranks the hits as the outer one does."""
     # A document must match several of the clauses, so a semantic hit must not count as a match.
     is_counted = member == ("bool", "should") and body.get("minimum_should_match", 1) not in ANY_CLAUSE
+    return member not in UNSCORED_MEMBERS and not is_counted
+
+
+def _inner_position(position: QueryPosition, member: Member) -> QueryPosition:
+    """Position of a query in a member of another one."""
     return replace(
         position,
         scores=position.scores and member not in UNSCORED_MEMBERS,
         negative=position.negative or member in NEGATIVE_MEMBERS,
-        ranks=position.ranks and not is_counted,
         is_filtered=position.is_filtered and member in REQUIRED_MEMBERS,
     )
 

@@ -1,49 +1,93 @@
-"""Handler of `_search` and its relatives, which run one search."""
+"""Handler of `_search` and its relatives, and of `_msearch`, which is a list of searches.
+
+Each search of an `_msearch` is rewritten separately. One that fails gets an error at its position in the response; the
+others run.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from urllib.parse import quote, urlencode
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.types import Send
 
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large
-from es_sbert.gateway.proxy.engine_routes import SEARCH_DIAGNOSTICS, EngineApi, EngineRoute
+from es_sbert.errors import EsSbertError
+from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
+from es_sbert.gateway.errors import BadRequest, error_object, http_status
+from es_sbert.gateway.proxy.engine_routes import MULTI_SEARCH_APIS, SEARCH_DIAGNOSTICS, EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import (
+    TOO_LARGE,
     BufferedResponse,
     OutgoingRequest,
     RefusedAsTooLargeError,
+    ResponseFilter,
     ResponseHooks,
     StaleRewriteError,
     enlarged_error,
+    fetch_response,
     forward,
+    send_response,
 )
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, UnreadableJson, write_object
+from es_sbert.gateway.proxy.incoming_request import (
+    Headers,
+    IncomingRequest,
+    UnreadableJson,
+    lines_to_utf8,
+    parse_object,
+    write_object,
+)
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, must_parse
+from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, hide_in_bodies, must_parse
 from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
     RewriteContext,
     RewriteMode,
+    index_expression,
     parse_search,
     query_parameters,
     render_template,
+    target_without_filter_path,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
 from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
 
+_TEMPLATES = frozenset({EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH_TEMPLATE})
 # APIs whose searches can be sent twice, because they leave nothing in the engine.
 _REPEATABLE = frozenset(
     {EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.EXPLAIN, EngineApi.VALIDATE}
 )
 # APIs whose response has no ranked hits. Queries do not become hybrid there.
 _UNRANKED = frozenset({EngineApi.COUNT, *SEARCH_DIAGNOSTICS})
+# Maximum number of searches of one request that are logged if none of them is semantic.
+_MAX_LOGGED = 1000
+
+
+@dataclass
+class MsearchEntry:
+    """One search of `_msearch`.
+
+    Attributes:
+        header, body: The two lines of the search.
+        trace: Its entry in the search log.
+        is_changed: Whether a line was changed.
+        response: Its part of the response if it is not sent to the engine.
+    """
+
+    header: bytes
+    body: bytes
+    trace: SearchTrace = field(default_factory=SearchTrace)
+    is_changed: bool = False
+    response: Json | None = None
 
 
 class SearchHandler:
-    """Handles `_search`, `_async_search`, `_count`, `_search/template`, `_explain` and `_validate/query`.
+    """Handles `_search`, `_async_search`, `_count`, `_explain`, `_validate/query`, `_msearch` and search templates.
 
     Args:
         rewriter: Rewrites search bodies.
@@ -57,14 +101,17 @@ class SearchHandler:
         self._hider = hider
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
-        """Rewrite a search and forward it; do both again if the indices have changed before the response.
+        """Rewrite a search, or several, and forward the request.
 
         Returns:
             Status of the response; 0 if the client disconnected.
 
         Raises:
-            EsSbertError: a semantic query is invalid, there are too many, or the engine is not available.
+            EsSbertError: a semantic query is invalid, there are too many, or the engine is not available. Errors of
+                single searches of an `_msearch` are part of the response.
         """
+        if route.api in MULTI_SEARCH_APIS:
+            return await self._answer_several(incoming, route, send, recorder)
         received = await self._rewriter.receive(incoming)
         if route.api in _UNRANKED and received.mode is RewriteMode.HYBRID:
             received = replace(received, mode=RewriteMode.ON)
@@ -73,34 +120,45 @@ class SearchHandler:
             plain = received.plain or b""
             as_sent = await offload_if_large(len(plain), read_trace, plain, incoming.query)
         while True:
-            trace = replace(as_sent)
-            recorder.searches[:] = [trace]
-            outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
-            confirm_valid = None
-            if result is not None and result.confirm is not None:
-                confirm_valid = asyncio.ensure_future(result.confirm())
-                confirm_valid.add_done_callback(_consume_exception)
-            is_enlarged = result is not None and result.is_changed
+            recorder.searches[:] = [replace(as_sent)]
             try:
-                hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
-                return await forward(incoming, send, self._upstream, outgoing, hooks)
+                return await self._answer_one(received, incoming, route, send, recorder)
             except StaleRewriteError:  # written again, for the new indices
                 continue
-            except RefusedAsTooLargeError:
-                raise enlarged_error("the search", len(outgoing.body or b"")) from None
-            finally:
-                if confirm_valid is not None:
-                    confirm_valid.cancel()
+
+    async def _answer_one(
+        self,
+        received: ReceivedRequest,
+        incoming: IncomingRequest,
+        route: EngineRoute,
+        send: Send,
+        recorder: SearchRecorder,
+    ) -> int:
+        [trace] = recorder.searches
+        outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
+        confirm_valid = None
+        if result is not None and result.confirm is not None:
+            confirm_valid = asyncio.ensure_future(result.confirm())
+            confirm_valid.add_done_callback(_consume_exception)
+        is_enlarged = result is not None and result.is_changed
+        try:
+            hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
+            return await forward(incoming, send, self._upstream, outgoing, hooks)
+        except RefusedAsTooLargeError:
+            raise enlarged_error("the search", len(outgoing.body or b"")) from None
+        finally:
+            if confirm_valid is not None:
+                confirm_valid.cancel()
 
     async def _rewrite(
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
     ) -> tuple[OutgoingRequest, RewriteResult | None]:
         """Create the request to the engine; the rewrite result is None if the search has no semantic query."""
-        plain, template = received.plain, route.api is EngineApi.SEARCH_TEMPLATE
+        plain, is_template = received.plain, route.api in _TEMPLATES
         if plain is None:
             return received.unchanged, None
         size, options = len(plain), dict(query_parameters(incoming))
-        repeatable = route.api in _REPEATABLE and "scroll" not in options
+        is_repeatable = route.api in _REPEATABLE and "scroll" not in options
         if route.api is EngineApi.EXPLAIN:
             # The routing applies to the single document, not to the search.
             options.pop("routing", None)
@@ -108,33 +166,31 @@ class SearchHandler:
         result: RewriteResult | None = None
         search: Json | None = None
         params: list[tuple[str, str]] = []
-        if await self._rewriter.maybe_semantic(plain + b" " + incoming.plain_query, received.mode, template=template):
-            parsed, params = await offload_if_large(size, parse_search, plain, incoming)
-            if template:
-                rendered = await render_template(self._upstream, parsed, incoming)
-                if isinstance(rendered, BufferedResponse):
-                    return received.unchanged, None  # the engine rejects the template
-                parsed = rendered
-            result = await self._rewriter.rewrite(parsed, context, confirm_later=repeatable)
-            search = result.body
-        if not template and (result is None or not result.is_changed):
-            unparsed = await self._hide_by_parameter(received, incoming, route, context)
-            if unparsed is not None:
-                return unparsed, result
+        searched = plain + b" " + incoming.plain_query
+        if await self._rewriter.maybe_semantic(searched, received.mode, template=is_template):
+            body, params = await offload_if_large(size, parse_search, plain, incoming)
+            rewritten = await self._rewrite_search(body, incoming, route, context, confirm_later=is_repeatable)
+            if isinstance(rewritten, BufferedResponse):
+                return received.unchanged, None  # the engine rejects the template
+            result, search = rewritten, rewritten.body
+        if not is_template and (result is None or not result.is_changed):
+            hidden = await self._hide_by_parameter(received, route, context, incoming.query)
+            if hidden is not None:
+                return hidden, result
             if search is None:
                 try:
                     search, params = await offload_if_large(size, parse_search, plain, incoming)
                 except UnreadableJson:
                     return received.unchanged, None  # the engine rejects it, or its hits have their vectors
         assert search is not None
-        hidden = await self._hider.hide(search, params, context, route.api)
-        if hidden is None and (result is None or not result.is_changed):
+        left = await self._hider.hide(search, params, context, route.api)
+        if left is None and (result is None or not result.is_changed):
             return received.unchanged, result
-        params = params if hidden is None else hidden
+        params = params if left is None else left
         preference = None if result is None else result.preference
         if preference is not None and route.api is not EngineApi.VALIDATE:  # VALIDATE lacks the parameter
             params = [*params, ("preference", preference)]
-        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
+        path = _path(incoming, route)
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
         method = "POST" if incoming.method == "GET" and not received.unchanged.body else incoming.method
@@ -142,23 +198,250 @@ class SearchHandler:
         written = await offload_if_large(size * max(1, vectors), write_object, search)
         return OutgoingRequest.with_body(incoming, written, target, method), result
 
+    async def _rewrite_search(
+        self,
+        body: Json,
+        incoming: IncomingRequest,
+        route: EngineRoute,
+        context: RewriteContext,
+        *,
+        confirm_later: bool = False,
+    ) -> RewriteResult | BufferedResponse:
+        """Rewrite one search; the engine's response if it is a template that cannot be rendered.
+
+        Raises:
+            StaleRewriteError, EsSbertError: see `SearchRewriter.rewrite`.
+        """
+        if route.api in _TEMPLATES:
+            rendered = await render_template(self._upstream, body, incoming)
+            if isinstance(rendered, BufferedResponse):
+                return rendered
+            body = rendered
+        return await self._rewriter.rewrite(body, context, confirm_later=confirm_later)
+
     async def _hide_by_parameter(
-        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, context: RewriteContext
+        self, received: ReceivedRequest, route: EngineRoute, context: RewriteContext, query: bytes
     ) -> OutgoingRequest | None:
         """Leave the vectors out of the hits of a search whose body stays as sent; None if the body must be parsed."""
-        plain = received.plain or b""
+        unchanged, may_parse = received.unchanged, context.size <= self._rewriter.max_parsed_bytes
         if not self._hider.applies(route.api, context.options):
-            return received.unchanged
-        if await offload_if_large(context.size, must_parse, plain, incoming.query):
-            return None if context.size <= self._rewriter.max_parsed_bytes else received.unchanged
+            return unchanged
+        if await offload_if_large(context.size, must_parse, received.plain or b"", query):
+            return None if may_parse else unchanged
         fields = await self._hider.fields(context)
-        target = hide_by_parameter(received.unchanged.target, fields) if fields else received.unchanged.target
-        if target is None and context.size > self._rewriter.max_parsed_bytes:
-            return received.unchanged
-        return None if target is None else replace(received.unchanged, target=target)
+        target = hide_by_parameter(unchanged.target, fields) if fields else unchanged.target
+        if target is None:
+            return None if may_parse else unchanged
+        return replace(unchanged, target=target)
+
+    async def _answer_several(
+        self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
+    ) -> int:
+        received = await self._rewriter.receive(incoming, lines_to_utf8)
+        entries: list[MsearchEntry] = []
+        if received.plain is not None:
+            plain, is_template = received.plain, route.api in _TEMPLATES
+            may_be_semantic = await self._rewriter.maybe_semantic(plain, received.mode, template=is_template)
+            may_hide = self._hider.applies(route.api, {})
+            if may_be_semantic or may_hide or recorder.is_logged:
+                engine_type = self._upstream.engine_type_or_default
+                entries = await offload_if_large(len(plain), split_entries, plain, engine_type)
+            if may_be_semantic or recorder.is_logged:
+                recorder.searches += [entry.trace for entry in entries[: None if may_be_semantic else _MAX_LOGGED]]
+            context = RewriteContext(route.index, dict(query_parameters(incoming)), incoming.headers, received.mode)
+            if may_be_semantic:
+                await cancel_on_disconnect(incoming, self._rewrite_entries(entries, incoming, route, context))
+            if may_hide and not is_template:
+                await cancel_on_disconnect(incoming, self._hide_in_entries(entries, context))
+        if not any(entry.is_changed or entry.response is not None for entry in entries):
+            del entries  # the lines of a large request
+            hooks = ResponseHooks(recorder.watch().part)
+            return await forward(incoming, send, self._upstream, received.unchanged, hooks)
+        path = _path(incoming, route)
+        if all(entry.response is None for entry in entries):
+            target = path + b"?" + incoming.query if incoming.query else path
+            outgoing = OutgoingRequest.with_body(incoming, _join_entries(entries), target)
+            try:
+                hooks = ResponseHooks(recorder.watch().part, enlarged=True)
+                return await forward(incoming, send, self._upstream, outgoing, hooks)
+            except RefusedAsTooLargeError:
+                del outgoing
+        request = OutgoingRequest.with_body(incoming, b"", target_without_filter_path(incoming, path))
+        joined = await cancel_on_disconnect(
+            incoming, self._join_responses(request, entries, ResponseFilter.from_query(incoming.query))
+        )
+        return await send_response(send, joined)
+
+    async def _rewrite_entries(
+        self, entries: Sequence[MsearchEntry], incoming: IncomingRequest, route: EngineRoute, context: RewriteContext
+    ) -> None:
+        """Rewrite the searches that may be semantic.
+
+        Raises:
+            BadRequest: too many of the searches may be semantic.
+        """
+        semantic = [
+            entry
+            for entry in entries
+            if route.api in _TEMPLATES or await self._rewriter.maybe_semantic(entry.body, context.mode)
+        ]
+        budget = self._rewriter.budget()
+        try:
+            budget.check(len(semantic), 0)
+        except BadRequest:
+            for entry in semantic:
+                entry.trace.is_semantic = True
+            raise
+        context = replace(context, budget=budget)
+        await gather_or_cancel(self._rewrite_entry(entry, incoming, route, context) for entry in semantic)
+
+    async def _rewrite_entry(
+        self, entry: MsearchEntry, incoming: IncomingRequest, route: EngineRoute, context: RewriteContext
+    ) -> None:
+        """Rewrite one search; `context` is that of a search with an empty header."""
+        size = len(entry.body)
+        try:
+            header = parse_object(entry.header or b"{}")
+            own_context = replace(_with_header(context, header), size=size, trace=entry.trace)
+            body = await offload_if_large(size, parse_object, entry.body)
+            result = await self._rewrite_search(body, incoming, route, own_context)
+        except StaleRewriteError:  # written again, for the new indices
+            return await self._rewrite_entry(entry, incoming, route, context)
+        except EsSbertError as error:
+            entry.response = _error_response(error)
+            entry.trace.status = entry.response["status"]
+            return
+        if isinstance(result, BufferedResponse):
+            entry.response = _template_error(result)
+            entry.trace.status = entry.response["status"]
+        elif result.is_changed or route.api in _TEMPLATES:
+            hidden = await self._hider.hide(result.body, [], own_context, EngineApi.MULTI_SEARCH)
+            entry.is_changed = result.is_changed or hidden is not None
+            entry.body = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
+            if result.preference is not None:
+                entry.header = write_object(header | {"preference": result.preference})
+
+    async def _hide_in_entries(self, entries: Sequence[MsearchEntry], context: RewriteContext) -> None:
+        """Leave the vectors out of the hits of the searches that were not rewritten."""
+        # Look up the fields once for all searches with the same header: in most requests, all have the same one.
+        by_header: dict[bytes, list[MsearchEntry]] = {}
+        for entry in entries:
+            if not entry.is_changed and entry.response is None:
+                by_header.setdefault(entry.header, []).append(entry)
+        for header, same in by_header.items():
+            try:
+                own_context = _with_header(context, parse_object(header or b"{}"))
+            except UnreadableJson:
+                continue  # the engine rejects it
+            if fields := await self._hider.fields(own_context):
+                bodies = [entry.body for entry in same]
+                hide = partial(hide_in_bodies, bodies, fields, self._rewriter.max_parsed_bytes)
+                for entry, body in zip(same, await offload_if_large(sum(map(len, bodies)), hide), strict=True):
+                    entry.is_changed, entry.body = body is not entry.body, body
+
+    async def _join_responses(
+        self, request: OutgoingRequest, entries: Sequence[MsearchEntry], filter: ResponseFilter
+    ) -> BufferedResponse:
+        """Send the searches without an error, in several requests if they are too large for one.
+
+        Args:
+            request: The request without its body.
+            filter: Applied to the joined response.
+
+        Returns:
+            The responses and errors, each at its position; or the engine's response if it rejects a whole request.
+        """
+        answer: Json = {"took": 0, "responses": []}
+        headers: Headers = [(b"content-type", b"application/json")]
+        pending = [[entry for entry in entries if entry.response is None]]
+        while pending:
+            part = pending.pop(0)
+            if not part:
+                continue
+            body = _join_entries(part)
+            response = await fetch_response(self._upstream, replace(request, body=body))
+            if response.status == TOO_LARGE and len(part) > 1:
+                pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+            elif response.status == TOO_LARGE:
+                answer["responses"].append(_error_response(enlarged_error("the search", len(body))))
+            else:
+                try:
+                    whole = parse_object(response.body)
+                except UnreadableJson:  # not the engine's: the client gets it as it is
+                    return response
+                if response.status != 200:
+                    return response
+                headers = response.headers
+                with self._upstream.parsing("POST /_msearch"):
+                    answer["took"] += whole.get("took", 0)
+                    answer = {**whole, "took": answer["took"], "responses": answer["responses"] + whole["responses"]}
+        with self._upstream.parsing("POST /_msearch"):
+            responses = deque(answer["responses"])
+            merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
+        return BufferedResponse(200, headers, write_object(filter.apply(answer | {"responses": merged})))
+
+
+def _path(incoming: IncomingRequest, route: EngineRoute) -> bytes:
+    """The path of the API that runs the rewritten search: a template was rendered."""
+    return incoming.path.rstrip(b"/").removesuffix(b"/template") if route.api in _TEMPLATES else incoming.path
 
 
 def _consume_exception(confirming: asyncio.Future[bool]) -> None:
     """Ignore the error of a check whose result is no longer needed."""
     if not confirming.cancelled():
         confirming.exception()
+
+
+def split_entries(plain: bytes, engine_type: EngineType) -> list[MsearchEntry]:
+    """Split a body into its searches as the engine does; empty if it rejects the body: no line feed ends it."""
+    lines = plain.split(b"\n")
+    if lines.pop():
+        return []
+    if engine_type is EngineType.OPENSEARCH and lines and not lines[0]:
+        del lines[0]  # to Elasticsearch, it is an empty header
+    pairs = zip(lines[::2], lines[1::2], strict=False)  # engines ignore a last header without a body
+    return [MsearchEntry(header.strip(), body.strip(), _entry_trace(header, body)) for header, body in pairs]
+
+
+def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
+    """Create the log entry of a search from its two lines."""
+    try:
+        members = parse_object(header.strip() or b"{}")
+    except UnreadableJson:
+        members = {}
+    expression = index_expression(members.get("index", members.get("indices")))
+    return read_trace(body, index=None if expression is None else unquote(expression))
+
+
+def _template_error(response: BufferedResponse) -> Json:
+    """Convert the engine's error about a template to a part of the response to `_msearch`."""
+    try:
+        error = parse_object(response.body).get("error")
+    except UnreadableJson:
+        error = None
+    if response.status >= 400 and error is not None:
+        return {"error": error, "status": response.status}
+    return _error_response(BadRequest("the template does not render to a search", "Check it with _render/template."))
+
+
+def _join_entries(entries: Sequence[MsearchEntry]) -> bytes:
+    """Join the lines of an `_msearch` body."""
+    return b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries)
+
+
+def _error_response(error: EsSbertError) -> Json:
+    return {"error": error_object(error), "status": http_status(error)}
+
+
+def _with_header(context: RewriteContext, header: Json) -> RewriteContext:
+    """Return the context of a search of `_msearch`, given the context of a search with an empty header."""
+    own = {name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")}
+    expression = index_expression(header.get("index", header.get("indices")))
+    context = replace(context, options={**context.options, **own})
+    return context if expression is None else replace(context, expression=expression)
+
+
+def _parameter_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -48,6 +48,7 @@ from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.messages import pluralize
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import check_query_vector
 from es_sbert.vectors import Vectors
 
@@ -60,9 +61,8 @@ _STEP_BYTES = 1024 * 1024
 # Indices with unknown mappings, for which only native semantic queries can be passed through.
 _UNREADABLE_INDICES = ResolvedIndices({}, {}, ordinary=False)
 
-# A vector depends on the model's fingerprint and the text; its numbers also on the field's element type.
+# A vector depends on the model's fingerprint and the text.
 _VectorKey = tuple[str, str]
-_VectorsByText = dict[_VectorKey, Vectors]
 
 
 @dataclass(frozen=True)
@@ -218,10 +218,10 @@ class SearchRewriter:
             vectors = await embedding
         else:
             both = await gather_or_cancel([confirm(), embedding])
-            is_current, vectors = cast(tuple[bool, _VectorsByText], both)
+            is_current, vectors = cast(tuple[bool, dict[_VectorKey, Vectors]], both)
             if not is_current:
                 raise StaleRewriteError
-        numbers = await offload_if_large(context.size, _numbers_of_queries, queries, vectors)
+        numbers = await offload_if_large(context.size, _to_numbers, vectors)
         limited, preference = self._cutoff.select(found.places), None
         hybrid = [each for each in found.places if isinstance(each, QueryPlaceholder) and each.words is not None]
         # A search with a point in time needs no preference: it is bound to its shard copies.
@@ -259,21 +259,22 @@ class SearchRewriter:
             error = BadRequest("the queries of the search are nested too deeply", "Engines accept 20 to 30 levels.")
             raise error from None
 
-    async def _embed(self, queries: Sequence[SemanticQuery], caller: bytes) -> _VectorsByText:
+    async def _embed(self, queries: Sequence[SemanticQuery], caller: bytes) -> dict[_VectorKey, Vectors]:
         """Embed all texts of one model together, so that either all of them are queued or none."""
-        texts: dict[str, dict[str, SemanticQuery]] = {}
+        texts: dict[str, dict[str, SearchScope]] = {}
         for semantic in queries:
-            texts.setdefault(semantic.target.meta.fingerprint, {}).setdefault(semantic.text, semantic)
-        embedded = await gather_or_cancel(self._embed_texts(by_text, caller) for by_text in texts.values())
-        return {key: vector for vectors in embedded for key, vector in vectors.items()}
+            texts.setdefault(semantic.target.meta.fingerprint, {})[semantic.text] = semantic.target
 
-    async def _embed_texts(self, queries: Mapping[str, SemanticQuery], caller: bytes) -> _VectorsByText:
-        """Embed the distinct texts of the queries for one model."""
-        target = next(iter(queries.values())).target
-        embedder = await self._models.for_field(target.meta, target.indices[0])
-        encoded = await embedder.embed(list(queries), "query", caller)
+        async def embed(by_text: Mapping[str, SearchScope]) -> Vectors:
+            target = next(iter(by_text.values()))
+            embedder = await self._models.for_field(target.meta, target.indices[0])
+            return (await embedder.embed(list(by_text), "query", caller)).vectors
+
+        embedded = await gather_or_cancel(map(embed, texts.values()))
         return {
-            _vector_key(semantic): vector for semantic, vector in zip(queries.values(), encoded.vectors, strict=True)
+            (fingerprint, text): vector
+            for (fingerprint, by_text), vectors in zip(texts.items(), embedded, strict=True)
+            for text, vector in zip(by_text, vectors, strict=True)
         }
 
     def _substitute(
@@ -354,20 +355,15 @@ def _vector_key(semantic: SemanticQuery) -> _VectorKey:
     return semantic.target.meta.fingerprint, semantic.text
 
 
-def _numbers_of_queries(queries: Sequence[SemanticQuery], vectors: _VectorsByText) -> dict[_VectorKey, list[float]]:
-    """Convert the vectors to numbers as the engine expects them, once for each text.
+def _to_numbers(vectors: Mapping[_VectorKey, Vectors]) -> dict[_VectorKey, list[float]]:
+    """Convert the vectors to numbers as the engine expects them.
 
     Raises:
         UsageError: a vector has no direction.
     """
-    numbers: dict[_VectorKey, list[float]] = {}
-    for semantic in queries:
-        key = _vector_key(semantic)
-        if key not in numbers:
-            vector = vectors[key]
-            check_query_vector(vector)
-            numbers[key] = to_float_list(vector)
-    return numbers
+    for vector in vectors.values():
+        check_query_vector(vector)
+    return {key: to_float_list(vector) for key, vector in vectors.items()}
 
 
 def _contains_any(raw: bytes, marks: Sequence[bytes]) -> bool:

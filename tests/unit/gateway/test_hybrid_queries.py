@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.search.hybrid_queries import ranking_query, ranks_hits
 from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
-from tests.unit.gateway.rewriting import Rewriting, clauses
+from tests.unit.gateway.rewriting import MIXED, Rewriting, clauses
 
 TEXT = "how do plants make energy"
 
@@ -112,3 +113,11 @@ def test_filter_of_a_hybrid_query_is_applied_once() -> None:
         query = {"bool": {"must": [query, WORDS], "filter": [term]}}
     for knn in clauses(Rewriting(hybrid=True).query(query), "knn"):
         assert len(clauses(knn["filter"], "term")) == 20
+
+
+def test_models_may_differ_where_no_query_becomes_hybrid() -> None:
+    words: Json = {"match": {"title": TEXT}}
+    for body in ({"query": {"bool": {"filter": [words]}}}, {"post_filter": words, "query": {"match_all": {}}}):
+        assert Rewriting(MIXED, hybrid=True)(body) is body
+    with pytest.raises(IndexMismatch):
+        Rewriting(MIXED, hybrid=True).query(words)

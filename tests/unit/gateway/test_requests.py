@@ -51,7 +51,7 @@ from es_sbert.gateway.proxy.incoming_request import (
     write_object,
 )
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
-from es_sbert.gateway.search.msearch_handler import split_entries
+from es_sbert.gateway.search.search_handler import split_entries
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
 
 
@@ -298,12 +298,11 @@ def test_errors_have_engine_format_and_remedy(error: Any, status: int, kind: str
 
 
 def test_msearch_body_is_split_as_engines_do() -> None:
-    def split(body: bytes, engine_type: EngineType = EngineType.ELASTICSEARCH) -> list[tuple[bytes, bytes]] | None:
-        searches = split_entries(body, engine_type)
-        return None if searches is None else [(search.header, search.body) for search in searches]
+    def split(body: bytes, engine_type: EngineType = EngineType.ELASTICSEARCH) -> list[tuple[bytes, bytes]]:
+        return [(search.header, search.body) for search in split_entries(body, engine_type)]
 
     assert split(b'{}\n{"size":1}\n{"index":"a"}\r\n{}\n') == [(b"{}", b'{"size":1}'), (b'{"index":"a"}', b"{}")]
-    assert split(b"{}\n{}") is None
+    assert split(b"{}\n{}") == []
     for rest in (b"\n", b"\r\n", b"{}\n"):  # a header without a body
         assert split(b"{}\n{}\n" + rest) == [(b"{}", b"{}")]
     assert split(b'\n{"size":1}\n') == [(b"", b'{"size":1}')]
