@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
-from types import TracebackType
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.arguments import check_arguments
 from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
 from es_sbert.option_signature import spell_out
-from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions, as_names
-from es_sbert.search.semantic_index import ADD_DEFAULTS, CREATE_DEFAULTS, AddOptions, CreateOptions, SemanticIndex
+from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions
+from es_sbert.search.semantic_index import CREATE_DEFAULTS, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
     from opensearchpy import AsyncOpenSearch
 
-    from es_sbert.ingest.load_report import LoadReport
     from es_sbert.search.semantic_index import EngineOrClient
-
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-CONCURRENCY = 32
 
 
 def _in_pool(
@@ -53,8 +49,8 @@ class AsyncSemanticIndex:
         ```
 
     Each call runs in a thread of a pool, since embedding a text takes milliseconds and loading a model seconds. The
-    requests of an asynchronous client run on the event loop. A cancelled search returns at once, but its request is
-    still completed. A cancelled `add` or `embed_missing` stops after the embeddings that are being written.
+    requests of an asynchronous client run on the event loop. A cancelled call returns at once, but its requests are
+    still completed, those of `add` and `embed_missing` included.
 
     Args:
         index, engine, options: As for `SemanticIndex`; the engine may also be `AsyncElasticsearch` or
@@ -64,7 +60,7 @@ class AsyncSemanticIndex:
 
     Raises:
         UsageError: `concurrency` is below 1. Errors of `SemanticIndex` are raised when the index is opened: on `async
-            with`, or on the first search.
+            with`, or on the first call.
     """
 
     @check_arguments
@@ -74,22 +70,15 @@ class AsyncSemanticIndex:
         index: str | Sequence[str],
         engine: AsyncElasticsearch | AsyncOpenSearch | EngineOrClient = None,
         *,
-        concurrency: int = CONCURRENCY,
+        concurrency: int = 32,
         **options: Unpack[OpenOptions],
     ) -> None:
-        self._index = index
+        self._open: Callable[[Any], SemanticIndex] = lambda connection: SemanticIndex(index, connection, **options)
         self._engine = engine
-        self._options = options
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="es-sbert-search")
-        self._opening = asyncio.Lock()
+        self._opening = Lock()
         self._opened: SemanticIndex | None = None
         self._closed = False
-
-    def __repr__(self) -> str:
-        if self._opened is not None:
-            return repr(self._opened).replace("<SemanticIndex", "<AsyncSemanticIndex", 1)
-        names = ",".join(as_names(self._index))
-        return f"<AsyncSemanticIndex {names!r}, {'closed' if self._closed else 'not open yet'}>"
 
     @classmethod
     @check_arguments
@@ -99,42 +88,16 @@ class AsyncSemanticIndex:
         name: str,
         engine: AsyncElasticsearch | AsyncOpenSearch | EngineOrClient = None,
         *,
-        concurrency: int = CONCURRENCY,
+        concurrency: int = 32,
         **options: Unpack[CreateOptions],
     ) -> AsyncSemanticIndex:
         """See `SemanticIndex.create`; use it as `async with await AsyncSemanticIndex.create(…) as index:`."""
         index = cls(name, engine, concurrency=concurrency)
-        loop = asyncio.get_running_loop()
-        try:
-            index._opened = await loop.run_in_executor(
-                index._pool, lambda: SemanticIndex.create(name, index._connection(loop), **options)
-            )
-        except BaseException:
-            await index.close()
-            raise
-        return index
+        index._open = lambda connection: SemanticIndex.create(name, connection, **options)
+        return await index.__aenter__()
 
-    @check_arguments
-    @spell_out(AddOptions, ADD_DEFAULTS)
-    async def add(
-        self,
-        documents: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
-        *,
-        id_field: str | None = None,
-        routing_field: str | None = None,
-        **options: Unpack[AddOptions],
-    ) -> LoadReport:
-        """See `SemanticIndex.add`; the documents may also come from an asynchronous iterator."""
-        if isinstance(documents, AsyncIterable):
-            documents = _in_thread(aiter(documents), asyncio.get_running_loop())
-        return await self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
-
-    @check_arguments
-    @spell_out(AddOptions, ADD_DEFAULTS)
-    async def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
-        """See `SemanticIndex.embed_missing`."""
-        return await self._load(None, {}, options)
-
+    add = _in_pool(SemanticIndex.add)
+    embed_missing = _in_pool(SemanticIndex.embed_missing)
     delete = _in_pool(SemanticIndex.delete)
     search = _in_pool(SemanticIndex.search)
     search_vector = _in_pool(SemanticIndex.search_vector)
@@ -146,13 +109,10 @@ class AsyncSemanticIndex:
 
     async def close(self) -> None:
         """Close what this object opened itself, after the running calls have ended."""
-        loop = asyncio.get_running_loop()
-        async with self._opening:
-            self._closed = True
-            if self._opened is not None:
-                await loop.run_in_executor(self._pool, self._opened.close)
-                self._opened = None
+        self._closed = True
         await asyncio.to_thread(self._pool.shutdown)
+        if self._opened is not None:
+            await asyncio.to_thread(self._opened.close)
 
     async def __aenter__(self) -> AsyncSemanticIndex:
         try:
@@ -162,50 +122,21 @@ class AsyncSemanticIndex:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _run(self, work: Callable[[SemanticIndex], T]) -> T:
+        if self._closed:
+            raise UsageError(
+                "this AsyncSemanticIndex is closed", "Search before close, or open another: AsyncSemanticIndex(…)."
+            )
         loop = asyncio.get_running_loop()
-        if self._opened is None:
-            async with self._opening:
-                if self._closed:
-                    raise UsageError(
-                        "this AsyncSemanticIndex is closed",
-                        "Search before close, or open another: AsyncSemanticIndex(…).",
-                    )
+
+        def call() -> T:
+            with self._opening:
                 if self._opened is None:
-                    self._opened = await loop.run_in_executor(
-                        self._pool, lambda: SemanticIndex(self._index, self._connection(loop), **self._options)
-                    )
-        return await loop.run_in_executor(self._pool, work, self._opened)
+                    is_async = is_async_client(self._engine)
+                    self._opened = self._open(from_client(self._engine, loop) if is_async else self._engine)
+            return work(self._opened)
 
-    async def _load(
-        self, documents: Iterable[Mapping[str, Any]] | None, more: dict[str, Any], options: AddOptions
-    ) -> LoadReport:
-        from es_sbert.ingest.load_threads import LoadControl
-
-        control = LoadControl()
-        try:
-            return await self._run(lambda index: index._load(documents, more, options, control))
-        except asyncio.CancelledError:
-            control.interrupt()
-            raise
-
-    def _connection(self, loop: asyncio.AbstractEventLoop) -> Any:
-        return from_client(self._engine, loop) if is_async_client(self._engine) else self._engine
-
-
-def _in_thread(documents: AsyncIterator[T], loop: asyncio.AbstractEventLoop) -> Iterator[T]:
-    """Iterate in a thread over an asynchronous iterator of the event loop."""
-
-    async def take() -> list[T]:
-        try:
-            return [await anext(documents)]
-        except StopAsyncIteration:
-            return []
-
-    while batch := asyncio.run_coroutine_threadsafe(take(), loop).result():
-        yield from batch
+        return await loop.run_in_executor(self._pool, call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
@@ -23,10 +23,9 @@ from es_sbert.search.search_request import (
     SearchParams,
     SearchRequest,
     build_vector_queries,
-    check_query_text,
 )
 from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
-from es_sbert.search.search_scope import SearchScope, SearchTarget
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K, check_query, search_body
 from es_sbert.vectors import Vectors
 
@@ -120,21 +119,11 @@ _HYBRID_ONLY = HybridOptions.__annotations__.keys() - SearchOptions.__annotation
 HYBRID_DEFAULTS: dict[str, object] = {**SEARCH_DEFAULTS, **dict.fromkeys(_HYBRID_ONLY)}
 
 
-@dataclass(frozen=True)
-class KeywordQueries:
-    """The queries by the words of a text.
-
-    Attributes:
-        ranked: Ranks documents by their words.
-        exact: Finds exact matches; None if there can be none.
-    """
-
-    ranked: Json
-    exact: Json | None
-
-
-def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions) -> KeywordQueries:
+def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions) -> tuple[Json, Json | None]:
     """Build the queries by the words of a text.
+
+    Returns:
+        The query that ranks documents by their words, and the one that finds exact matches; None if there can be none.
 
     Raises:
         UsageError: options conflict, or no field is set and the mapping does not say which ones are embedded.
@@ -149,7 +138,7 @@ def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions)
         if len(templates) == len(scope.fields):
             fields = list(dict.fromkeys(name for template in templates for name in template.fields))
         elif query is not None:
-            return KeywordQueries(query, None)
+            return query, None
         else:
             raise UsageError(
                 "the mapping does not say which fields the embedded text is made of",
@@ -163,7 +152,7 @@ def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions)
 
     if query is None:
         query = query_in_scope(scope, fields, lambda some: keyword_query(text, some))
-    return KeywordQueries(query, exact_match_query(text, exact))
+    return query, exact_match_query(text, exact)
 
 
 class HybridReader(ResponseReader):
@@ -233,43 +222,35 @@ def _matches_words(key: _DocumentKey, found: Mapping[str, Mapping[_DocumentKey, 
     )
 
 
-@dataclass(frozen=True)
-class HybridSearch:
-    """A hybrid search for a text."""
+def hybrid_params(k: int, options: HybridOptions) -> SearchParams:
+    """Read the options that a hybrid search shares with every search.
 
-    text: str
-    params: SearchParams
-    options: HybridOptions
-    embeds_text: ClassVar[bool] = True
-
-    @classmethod
-    def from_options(cls, text: str, k: int, options: HybridOptions) -> HybridSearch:
-        """Create the search. Raises UsageError if the text is not a str, empty or too long, or an option is invalid."""
-        check_query_text(text)
-        shared: Any = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
-        return cls(text, SearchParams.from_options(k, shared), options)
-
-    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        return hybrid_request(engine_type, target.scope, target.encode(self.text), self, target.scope.min_cosines)
+    Raises:
+        UsageError: an option does not exist, or a value is out of range.
+    """
+    shared: Any = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
+    return SearchParams.from_options(k, shared)
 
 
 def hybrid_request(
     engine_type: EngineType,
     scope: SearchScope,
     vectors: Mapping[str, Vectors],
-    search: HybridSearch,
+    text: str,
+    params: SearchParams,
+    options: HybridOptions,
     min_cosines: Mapping[str, float] | None = None,
 ) -> SearchRequest[HybridResult]:
     """Build the request for a hybrid search.
 
     Args:
         vectors: As for `search_request`.
+        params: The result of `hybrid_params` for the same options.
         min_cosines: Vector field → minimum cosine of its hits if the search sets none.
 
     Raises:
         UsageError: an option is invalid, or a hybrid search does not support it.
     """
-    params, options = search.params, search.options
     if params.aggregations is not None or params.sort is not None:
         raise UsageError(
             "a hybrid search does not support sort or aggregations",
@@ -280,17 +261,17 @@ def hybrid_request(
     queries = build_vector_queries(scope, vectors, params, depth)
     if params.min_cosine is None and min_cosines:
         queries = [replace(query, min_cosine=min_cosines.get(query.field)) for query in queries]
-    keywords = build_keyword_queries(scope, search.text, options)
+    ranked, exact = build_keyword_queries(scope, text, options)
     offset, size = params.bounds()
-    shown = replace(params, k=depth, offset=0, size=None).page(engine_type, scope.names, search.text)
+    shown = replace(params, k=depth, offset=0, size=None).page(engine_type, scope.names, text)
     # A named query that all documents pass says which of them the words match.
-    named = {"bool": {"must": [keywords.ranked], "_name": LEXICAL}}
+    named = {"bool": {"must": [ranked], "_name": LEXICAL}}
     shown_with_name = shown | {"post_filter": {"bool": {"should": [{"match_all": {}}, named]}}}
     bodies = {query.field: search_body(engine_type, method, query) | shown_with_name for query in queries}
     filters = {} if queries[0].filter is None else {"filter": [queries[0].filter]}
-    bodies[LEXICAL] = {"query": {"bool": {"must": [keywords.ranked], **filters}}} | shown
-    if keywords.exact is not None:
-        bodies[EXACT] = {"query": {"bool": {"must": [keywords.exact], **filters}}} | shown_with_name
+    bodies[LEXICAL] = {"query": {"bool": {"must": [ranked], **filters}}} | shown
+    if exact is not None:
+        bodies[EXACT] = {"query": {"bool": {"must": [exact], **filters}}} | shown_with_name
         bodies[EXACT] |= {"size": EXACT_HITS, "track_total_hits": False}
     weight_of = {query.field: weights.semantic * query.boost for query in queries} | {LEXICAL: weights.lexical}
     reader = HybridReader(engine_type, method, scope, queries)

@@ -1,14 +1,13 @@
 """`SearchRequest`: search options become request bodies and a function that reads the responses.
 
-Pure functions, except that `TextSearch.request` embeds the text and `read_document_vectors` reads the index.
-`SemanticIndex` and `AsyncSemanticIndex` share them.
+Pure functions, except that `read_document_vectors` reads the index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Generic, TypedDict, TypeVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from es_sbert.errors import UsageError
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
-from es_sbert.search.search_scope import SearchScope, SearchTarget
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body, vector_clause
 from es_sbert.vectors import Vectors
 
@@ -231,55 +230,6 @@ class SearchRequest(Generic[Result]):
     read: Callable[[Sequence[Json]], Result]
     allow_partial: bool
     routing: str | None
-
-
-class Search(Protocol[Result]):
-    """A search before its indices are known; `request` builds it for the current indices of an alias."""
-
-    embeds_text: ClassVar[bool]  # whether the request needs the model
-
-    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[Result]: ...
-
-
-@dataclass(frozen=True)
-class TextSearch:
-    """A search for the documents nearest to a text."""
-
-    text: str
-    params: SearchParams
-    embeds_text: ClassVar[bool] = True
-
-    @classmethod
-    def from_options(cls, text: str, k: int, options: SearchOptions) -> TextSearch:
-        """Create the search.
-
-        Raises:
-            UsageError: the text is not a str, is empty or is too long, or an option is invalid.
-        """
-        check_query_text(text)
-        return cls(text, SearchParams.from_options(k, options))
-
-    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
-        return search_request(engine_type, target.scope, target.encode(self.text), self.params, self.text)
-
-
-@dataclass(frozen=True)
-class SimilarSearch:
-    """A search for the documents most similar to a document of the index; see `read_document_vectors`."""
-
-    engine: Engine
-    id: str
-    index: str | None
-    params: SearchParams
-    embeds_text: ClassVar[bool] = False
-
-    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
-        allow_partial = self.params.allow_partial
-        index, vectors = read_document_vectors(
-            self.engine, target.scope, self.id, self.index, allow_partial=allow_partial
-        )
-        params = replace(self.params, filter=exclude_document(self.params.filter, index, self.id))
-        return search_request(engine_type, target.scope, vectors, params)
 
 
 def search_request(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,17 +19,17 @@ from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
 from es_sbert.option_signature import spell_out
-from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, HybridSearch
+from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_params, hybrid_request
 from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.reranking import scope_text_reader, search_depth
 from es_sbert.search.search_request import (
     SEARCH_DEFAULTS,
-    Search,
     SearchOptions,
     SearchParams,
     SearchRequest,
-    SimilarSearch,
-    TextSearch,
+    check_query_text,
+    exclude_document,
+    read_document_vectors,
     search_request,
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
@@ -51,11 +51,12 @@ if TYPE_CHECKING:
 
     from es_sbert.encoder.reranker import Reranker
     from es_sbert.ingest.load_report import LoadReport
-    from es_sbert.ingest.load_threads import LoadControl
 
     EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | Sequence[str] | None
 
 Result = TypeVar("Result", bound=RankedHits[Any])
+# Builds the request of a search for the indices that an alias points to now.
+BuildRequest: TypeAlias = Callable[[SearchTarget], SearchRequest[Result]]
 
 
 class AddOptions(TypedDict, total=False):
@@ -239,7 +240,7 @@ class SemanticIndex:
             EngineError: the engine failed, or rejected the filter.
         """
         depth = search_depth(rerank, k, window, options)
-        return self._rerank(text, self._run(TextSearch.from_options(text, depth, options)), rerank, k, window)
+        return self._rerank(text, self._run(self._text_request(text, depth, options)), rerank, k, window)
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -272,7 +273,7 @@ class SemanticIndex:
         Raises:
             UsageError: as for `search`; or the document does not exist or has no embedding.
         """
-        return self._run(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options)))
+        return self._run(self._similar_request(id, index, k, options), with_encoder=False)
 
     @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
@@ -295,7 +296,7 @@ class SemanticIndex:
             UsageError, EngineError: as for `search`.
         """
         depth = search_depth(rerank, k, window, options)
-        return self._rerank(text, self._run(HybridSearch.from_options(text, depth, options)), rerank, k, window)
+        return self._rerank(text, self._run(self._hybrid_request(text, depth, options)), rerank, k, window)
 
     @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
@@ -373,26 +374,25 @@ class SemanticIndex:
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
-        return self._request(TextSearch.from_options(text, k, options)).bodies[0]
+        return self._text_request(text, k, options)(self._resolver.target()).bodies[0]
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `similar_to` would send."""
-        return self._request(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options))).bodies[0]
+        return self._similar_request(id, index, k, options)(self._resolver.target(with_encoder=False)).bodies[0]
 
     @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
-        return self._request(HybridSearch.from_options(text, k, options)).bodies
+        return self._hybrid_request(text, k, options)(self._resolver.target()).bodies
 
     def _load(
         self,
         documents: Iterable[Mapping[str, Any]] | None,
         more: dict[str, Any],
         options: AddOptions,
-        control: LoadControl | None = None,
     ) -> LoadReport:
         # Import these only here: a program that only searches does not load the pipeline.
         from es_sbert.ingest.ingest_settings import IngestSettings
@@ -406,7 +406,7 @@ class SemanticIndex:
         fields = self._scope().names
         load_options |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
         settings = IngestSettings(index=self._single_name("written to"), **more, **load_options)
-        report = load_documents(self._engine, self.encoder, settings, documents, control)
+        report = load_documents(self._engine, self.encoder, settings, documents)
         if self._scope().indices_without_field:
             self._resolver.refresh()  # the load may have added the field
         return report
@@ -427,20 +427,40 @@ class SemanticIndex:
             return result
         return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
 
-    def _request(self, search: Search[Result]) -> SearchRequest[Result]:
-        target = self._resolver.target(with_encoder=search.embeds_text)
-        return search.request(self._engine.info.engine_type, target)
+    def _text_request(self, text: str, k: int, options: SearchOptions) -> BuildRequest[SearchResult]:
+        check_query_text(text)
+        engine_type, params = self._engine.info.engine_type, SearchParams.from_options(k, options)
+        return lambda target: search_request(engine_type, target.scope, target.encode(text), params, text)
 
-    def _run(self, search: Search[Result]) -> Result:
-        target = self._resolver.target(with_encoder=search.embeds_text)
+    def _similar_request(
+        self, id: str, index: str | None, k: int, options: SearchOptions
+    ) -> BuildRequest[SearchResult]:
+        params = SearchParams.from_options(k, options)
+
+        def build(target: SearchTarget) -> SearchRequest[SearchResult]:
+            where, vectors = read_document_vectors(
+                self._engine, target.scope, id, index, allow_partial=params.allow_partial
+            )
+            others = replace(params, filter=exclude_document(params.filter, where, id))
+            return search_request(self._engine.info.engine_type, target.scope, vectors, others)
+
+        return build
+
+    def _hybrid_request(self, text: str, k: int, options: HybridOptions) -> BuildRequest[HybridResult]:
+        check_query_text(text)
+        engine_type, params = self._engine.info.engine_type, hybrid_params(k, options)
+        return lambda target: hybrid_request(
+            engine_type, target.scope, target.encode(text), text, params, options, target.scope.min_cosines
+        )
+
+    def _run(self, build: BuildRequest[Result], *, with_encoder: bool = True) -> Result:
+        target = self._resolver.target(with_encoder=with_encoder)
         try:
-            return self._search_target(search, target)
+            result = self._send(build(target))
         except IndexMissing:
             # The alias may now point to another index, with a different model (`es-sbert index migrate`).
-            return self._search_target(search, self._resolver.resolve_again(target))
-
-    def _search_target(self, search: Search[Result], target: SearchTarget) -> Result:
-        result = self._send(search.request(self._engine.info.engine_type, target))
+            target = self._resolver.resolve_again(target)
+            result = self._send(build(target))
         return replace(result, indices_without_field=target.scope.indices_without_field)
 
     def _send(self, request: SearchRequest[Result]) -> Result:

@@ -14,7 +14,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.errors import FeatureMissing, IndexMismatch, UsageError
+from es_sbert.errors import FeatureMissing, UsageError
 from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
@@ -190,16 +190,6 @@ def test_hits_omit_the_vector_from_source(flat: SemanticIndex, corpus: Corpus) -
 def test_vector_of_wrong_length_raises(flat: SemanticIndex) -> None:
     with pytest.raises(UsageError, match=r"shape \(3,\)"):
         flat.search_vector(np.ones(3, dtype=np.float32))
-
-
-def test_empty_text_is_rejected_before_model_load(flat: SemanticIndex) -> None:
-    with pytest.raises(UsageError, match="empty"):
-        flat.search(" \n")
-
-
-def test_missing_field_closes_owned_resources(corpus: Corpus) -> None:
-    with pytest.raises(IndexMismatch, match="no vector field 'embedding'"):
-        SemanticIndex(corpus.flat, corpus.engine.info.url)
 
 
 def test_callers_engine_stays_open(corpus: Corpus, engine_url: str, open_engine: Callable[[str], Engine]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -247,19 +247,13 @@ def test_writes_require_a_single_index(engine: Engine, encoder: Encoder, name: s
 def test_async_index_creates_adds_searches_and_deletes(engine: Engine, encoder: Encoder, name: str) -> None:
     documents = sentences(60)
 
-    async def stream() -> AsyncIterator[dict[str, Any]]:
-        for document in documents[30:]:
-            await asyncio.sleep(0)
-            yield document
-
     async def write_and_search() -> None:
         opensearch = engine.info.engine_type is EngineType.OPENSEARCH
         client_class: Any = AsyncOpenSearch if opensearch else AsyncElasticsearch
         async with client_class(engine.info.url) as client:
             index = await AsyncSemanticIndex.create(name, client, encoder=encoder, text_fields=["text"])
             async with index:
-                assert (await index.add(documents[:30], id_field="id")).indexed == 30
-                assert (await index.add(stream(), id_field="id")).indexed == 30
+                assert (await index.add(documents, id_field="id")).indexed == 60
                 assert (await index.search(documents[44]["text"], 1)).hits[0].id == "d44"
                 assert "d44" not in ids(await index.similar_to("d44", 60))
                 assert await index.delete(["d44", "d45"]) == 2
@@ -271,25 +265,6 @@ def test_async_index_creates_adds_searches_and_deletes(engine: Engine, encoder: 
 
     asyncio.run(write_and_search())
     assert engine.count(name) == 58
-
-
-def test_cancelled_load_stops(engine: Engine, encoder: Encoder, name: str) -> None:
-    async def endless() -> AsyncIterator[dict[str, Any]]:
-        number = 0
-        while True:
-            await asyncio.sleep(0.001)
-            number += 1
-            yield {"text": f"the cat sleeps on mat {number}"}
-
-    async def cancel() -> None:
-        async with await AsyncSemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-            load = asyncio.create_task(index.add(endless()))
-            await asyncio.sleep(1)
-            load.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await load
-
-    asyncio.run(asyncio.wait_for(cancel(), 120))
 
 
 def test_create_without_engine_raises_engine_unreachable(encoder: Encoder) -> None:

@@ -12,7 +12,7 @@ import pytest
 from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
 from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
 from es_sbert.option_signature import spell_out
-from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, HybridSearch
+from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_params
 from es_sbert.search.reranking import search_depth
 from es_sbert.search.search_request import SEARCH_DEFAULTS, SearchOptions, SearchParams
 from es_sbert.search.semantic_index import ADD_DEFAULTS, AddOptions
@@ -53,7 +53,7 @@ def test_shown_defaults_are_those_of_a_call_without_options() -> None:
     reranker: Any = SimpleNamespace(score_pairs=None)
     assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})
     hybrid: Any = HYBRID_DEFAULTS
-    assert HybridSearch.from_options("cats", 7, hybrid).params == HybridSearch.from_options("cats", 7, {}).params
+    assert hybrid_params(7, hybrid) == hybrid_params(7, {})
     parameters = inspect.signature(SemanticIndex.search).parameters
     assert (parameters["exact"].default, parameters["offset"].default, parameters["filter"].default) == (False, 0, None)
     assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == ADD_DEFAULTS["retry_seconds"]

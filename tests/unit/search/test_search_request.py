@@ -15,7 +15,7 @@ from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import (
     HybridOptions,
-    HybridSearch,
+    hybrid_params,
     hybrid_request,
     keyword_query,
     query_in_scope,
@@ -63,8 +63,8 @@ HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
 def request_of(
     searched: SearchScope, options: HybridOptions, engine_type: EngineType = EngineType.ELASTICSEARCH
 ) -> SearchRequest[HybridResult]:
-    search = HybridSearch.from_options(TEXT, 20, options)
-    return hybrid_request(engine_type, searched, dict.fromkeys(searched.names, VECTOR), search)
+    vectors = dict.fromkeys(searched.names, VECTOR)
+    return hybrid_request(engine_type, searched, vectors, TEXT, hybrid_params(20, options), options)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import AsyncIterator
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -18,7 +16,6 @@ from es_sbert.index.index_options import request_vector_field
 from es_sbert.ingest.load_documents import IterableSource, load_documents, rows_of_data_frame
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings, Record, RejectedRecord
 from es_sbert.search import SemanticIndex
-from es_sbert.search.async_semantic_index import _in_thread
 
 
 def read(documents: Any, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
@@ -108,18 +105,6 @@ def test_add_rejects_non_iterables_of_dicts(documents: Any) -> None:
     engine: Any = None
     with pytest.raises(UsageError, match="not an iterable of dicts"):
         load_documents(engine, engine, engine, documents)
-
-
-def test_async_iterator_is_read_from_a_thread() -> None:
-    async def numbers() -> AsyncIterator[int]:
-        for number in range(5):
-            await asyncio.sleep(0)
-            yield number
-
-    async def collect() -> list[int]:
-        return await asyncio.to_thread(list, _in_thread(numbers(), asyncio.get_running_loop()))
-
-    assert asyncio.run(collect()) == [0, 1, 2, 3, 4]
 
 
 def test_unknown_and_conflicting_options_are_rejected() -> None:
