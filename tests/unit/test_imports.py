@@ -56,7 +56,7 @@ _LEVELS = (
     {"catalog", "ingest"},
     {"search", "migration"},
     {"gateway", "evaluation", "diagnostics"},
-    {"training", "analysis", "dashboards", "integrations"},
+    {"training", "analysis", "dashboards"},
     {"adaptation"},
     {"cli"},
 )
