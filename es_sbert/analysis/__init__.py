@@ -9,67 +9,24 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from es_sbert.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from es_sbert.analysis.clusters import Clustering as Clustering
-    from es_sbert.analysis.clusters import ClusterMethod as ClusterMethod
-    from es_sbert.analysis.clusters import TextCluster as TextCluster
     from es_sbert.analysis.clusters import cluster_names as cluster_names
     from es_sbert.analysis.clusters import cluster_texts as cluster_texts
-    from es_sbert.analysis.clusters import display_names as display_names
-    from es_sbert.analysis.duplicates import DuplicateGroup as DuplicateGroup
-    from es_sbert.analysis.duplicates import DuplicateRecall as DuplicateRecall
-    from es_sbert.analysis.duplicates import DuplicateSearchResult as DuplicateSearchResult
     from es_sbert.analysis.duplicates import duplicate_groups as duplicate_groups
     from es_sbert.analysis.duplicates import search_duplicates as search_duplicates
-    from es_sbert.analysis.similarity import SimilarPair as SimilarPair
     from es_sbert.analysis.similarity import most_similar_pairs as most_similar_pairs
     from es_sbert.analysis.similarity import pairs_above as pairs_above
-    from es_sbert.analysis.text_collection import SkippedDocuments as SkippedDocuments
-    from es_sbert.analysis.text_collection import TextCollection as TextCollection
     from es_sbert.analysis.text_collection import read_files as read_files
     from es_sbert.analysis.text_collection import read_index as read_index
 
 _NAMES = {
-    "es_sbert.analysis.clusters": (
-        "Clustering",
-        "ClusterMethod",
-        "TextCluster",
-        "cluster_names",
-        "cluster_texts",
-        "display_names",
-    ),
-    "es_sbert.analysis.duplicates": (
-        "DuplicateGroup",
-        "DuplicateRecall",
-        "DuplicateSearchResult",
-        "duplicate_groups",
-        "search_duplicates",
-    ),
-    "es_sbert.analysis.similarity": (
-        "SimilarPair",
-        "most_similar_pairs",
-        "pairs_above",
-    ),
-    "es_sbert.analysis.text_collection": ("SkippedDocuments", "TextCollection", "read_files", "read_index"),
+    "es_sbert.analysis.clusters": ("cluster_names", "cluster_texts"),
+    "es_sbert.analysis.duplicates": ("duplicate_groups", "search_duplicates"),
+    "es_sbert.analysis.similarity": ("most_similar_pairs", "pairs_above"),
+    "es_sbert.analysis.text_collection": ("read_files", "read_index"),
 }
 __all__ = [
-    "ClusterMethod",
-    "Clustering",
-    "DuplicateGroup",
-    "DuplicateRecall",
-    "DuplicateSearchResult",
-    "SimilarPair",
-    "SkippedDocuments",
-    "TextCluster",
-    "TextCollection",
-    "cluster_names",
-    "cluster_texts",
-    "display_names",
-    "duplicate_groups",
-    "most_similar_pairs",
-    "pairs_above",
-    "read_files",
-    "read_index",
-    "search_duplicates",
-]
+    "cluster_names", "cluster_texts", "duplicate_groups", "most_similar_pairs", "pairs_above", "read_files",
+    "read_index", "search_duplicates",
+]  # fmt: skip
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

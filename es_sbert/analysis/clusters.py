@@ -346,7 +346,7 @@ _MIN_LANGUAGE_SHARE = 0.2
 
 def cluster_names(
     texts: Sequence[str], clustering: Clustering, *, stop_words: Literal["auto", "none"] = "auto"
-) -> list[tuple[str, ...]]:
+) -> list[str]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
@@ -360,7 +360,8 @@ def cluster_names(
             cluster are in.
 
     Returns:
-        The words of each cluster, four at most; an empty tuple if its texts have no words.
+        The name of each cluster: four words at most, or `cluster N` by its position from 0 if its texts have no words.
+        No two names are the same.
 
     Raises:
         UsageError: the number of texts is not that of the clustering, or scikit-learn is not installed.
@@ -382,17 +383,23 @@ def cluster_names(
 
     groups = list(zip(positions, stopped, strict=True))
     if not any(map(kept_words, groups)):
-        return [()] * len(positions)
+        return [f"cluster {number}" for number in range(len(positions))]
     counter = CountVectorizer(analyzer=kept_words, dtype=np.int64)
     noise = [(clustering.noise, english)] if clustering.noise else []
     counts = counter.fit_transform([*groups, *noise])
     vocabulary = counter.get_feature_names_out()  # in code point order
     of_all = np.asarray(counts.sum(axis=0)).ravel()  # (words,)
     of_clusters = np.asarray(counts.sum(axis=1)).ravel()  # (clusters,)
-    return [
-        tuple(vocabulary[_rank_words(counts, of_all, of_clusters, number)[:_WORDS]].tolist())
-        for number in range(len(positions))
-    ]
+    names: dict[str, None] = {}
+    for number in range(len(positions)):
+        words = vocabulary[_rank_words(counts, of_all, of_clusters, number)[:_WORDS]].tolist()
+        name = wanted = ", ".join(words) or f"cluster {number}"
+        again = 1
+        while name in names:
+            again += 1
+            name = f"{wanted} ({again})"
+        names[name] = None
+    return list(names)
 
 
 def _cluster_languages(texts: Sequence[str], positions: Sequence[Sequence[int]]) -> list[Counter[str]]:
@@ -411,19 +418,6 @@ def _stop_words_of_languages(counts: Counter[str]) -> frozenset[str]:
     return frozenset(
         word for language, count in counts.items() if count >= least for word in language_stop_words().get(language, ())
     )
-
-
-def display_names(names: Iterable[Sequence[str]]) -> list[str]:
-    """Return distinct display names of clusters: their words, or `cluster N` by the position from 0."""
-    shown: dict[str, None] = {}
-    for number, words in enumerate(names):
-        name = wanted = ", ".join(words) or f"cluster {number}"
-        again = 1
-        while name in shown:
-            again += 1
-            name = f"{wanted} ({again})"
-        shown[name] = None
-    return list(shown)
 
 
 def split_words(text: str) -> list[str]:

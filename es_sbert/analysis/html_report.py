@@ -9,11 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import importlib
-import importlib.util
 import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -27,89 +24,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.clusters import normalize_and_sum
-from es_sbert.errors import require_extra
 from es_sbert.messages import escape_unprintable
 from es_sbert.vectors import Vectors
-
-# UMAP needs enough texts for its graph of neighbors. With a seed, it uses only one core, so many texts take very long.
-_UMAP_LEAST, _UMAP_MOST = 32, 50_000
-_UMAP_NEIGHBORS = 15
-# Maximum number of texts from which PCA computes its directions; all texts are placed with them.
-_PCA_SAMPLE = 50_000
-_ROWS = 1 << 16
 
 Points = NDArray[np.float32]
 
 
-def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, seed: int = 0) -> tuple[Points, str]:
-    """Place texts on a map, with UMAP if it is installed, else with principal component analysis.
+def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Points:
+    """Place texts on a map by principal component analysis of their unit vectors.
 
-    UMAP is used for 32 to 50,000 texts. A text with several vectors (chunks) is placed by the mean of its unit vectors.
-    The same vectors and seed give the same map.
+    A text with several vectors (chunks) is placed by the mean of its unit vectors.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors; None for one vector
             per text. *Shape:* ``(texts,)``.
-        seed: Seed of the method's random choices.
 
     Returns:
-        The points, of *shape* ``(texts, 2)``, and the name of the method. If all vectors are equal, or there is only
-        one, the points are at the origin.
+        The points, of *shape* ``(texts, 2)``; all at the origin if all vectors are equal.
 
     Raises:
-        UsageError: a vector is zero or not finite, or scikit-learn is not installed.
+        UsageError: a vector is zero or not finite.
     """
-    require_extra("analysis", "sklearn")
-    texts = _mean_vectors(vectors, starts)
-    if _all_equal(texts):
-        return np.zeros((len(texts), 2), np.float32), "PCA"
-    if _UMAP_LEAST <= len(texts) <= _UMAP_MOST and importlib.util.find_spec("umap") is not None:
-        points = _umap_points(texts, seed)
-        # UMAP gives no point to texts without neighbors.
-        if np.isfinite(points).all():
-            return points, "UMAP"
-    return _pca_points(texts, seed), "PCA"
-
-
-def _mean_vectors(vectors: Vectors, starts: NDArray[np.int64] | None) -> Vectors:
-    """Compute a unit vector for each text."""
-    units, sums = normalize_and_sum(vectors, starts)
-    if sums is None:
-        return units
-    # Opposite vectors have no mean direction, so the text gets a zero vector.
-    lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
-    return np.asarray(sums / lengths, np.float32)
-
-
-def _all_equal(texts: Vectors) -> bool:
-    return not len(texts) or bool(np.ptp(texts, axis=0).max(initial=0) < 1e-6)
-
-
-def _umap_points(texts: Vectors, seed: int) -> Points:
-    # Import by name, because umap is not part of an extra: it needs Numba, which takes half a gigabyte.
-    umap = importlib.import_module("umap")
-    method = umap.UMAP(
-        n_components=2, n_neighbors=min(_UMAP_NEIGHBORS, len(texts) - 1), metric="cosine", random_state=seed, n_jobs=1
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return np.asarray(method.fit_transform(texts), np.float32)
-
-
-def _pca_points(texts: Vectors, seed: int) -> Points:
-    from sklearn.decomposition import PCA
-
+    texts, sums = normalize_and_sum(vectors, starts)
+    if sums is not None:
+        # Opposite vectors have no mean direction, so the text gets a zero vector.
+        texts = np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6), np.float32)
     points = np.zeros((len(texts), 2), np.float32)
-    sample = texts
-    if len(texts) > _PCA_SAMPLE:
-        sample = texts[np.sort(np.random.default_rng(seed).choice(len(texts), _PCA_SAMPLE, replace=False))]
-        # The texts of a sample may all be equal.
-        sample = texts if _all_equal(sample) else sample
-    axes = min(2, *sample.shape)
-    method = PCA(axes, random_state=seed).fit(sample)
-    for first in range(0, len(texts), _ROWS):
-        points[first : first + _ROWS, :axes] = method.transform(texts[first : first + _ROWS])
+    if not len(texts) or np.ptp(texts, axis=0).max(initial=0) < 1e-6:
+        return points
+    mean = texts.mean(axis=0, dtype=np.float64)
+    _, directions = np.linalg.eigh(texts.T @ texts - len(texts) * np.outer(mean, mean))
+    best = directions[:, :-3:-1]
+    # The direction of an axis is arbitrary: its largest component is positive.
+    best = best * np.sign(best[np.abs(best).argmax(axis=0), np.arange(best.shape[1])])
+    points[:, : best.shape[1]] = texts @ best.astype(np.float32) - mean @ best
     return points
 
 
@@ -150,7 +99,6 @@ class AnalysisReport:
         texts: The texts; empty strings if they are not known.
         groups: The groups, in the order in which they are shown.
         points: Position of each text on the map. *Shape:* ``(texts, 2)``.
-        projection: Method that computed the points, such as `PCA`.
     """
 
     kind: ReportKind
@@ -160,7 +108,6 @@ class AnalysisReport:
     texts: Sequence[str]
     groups: Sequence[ReportGroup]
     points: NDArray[np.float32]
-    projection: str
 
 
 # Default maximum of texts: a browser can draw this many points in a frame, and read the texts in about a second.
@@ -276,7 +223,7 @@ def differing_words(first: str, second: str) -> WordDiff:
 
 
 # The files are joined in this order into one module, so that each can use the names of those before it.
-_SCRIPTS = ("elements", "words", "data", "grid", "raster", "map", "members", "groups", "find", "main")
+_SCRIPTS = ("elements", "words", "data", "map", "members", "groups", "find", "main")
 _DECIMALS = 5
 
 
@@ -328,7 +275,6 @@ def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[
         "kind": report.kind.value,
         "title": report.title,
         "facts": report.facts,
-        "projection": report.projection,
         "ids": [report.ids[position] for position in positions],
         "texts": texts,
         "shortened": [number for number, text in enumerate(whole) if len(text) > limit],

@@ -32,7 +32,6 @@ from es_sbert.ingest.sources.document_source import (
     ByteCounter,
     InvalidId,
     ReadSettings,
-    Record,
     RejectedRecord,
     check_sources,
     document_id,
@@ -94,7 +93,7 @@ class TextCollection:
         vectors: Embeddings; those of a text are consecutive. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each text's first vector. *Shape:* ``(texts,)``.
         skipped: Documents that were left out.
-        values: Values of the further requested fields, for each text.
+        values: Values of the further requested fields, for each text; empty if the texts come from files.
         versions: Version of each document of an index; empty if the texts come from files.
         model: Name of the model that made the vectors.
     """
@@ -107,14 +106,6 @@ class TextCollection:
     values: Sequence[Json] = ()
     versions: Sequence[DocumentVersion] = ()
     model: str = ""
-
-    def __repr__(self) -> str:
-        rows, dimensions = self.vectors.shape
-        made = f" by {self.model}" if self.model else ""
-        return (
-            f"<TextCollection: {pluralize(len(self.ids), 'text')}, {pluralize(rows, 'vector')} of "
-            f"{dimensions} dimensions{made}>"
-        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -143,7 +134,6 @@ def read_files(
     template: TextTemplate,
     id_field: str | None = None,
     options: FileOptions | None = None,
-    fields: Sequence[str] = (),
     on_progress: OnProgress = lambda done, total: None,
 ) -> TextCollection:
     """Read the texts of files and embed them; identical texts are embedded once.
@@ -154,13 +144,12 @@ def read_files(
         template: Template of the text to embed.
         id_field: Field of the id; None names texts by file and line.
         options: Options for reading the files; None detects their formats by their names.
-        fields: Further fields of each record to keep.
         on_progress: Called with the number of embedded texts, and of all texts.
 
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
     """
-    read = read_file_texts(files, template=template, id_field=id_field, options=options, fields=fields)
+    read = read_file_texts(files, template=template, id_field=id_field, options=options)
     texts = read.texts
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct, done = np.empty((len(rows), encoder.info.dimensions), np.float32), 0
@@ -170,7 +159,7 @@ def read_files(
         on_progress(done, len(rows))
     vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
     starts, model = np.arange(len(texts)), encoder.info.model
-    return TextCollection(read.ids, texts, vectors, starts, read.skipped, read.values, model=model)
+    return TextCollection(read.ids, texts, vectors, starts, read.skipped, model=model)
 
 
 @dataclass(frozen=True)
@@ -180,13 +169,11 @@ class FileTexts:
     Attributes:
         ids: Id of each text, or `FILE:LINE`.
         texts: The texts, which are not empty.
-        values: Values of the further requested fields, for each text.
         skipped: Records that were left out.
     """
 
     ids: list[str]
     texts: list[str]
-    values: list[Json]
     skipped: SkippedDocuments
 
 
@@ -196,7 +183,6 @@ def read_file_texts(
     template: TextTemplate,
     id_field: str | None = None,
     options: FileOptions | None = None,
-    fields: Sequence[str] = (),
 ) -> FileTexts:
     """Read the texts of files, as `read_files` does.
 
@@ -210,24 +196,12 @@ def read_file_texts(
         _MAX_RECORD_BYTES, template.fields[0], retry_seconds=0, text_fields=template.fields, key_fields=key_fields
     )
     lost: list[str] = []
-    records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
-    found = _read_texts(records, template, id_field, fields)
-    if lost:
-        raise SourceError(lost[0], "Check the source, and run the command again.")
-    return found
-
-
-def _read_texts(
-    records: Iterable[Record | RejectedRecord], template: TextTemplate, id_field: str | None, fields: Sequence[str]
-) -> FileTexts:
-    """Read ids, texts and further fields of records."""
     ids: list[str] = []
     texts: list[str] = []
-    values: list[Json] = []
     skipped = SkippedDocuments()
     names: dict[str, None] = {}
     read, has_field = 0, False
-    for record in records:
+    for record in read_records(sources, settings, ByteCounter(), Event(), lost.append):
         read += 1
         name = escape_unprintable(str(record.origin))
         if isinstance(record, RejectedRecord):
@@ -247,13 +221,14 @@ def _read_texts(
             continue
         ids.append(text_id)
         texts.append(text)
-        values.append(pick_fields(record.fields, fields))
     if names and not has_field:
         raise SourceError(
             f"none of the {pluralize(read, 'record')} has the text field {' or '.join(template.fields)}",
             fields_hint(template.fields, list(names), "The records have"),
         )
-    return FileTexts(ids, texts, values, skipped)
+    if lost:
+        raise SourceError(lost[0], "Check the source, and run the command again.")
+    return FileTexts(ids, texts, skipped)
 
 
 def read_index(

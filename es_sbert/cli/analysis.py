@@ -19,14 +19,13 @@ from es_sbert import __version__
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import is_json_logging, log_format_option
 from es_sbert.cli.output import check_output_file, write_output_file
-from es_sbert.errors import SourceError, UsageError, require_extra
+from es_sbert.errors import SourceError, UsageError
 from es_sbert.messages import be, escape_unprintable, have, log_message, pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.analysis import TextCollection
     from es_sbert.analysis.field_writer import FieldWriter
     from es_sbert.analysis.html_report import ReportGroup, ReportKind
-    from es_sbert.analysis.text_collection import OnProgress
+    from es_sbert.analysis.text_collection import OnProgress, TextCollection
     from es_sbert.engines.rest import Json
     from es_sbert.engines.retry import Retrier
 
@@ -73,7 +72,7 @@ def check_options(files: Sequence[str], options: Mapping[str, Any]) -> None:
     """Check the options for input and output, before texts are read and embedded.
 
     Raises:
-        UsageError: options conflict, or the library that makes the page is not installed.
+        UsageError: options conflict.
         OutputError: a folder is missing, or not accessible to this user.
     """
     index, context = options["index"], click.get_current_context()
@@ -94,8 +93,6 @@ def check_options(files: Sequence[str], options: Mapping[str, Any]) -> None:
             "Leave out --text-field, --text-template, --id-field, --delimiter, --encoding, --format, --model "
             "and --dimensions.",
         )
-    if options["html"] is not None:
-        require_extra("analysis", "sklearn")
     for path in (options["output"], options["html"]):
         if path is not None:
             check_output_file(path, "Choose a file in another folder.")
@@ -118,7 +115,7 @@ def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequenc
     Args:
         files: The files, if --index is not given.
         options: All options of the command.
-        fields: Further fields to keep of each record or document.
+        fields: Further fields of each document of the index to keep.
 
     Raises:
         SourceError, ModelError, EngineError: the texts cannot be read or embedded, or there are fewer than two.
@@ -132,7 +129,7 @@ def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequenc
             retrying = engine_retrier(options)
             found = read_index(engine, *names, filter=filter, fields=fields, on_progress=show, retrying=retrying)
     else:
-        reading = {**file_reading(options), "id_field": options["id_field"], "fields": fields}
+        reading = {**file_reading(options), "id_field": options["id_field"]}
         with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
             report_warnings(encoder, log_message)
             with progress_meter() as show:
@@ -259,8 +256,8 @@ def report_page(
     all_facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *facts]
     all_facts += [("left out", f"{left_out:,}")] if left_out else []
     all_facts.append(("made by", f"es-sbert {__version__}"))
-    points, projection = map_points(texts.vectors, texts.starts)
-    return report_bytes(AnalysisReport(kind, title, all_facts, texts.ids, texts.texts, groups, points, projection))
+    points = map_points(texts.vectors, texts.starts)
+    return report_bytes(AnalysisReport(kind, title, all_facts, texts.ids, texts.texts, groups, points))
 
 
 def write_field_options(help: str) -> Callable[[shared.F], shared.F]:

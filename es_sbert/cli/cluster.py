@@ -16,8 +16,8 @@ from es_sbert.cli.options import select_options
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.analysis import Clustering, TextCollection
-    from es_sbert.analysis.clusters import TextCluster
+    from es_sbert.analysis.clusters import Clustering, TextCluster
+    from es_sbert.analysis.text_collection import TextCollection
     from es_sbert.engines.rest import Json
 
 
@@ -88,7 +88,7 @@ def cluster(files: tuple[str, ...], method: str, stop_words: Literal["auto", "no
       es-sbert cluster --index docs --k 20 -o clusters.jsonl
       es-sbert cluster --index docs --method hdbscan --min-size 10
     """
-    from es_sbert.analysis import cluster_names, cluster_texts, display_names
+    from es_sbert.analysis import cluster_names, cluster_texts
     from es_sbert.analysis.clusters import check_options
     from es_sbert.errors import require_extra
 
@@ -101,7 +101,7 @@ def cluster(files: tuple[str, ...], method: str, stop_words: Literal["auto", "no
         texts = analysis.read_texts(files, options, fields)
         begin = time.perf_counter()
         found = cluster_texts(texts.vectors, method, starts=texts.starts, **cluster_options)
-        names = display_names(cluster_names(texts.texts, found, stop_words=stop_words))
+        names = cluster_names(texts.texts, found, stop_words=stop_words)
         seconds = time.perf_counter() - begin
         page = partial(_html_page, found, names, texts, analysis.describe_source(files, options["index"]))
         objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)

@@ -18,8 +18,8 @@ from es_sbert.errors import UsageError
 from es_sbert.messages import be, log_message, pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.analysis import DuplicateGroup, TextCollection
-    from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult
+    from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateRecall, DuplicateSearchResult
+    from es_sbert.analysis.text_collection import TextCollection
     from es_sbert.engines.rest import Json
 
 

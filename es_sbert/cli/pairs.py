@@ -16,7 +16,8 @@ from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.messages import log_message, pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.analysis import SimilarPair, TextCollection
+    from es_sbert.analysis.similarity import SimilarPair
+    from es_sbert.analysis.text_collection import TextCollection
     from es_sbert.engines.rest import Json
 
 

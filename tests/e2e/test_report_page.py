@@ -87,7 +87,6 @@ def report(
         "title": f"Report of {kind}",
         "facts": [("texts", str(len(texts))), ("model", "tiny")],
         "ids": [f"text-{number}" for number in range(len(texts))],
-        "projection": "PCA",
     }
     return AnalysisReport(kind=kind, texts=texts, groups=groups, points=np.asarray(points, np.float32), **given | parts)
 
@@ -304,7 +303,7 @@ def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
     ]
     facts = [(text, text) for text in HOSTILE]
     for kind in ReportKind:
-        shown = {"ids": HOSTILE, "title": HOSTILE[0], "facts": facts, "projection": HOSTILE[1]}
+        shown = {"ids": HOSTILE, "title": HOSTILE[0], "facts": facts}
         tab = open_report(report(kind, HOSTILE, groups, **shown))
         expect(tab.groups).to_have_count(len(HOSTILE))
         for number in range(len(HOSTILE)):

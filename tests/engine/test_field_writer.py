@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.analysis import TextCollection, read_index
+from es_sbert.analysis import read_index
 from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter, field_updates
+from es_sbert.analysis.text_collection import TextCollection
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -272,7 +273,7 @@ def test_foreign_values_are_not_overwritten(engine: Engine, index: str) -> None:
         writer.check_owner()
     page = Path("docs/commands/duplicates.md").read_text("utf-8")
     request = page.partition("POST docs/_update_by_query?refresh\n")[2].partition("\n```")[0]
-    body = orjson.loads(request.replace("duplicate_of", "category"))
+    body = orjson.loads(request.replace("duplicate_group", "category"))
     if engine.request_api(f"/{index}/_update_by_query", {"refresh": "true"}, body=body, method="POST") is not None:
         FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5)).check_owner()
     assert write(engine, index, {"d1": "d0"}).written == 1

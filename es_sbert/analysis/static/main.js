@@ -43,7 +43,7 @@ function showFacts() {
   ];
   byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
   byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
-  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by ${label(report.projection)} of their embeddings: near points are similar texts.`;
+  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by the principal components of their embeddings: near points are similar texts.`;
 }
 
 document.body.dataset.kind = report.kind;

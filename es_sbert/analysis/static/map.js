@@ -13,7 +13,6 @@ class TextMap {
   #canvas = byId("map-canvas");
   #hoverBox = byId("map-hover");
   #context = this.#canvas.getContext("2d");
-  #grid = new PointGrid(x, y);
   #all = byClass(Array.from({ length: textCount }, (_, text) => text));
   #bounds = boundsOf(this.#all.order);
   #labels = isClusters ? colored.map((group) => ({ group, ...middleOf(groups[group].members) })) : [];
@@ -107,7 +106,6 @@ class TextMap {
     const before = { width: this.#canvas.width, height: this.#canvas.height };
     this.#canvas.width = Math.round(clientWidth * ratio);
     this.#canvas.height = Math.round(clientHeight * ratio);
-    this.raster = new Raster(this.#canvas.width, this.#canvas.height);
     const untouched = this.#view === null || this.#view.scale === this.#whole;
     if (untouched) this.#fit(this.#bounds);
     else this.#pan((this.#canvas.width - before.width) / ratio / 2, (this.#canvas.height - before.height) / ratio / 2);
@@ -129,7 +127,9 @@ class TextMap {
     const { scale, left, top } = this.#view;
     const place = { scale: scale * ratio, left: left * ratio, top: top * ratio };
     const radius = this.#radius() * ratio;
-    this.raster.clear(this.ground);
+    this.#context.setTransform(1, 0, 0, 1, 0, 0);
+    this.#context.fillStyle = `rgb(${this.ground})`;
+    this.#context.fillRect(0, 0, this.#canvas.width, this.#canvas.height);
     const faint = this.#highlighted !== null;
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
@@ -138,16 +138,23 @@ class TextMap {
       }
       this.#drawPoints(this.#highlighted, place, 1.5 * radius, (number) => this.colors[number]);
     }
-    this.raster.put(this.#context);
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.#drawLabels();
     this.#drawHovered();
   }
 
-  #drawPoints({ order, starts }, place, radius, colorOf) {
+  #drawPoints({ order, starts }, { scale, left, top }, radius, colorOf) {
+    const { width, height } = this.#canvas;
     for (let number = 0; number < CLASS_COUNT; number += 1) {
-      const size = number === NO_GROUP ? 0.75 * radius : radius;
-      this.raster.discs(order, starts[number], starts[number + 1], x, y, place, size, colorOf(number));
+      const disc = discOf(number === NO_GROUP ? 0.75 * radius : radius, colorOf(number));
+      const half = disc.width / 2;
+      for (let at = starts[number]; at < starts[number + 1]; at += 1) {
+        const across = Math.round(x[order[at]] * scale + left - half);
+        const down = Math.round(y[order[at]] * scale + top - half);
+        if (across > -disc.width && across < width && down > -disc.width && down < height) {
+          this.#context.drawImage(disc, across, down);
+        }
+      }
     }
   }
 
@@ -242,16 +249,21 @@ class TextMap {
     box.style.top = `${Math.max(4, below)}px`;
   }
 
+  /** The text nearest to a position of the canvas within a distance, -1 for none. */
   #textAt(atX, atY, near = NEAR) {
     const { scale, left, top } = this.#view;
-    return this.#grid.nearest((atX - left) / scale, (atY - top) / scale, near / scale);
+    const [right, down] = [(atX - left) / scale, (atY - top) / scale];
+    let [best, least] = [-1, (near / scale) ** 2];
+    for (let text = 0; text < textCount; text += 1) {
+      const distance = (x[text] - right) ** 2 + (y[text] - down) ** 2;
+      if (distance <= least) [best, least] = [text, distance];
+    }
+    return best;
   }
 
   /** With the keyboard, which has no pointer, the current text is the one nearest to the middle of the map. */
   #lookAtMiddle() {
-    const { scale, left, top } = this.#view;
-    const [atX, atY] = [this.#canvas.clientWidth / 2, this.#canvas.clientHeight / 2];
-    const text = this.#grid.nearestOfAll((atX - left) / scale, (atY - top) / scale);
+    const text = this.#textAt(this.#canvas.clientWidth / 2, this.#canvas.clientHeight / 2, Infinity);
     if (text === this.#hovered || text === -1) return;
     this.#hover(text);
     this.tell(`${titleOf(text, 160)}. ${groupNote(groupOf[text])}.`);
@@ -330,6 +342,18 @@ class TextMap {
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 const groupNote = (group) => (group === -1 ? kind.none : `${nameOf(group)}, ${figuresOf(group)}`);
+
+/** A disc of a color, which is drawn once and copied to each point. */
+function discOf(radius, color) {
+  const side = 2 * Math.ceil(radius) + 2;
+  const canvas = element("canvas", { width: side, height: side });
+  const context = canvas.getContext("2d");
+  context.fillStyle = `rgb(${color})`;
+  context.beginPath();
+  context.arc(side / 2, side / 2, radius, 0, 2 * Math.PI);
+  context.fill();
+  return canvas;
+}
 
 const mixed = (color, ground, part) => color.map((value, place) => Math.round(value * part + ground[place] * (1 - part)));
 

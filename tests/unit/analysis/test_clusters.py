@@ -15,8 +15,8 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.metrics.pairwise import cosine_similarity
 
 import es_sbert.analysis.clusters as module
-from es_sbert.analysis import Clustering, cluster_texts
-from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_vectors
+from es_sbert.analysis import cluster_texts
+from es_sbert.analysis.clusters import AUTO_CANDIDATES, Clustering, mean_silhouette, text_vectors
 from es_sbert.errors import UsageError
 from es_sbert.vectors import Vectors
 

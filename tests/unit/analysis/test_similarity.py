@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
 
 import es_sbert.analysis.similarity as module
-from es_sbert.analysis import SimilarPair, most_similar_pairs, pairs_above
+from es_sbert.analysis import most_similar_pairs, pairs_above
+from es_sbert.analysis.similarity import SimilarPair
 from es_sbert.errors import UsageError
 
 Floats = NDArray[np.float32]
