@@ -17,7 +17,7 @@ from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.logs import is_json_logging, log_errors_only
 from es_sbert.cli.options import encoder_arguments, engine_settings
 from es_sbert.cli.output import print_report
-from es_sbert.cli.setting_names import as_options
+from es_sbert.cli.setting_names import with_options
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.messages import pluralize
 
@@ -130,7 +130,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
 def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
     """Show what a load would do. Ray and reports are not used, since nothing is written."""
     from es_sbert.engines.connect import connect
-    from es_sbert.ingest.dry_run import dry_run
+    from es_sbert.ingest.dry_run import DryRun, dry_run
     from es_sbert.ingest.ingest_settings import resolve_sources
     from es_sbert.ingest.load_plan import plan_load
 
@@ -141,12 +141,8 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)
     # Show options only in sentences of the library, which are problems and warnings; texts are those of the documents.
-    shown = [
-        each if each.problem is None else each.model_copy(update={"problem": as_options(each.problem)})
-        for each in result.documents
-    ]
-    warnings = tuple(map(as_options, result.warnings))
-    result = result.model_copy(update={"documents": tuple(shown), "warnings": warnings})
+    shown = with_options(result.model_dump(exclude={"mapping"}))
+    result = DryRun.model_validate(shown | {"mapping": result.mapping})
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
 

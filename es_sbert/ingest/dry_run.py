@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.multi_get import multi_get
@@ -38,8 +38,6 @@ from es_sbert.ingest.read_documents import Document, RecordStream, to_document
 from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
 from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
-
-_NOTHING_WRITTEN = "Nothing was written."
 
 
 class TextPreview(BaseModel, frozen=True):
@@ -122,22 +120,16 @@ class DryRun(BaseModel, frozen=True):
         for document in self.documents:
             routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
             name = f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"
-            lines += ["", name + routing]
-            lines += [f"  {line}" for line in _document_lines(document)]
+            lines += ["", name + routing, *(f"  {line}" for line in _document_lines(document))]
             if document.held_in is not None:
-                lines.append(
-                    f"  {document.held_in} of the alias {self.alias} holds this id: the document would stay unchanged "
-                    "there, or be a dead letter if it differs"
-                )
-        lines.append("")
+                lines.append(f"  {document.held_in} of the alias {self.alias} holds this id and keeps its document")
         if self.mapping is None:
-            lines.append(f"The mapping of {self.index} would not change.")
+            lines += ["", f"The mapping of {self.index} would not change."]
         else:
             heading = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
-            lines.append(heading)
-            lines += orjson.dumps(self.mapping, option=orjson.OPT_INDENT_2).decode().splitlines()
-        lines.append(_NOTHING_WRITTEN)
-        return lines
+            mapping = orjson.dumps(self.mapping, option=orjson.OPT_INDENT_2).decode()
+            lines += ["", heading, *mapping.splitlines()]
+        return [*lines, "Nothing was written."]
 
 
 def _document_lines(document: DocumentPreview) -> Iterator[str]:
@@ -175,6 +167,11 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         else:
             documents = _first_of_sources(engine, plan, stream, count)
     targets, body = _mapping(engine, encoder, plan)
+    languages = LanguageSample()
+    for document, _ in documents:
+        languages.add(filter(None, document.texts) if isinstance(document, Document) else ())
+    index = plan.alias or plan.settings.index
+    warning = language_warning(languages.counts(), index, info.model, info.fingerprint, is_embedded=body is None)
     return DryRun(
         index=plan.settings.index,
         engine=engine.info.label,
@@ -186,7 +183,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         mapping=body,
         documents=tuple(_previews(encoder, targets, documents, _find_held(engine, plan, documents))),
         alias=plan.alias,
-        warnings=(*info.warnings, *_language_warnings(documents, plan, info, is_embedded=body is None)),
+        warnings=info.warnings if warning is None else (*info.warnings, str(warning)),
     )
 
 
@@ -217,16 +214,6 @@ def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
         except TextFieldError as error:
             documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
     return documents
-
-
-def _language_warnings(documents: _Previewed, plan: LoadPlan, info: EncoderInfo, *, is_embedded: bool) -> Iterator[str]:
-    languages = LanguageSample()
-    for document, _ in documents:
-        languages.add(filter(None, document.texts) if isinstance(document, Document) else ())
-    index = plan.alias or plan.settings.index
-    warning = language_warning(languages.counts(), index, info.model, info.fingerprint, is_embedded=is_embedded)
-    if warning is not None:
-        yield str(warning)
 
 
 def _find_held(engine: Engine, plan: LoadPlan, documents: _Previewed) -> dict[str, str]:
@@ -278,19 +265,17 @@ def _previews(
 ) -> Iterator[DocumentPreview]:
     chunker = DocumentChunker(encoder, targets)
     for document, fields in documents:
-        missing = tuple(absent_fields(fields, target_text_fields(targets))) if fields else ()
-        texts: tuple[TextPreview, ...] = ()
+        chunks: Sequence[ChunkedText] = ()
         if isinstance(document, Document):
             # The targets that the load fills come first.
             to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
             [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
-            texts = tuple(text for chunk in chunks for text in _texts(encoder, chunk))
         yield DocumentPreview(
             id=document.id,
             routing=document.routing,
             origin=str(document.origin),
-            texts=texts,
-            missing_fields=missing,
+            texts=tuple(text for chunk in chunks for text in _texts(encoder, chunk)),
+            missing_fields=tuple(absent_fields(fields, target_text_fields(targets))) if fields else (),
             problem=document.reason if isinstance(document, RejectedRecord) else None,
             held_in=held.get(document.id or ""),
         )
