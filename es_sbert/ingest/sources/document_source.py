@@ -19,8 +19,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
 from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
-from es_sbert.io.file_formats import MAGIC_BYTES, Compression, detect_compression
-from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
+from es_sbert.io.file_formats import MAGIC_BYTES, SIGNATURE_BYTES, Compression, detect_compression, recognize_file
 from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, WrongFormat, json_type_name, read_head
 from es_sbert.messages import shorten
 

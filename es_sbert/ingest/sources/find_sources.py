@@ -25,8 +25,17 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource, TextSource
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
-from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, FileFormat, detect_compression, guess_format
-from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file, recognize_markup
+from es_sbert.io.file_formats import (
+    FORMAT_HINT,
+    MAGIC_BYTES,
+    SIGNATURE_BYTES,
+    Compression,
+    FileFormat,
+    detect_compression,
+    guess_format,
+    recognize_file,
+    recognize_markup,
+)
 from es_sbert.io.text_formats import CorruptStream, check_delimiter, check_encoding
 from es_sbert.messages import be, escape_unprintable, pluralize
 

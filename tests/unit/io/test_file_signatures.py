@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.io.file_signatures import recognize_file, recognize_markup, recognize_utf16
+from es_sbert.io.file_formats import recognize_file, recognize_markup, recognize_utf16
 
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
