@@ -219,70 +219,52 @@ class _RowTooLong(Exception):
     """A row exceeds the limit in bytes, most likely because a quote is never closed."""
 
 
-class _LineFeeder:
-    """Feeds lines to csv.reader as text and keeps those of the current row."""
-
-    def __init__(self, lines: Iterable[Line], max_bytes: int) -> None:
-        self._lines = iter(lines)
-        self._max_bytes = max_bytes
-        self.first = 0
-        self.last = 0
-        self.size = 0
-        self.raw: list[bytes] = []
-        self.too_long: Line | None = None
-
-    def start_row(self) -> None:
-        self.first, self.size, self.raw, self.too_long = 0, 0, [], None
-
-    def __iter__(self) -> _LineFeeder:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines)
-        self.first = self.first or line.number
-        self.last = line.number
-        self.size += line.size + 1
-        if line.is_too_long:
-            self.too_long = line
-            raise _RowTooLong
-        self.raw.append(line.data)
-        if self.size > self._max_bytes + 1:
-            raise _RowTooLong
-        # Invalid UTF-8 passes through csv as surrogates; its row is rejected later.
-        return line.data.decode(errors="surrogateescape") + "\n"
-
-
 def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Iterator[DelimitedRow]:
     """Yield rows according to RFC 4180: inside quotes, quotes are doubled and line feeds are allowed."""
     csv.field_size_limit(_CSV_FIELD_LIMIT)
-    feeder = _LineFeeder(lines, max_bytes)
-    reader = csv.reader(feeder, delimiter=delimiter, strict=True)
+    rest = iter(lines)
+    # The bytes of the lines of a row, its size, and its first and last line: an open quote may span millions of lines.
+    raw: list[bytes] = []
+    size = 0
+    first = last = Line(0, b"", 0)
+
+    def texts() -> Iterator[str]:
+        nonlocal size, first, last
+        for last in rest:
+            first = last if not raw else first
+            raw.append(last.data)
+            size += last.size + 1
+            if last.is_too_long or size > max_bytes + 1:
+                raise _RowTooLong
+            # Invalid UTF-8 passes through csv as surrogates; its row is rejected later.
+            yield last.data.decode(errors="surrogateescape") + "\n"
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     while True:
-        feeder.start_row()
+        raw, size = [], 0
+        values: list[str] | str
         try:
             values = next(reader)
         except StopIteration:
             return
         except _RowTooLong:
             # The reader is inside a field, so a new reader starts at the next line.
-            reader = csv.reader(feeder, delimiter=delimiter, strict=True)
-            yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], _unclosed_quote_reason(feeder)
-            continue
+            reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+            values = _row_too_long_reason(first, last)
         except csv.Error as error:
-            span = f" (lines {feeder.first} to {feeder.last})" if feeder.last > feeder.first else ""
+            span = f" (lines {first.number} to {last.number})" if len(raw) > 1 else ""
             reason = "a quote is never closed" if "unexpected end of data" in str(error) else str(error)
-            yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], f"malformed CSV: {reason}{span}"
-            continue
+            values = f"malformed CSV: {reason}{span}"
         if values:
-            yield feeder.first, b"\n".join(feeder.raw), values
+            data = raw[0] if len(raw) == 1 else b"\n".join(raw)
+            yield first.number, data if isinstance(values, list) else data[:SAMPLE_BYTES], values
 
 
-def _unclosed_quote_reason(feeder: _LineFeeder) -> str:
-    line = feeder.too_long
-    if line is not None:
-        return f"line {line.number} has {line.size:,} bytes, more than the limit"
+def _row_too_long_reason(first: Line, last: Line) -> str:
+    if last.is_too_long:
+        return f"line {last.number} has {last.size:,} bytes, more than the limit"
     return (
-        f"a quote that is opened in line {feeder.first} is not closed up to line {feeder.last}, within the limit of a "
+        f"a quote that is opened in line {first.number} is not closed up to line {last.number}, within the limit of a "
         "document; these lines were skipped"
     )
 
