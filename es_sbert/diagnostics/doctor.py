@@ -182,7 +182,7 @@ def check_engine(engine: Engine, settings: EngineSettings, index: str | None) ->
         index: The index; None skips permissions.
     """
     addresses = parse_addresses(settings)
-    for address, error in detect_cluster(addresses).failures.items() if len(addresses) > 1 else ():
+    for address, error in detect_cluster(addresses)[1].items() if len(addresses) > 1 else ():
         yield warning("address", f"{address.url} does not respond: {error.message}", error.remedy)
     yield ok("engine", f"{engine.info.label} at {engine.info.url}")
     yield from _guarded("health", lambda: _check_health(engine), optional=True)

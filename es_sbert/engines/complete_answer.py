@@ -36,42 +36,29 @@ def check_complete(answer: Json, label: str, action: str) -> None:
         RequestFailed: shards, nodes or remote clusters are missing, or the engine's own time limit ended the request.
             Status 503 if the same request may succeed later, 400 if the query is the reason.
     """
-    shards = answer.get("_shards") or {}
-    if shards.get("failed") or _lacks_copies(answer):
+    if (answer.get("_shards") or {}).get("failed") or _lacks_copies(answer):
         raise _shards_failed(answer, label, action)
+    clusters, nodes = answer.get("_clusters") or {}, answer.get("_nodes") or {}
     if answer.get("timed_out"):
-        raise RequestFailed(
-            f"{label} did not finish {action} within the engine's own time limit, so its response is partial",
-            f"Request less, or raise the limit. {HEALTH_REMEDY}",
-            _UNAVAILABLE,
-        )
-    clusters = answer.get("_clusters") or {}
-    if any(clusters.get(state) for state in ("skipped", "partial", "failed")):
-        raise RequestFailed(
-            f"{label} answered {action} without {_missing_clusters(clusters)}",
-            "Look at `GET _remote/info`, and try again when the remote clusters are connected.",
-            _UNAVAILABLE,
-        )
-    nodes = answer.get("_nodes") or {}
-    if nodes.get("failed"):
-        raise RequestFailed(
-            f"{label} answered {action} for only {nodes.get('successful')} of {nodes.get('total')} nodes: "
-            f"{_first_reason(nodes) or 'a node does not answer'}",
-            "Look at `GET _cat/nodes`, and try again.",
-            _UNAVAILABLE,
-        )
-    if answer.get("failed_indices"):
+        message = f"did not finish {action} within the engine's own time limit, so its response is partial"
+        remedy = f"Request less, or raise the limit. {HEALTH_REMEDY}"
+    elif any(clusters.get(state) for state in ("skipped", "partial", "failed")):
+        message = f"answered {action} without {_missing_clusters(clusters)}"
+        remedy = "Look at `GET _remote/info`, and try again when the remote clusters are connected."
+    elif nodes.get("failed"):
+        reason = _first_reason(nodes) or "a node does not answer"
+        message = f"answered {action} for only {nodes.get('successful')} of {nodes.get('total')} nodes: {reason}"
+        remedy = "Look at `GET _cat/nodes`, and try again."
+    elif answer.get("failed_indices"):
         failures = [failure.get("failure", {}) for failure in answer.get("failures", ())]
         reason = next((reason for failure in failures if (reason := root_cause(failure)[1])), "shards do not answer")
-        raise RequestFailed(
-            f"{label} answered {action} without some of the indices: {reason}", HEALTH_REMEDY, _UNAVAILABLE
-        )
-    if answer.get("acknowledged") is False:
-        raise RequestFailed(
-            f"{label} has accepted {action}, but not all nodes have applied it within the engine's own time limit",
-            "Look at `GET _cluster/health` and `GET _cluster/pending_tasks`, and run the command again.",
-            _UNAVAILABLE,
-        )
+        message, remedy = f"answered {action} without some of the indices: {reason}", HEALTH_REMEDY
+    elif answer.get("acknowledged") is False:
+        message = f"has accepted {action}, but not all nodes have applied it within the engine's own time limit"
+        remedy = "Look at `GET _cluster/health` and `GET _cluster/pending_tasks`, and run the command again."
+    else:
+        return
+    raise RequestFailed(f"{label} {message}", remedy, _UNAVAILABLE)
 
 
 def missing_shards_error(label: str, action: str, name: str, missing: list[int], count: int) -> RequestFailed:

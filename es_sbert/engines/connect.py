@@ -33,11 +33,11 @@ def connect(settings: EngineSettings) -> Engine:
         EngineUnreachable, AccessDenied, UnsupportedEngine, RequestFailed: see `identify_engine`.
     """
     addresses = parse_addresses(settings)
-    cluster = detect_cluster(addresses)
-    for failed, failure in cluster.failures.items():
+    found, failures = detect_cluster(addresses)
+    for failed, failure in failures.items():
         message = f"{failed.url} does not answer; the other addresses are used until it does: {failure.message}"
         log_event("address_failed", message, logging.WARNING, url=failed.url, reason=failure.message)
-    info = EngineInfo(cluster.info.engine_type, cluster.info.version, join_urls(addresses))
+    info = EngineInfo(found.engine_type, found.version, join_urls(addresses))
     # Each client package takes at least a tenth of a second to import, so only the one in use is imported.
     if info.engine_type is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine

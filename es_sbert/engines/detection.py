@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -41,28 +40,15 @@ _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
 _OTHERS_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The cluster that answers at one or more addresses.
-
-    Attributes:
-        info: The engine, with the oldest version that answered.
-        answering: The addresses that answered.
-        failures: Address that did not answer → the error.
-    """
-
-    info: EngineInfo
-    answering: tuple[Address, ...]
-    failures: dict[Address, EsSbertError]
+# The engine at an address, and the UUID of its cluster if it is known.
+_Identity = tuple[EngineInfo, str | None]
 
 
-def detect_engine(address: Address) -> EngineInfo:
-    """Detect the engine and its version at an address; see `identify_engine`."""
-    return _identify(address)[0]
-
-
-def detect_cluster(addresses: Sequence[Address]) -> Cluster:
+def detect_cluster(addresses: Sequence[Address]) -> tuple[EngineInfo, dict[Address, EsSbertError]]:
     """Detect the cluster at these addresses. An address that does not answer is not an error if another one does.
+
+    Returns:
+        The engine, with the oldest version that answered, and the errors of the addresses that did not answer.
 
     Raises:
         UsageError: the addresses belong to different clusters.
@@ -70,21 +56,18 @@ def detect_cluster(addresses: Sequence[Address]) -> Cluster:
         AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is not an engine.
     """
     if len(addresses) == 1:
-        return Cluster(detect_engine(addresses[0]), tuple(addresses), {})
+        return _identify(addresses[0])[0], {}
     found, failures = _identify_all(addresses)
-    for address in addresses:
-        failure = failures.get(address)
-        if failure is not None and (not isinstance(failure, EngineError) or not _may_be_down(failure)):
+    for failure in failures.values():
+        if not isinstance(failure, EngineError) or not _may_be_down(failure):
             raise failure
     if not found:
         # Callers do not retry an unknown host, but an engine on a known host may be starting.
-        ordered = [failures[address] for address in addresses]
-        error = next((each for each in ordered if not isinstance(each, HostUnknown)), ordered[0])
-        reasons = "; ".join(failures[address].message for address in addresses)
+        error = min(failures.values(), key=lambda each: isinstance(each, HostUnknown))
+        reasons = "; ".join(failure.message for failure in failures.values())
         raise error.with_message(f"none of the {len(addresses)} addresses answers: {reasons}") from error
-    answering = tuple(address for address in addresses if address in found)
-    _check_same_cluster([(address.url, *found[address]) for address in answering])
-    return Cluster(min((info for info, _ in found.values()), key=lambda info: info.version), answering, failures)
+    _check_same_cluster(found)
+    return min((info for info, _ in found.values()), key=lambda info: info.version), failures
 
 
 def _may_be_down(failure: EngineError) -> bool:
@@ -94,75 +77,63 @@ def _may_be_down(failure: EngineError) -> bool:
 
 def _identify_all(
     addresses: Sequence[Address],
-) -> tuple[dict[Address, tuple[EngineInfo, str | None]], dict[Address, EsSbertError]]:
+) -> tuple[dict[Address, _Identity], dict[Address, EsSbertError]]:
     """Query all addresses at once, so that one that hangs costs little time.
 
     Returns:
-        The engine and the UUID of its cluster for each address that answered, and the error for each of the others.
+        What was found at each address that answered, and the error for each of the others, in the order of addresses.
     """
-    found: dict[Address, tuple[EngineInfo, str | None]] = {}
-    failures: dict[Address, EsSbertError] = {}
-    answers = {_in_thread(_identify, address): address for address in addresses}
-    waiting: set[concurrent.futures.Future[Any]] = set(answers)
-    while waiting:
-        limit = _OTHERS_SECONDS if found else None
-        done, waiting = concurrent.futures.wait(waiting, limit, concurrent.futures.FIRST_COMPLETED)
-        for answer in done:
-            try:
-                found[answers[answer]] = answer.result()
-            except EsSbertError as error:
-                failures[answers[answer]] = error
-        if not done:
-            for answer in waiting:
-                url = answers[answer].url
-                failures[answers[answer]] = EngineUnreachable(
-                    f"{url} did not answer within {_OTHERS_SECONDS:g} seconds", "Check its process and its log."
-                )
-            break
-    return found, failures
+    answers: queue.SimpleQueue[tuple[Address, _Identity | Exception]] = queue.SimpleQueue()
 
-
-def _in_thread(
-    call: Callable[[Address], tuple[EngineInfo, str | None]], address: Address
-) -> concurrent.futures.Future[tuple[EngineInfo, str | None]]:
-    """Run a call in a thread that does not keep the process from exiting, and return its future."""
-    future: concurrent.futures.Future[tuple[EngineInfo, str | None]] = concurrent.futures.Future()
-
-    def run() -> None:
+    def ask(address: Address) -> None:
         try:
-            future.set_result(call(address))
-        except BaseException as error:
-            future.set_exception(error)
+            answers.put((address, _identify(address)))
+        except Exception as error:
+            answers.put((address, error))
 
-    threading.Thread(target=run, name="detect-engine", daemon=True).start()
-    return future
+    for address in addresses:  # in threads that do not keep the process from exiting
+        threading.Thread(target=ask, args=(address,), name="detect-engine", daemon=True).start()
+    found: dict[Address, _Identity] = {}
+    failures: dict[Address, EsSbertError] = {}
+    while len(found) + len(failures) < len(addresses):
+        try:
+            address, answer = answers.get(timeout=_OTHERS_SECONDS if found else None)
+        except queue.Empty:
+            silent = f"did not answer within {_OTHERS_SECONDS:g} seconds"
+            for each in set(addresses) - found.keys() - failures.keys():
+                failures[each] = EngineUnreachable(f"{each.url} {silent}", "Check its process and its log.")
+            break
+        if isinstance(answer, EsSbertError):
+            failures[address] = answer
+        elif isinstance(answer, Exception):
+            raise answer
+        else:
+            found[address] = answer
+    return (
+        {address: found[address] for address in addresses if address in found},
+        {address: failures[address] for address in addresses if address in failures},
+    )
 
 
-def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> None:
+def _check_same_cluster(found: Mapping[Address, _Identity]) -> None:
     """Refuse addresses of different engines or clusters: documents would be spread over them.
-
-    Args:
-        found: Address, engine, and UUID of the cluster if it is known.
 
     Raises:
         UsageError: the engines or the clusters differ.
     """
-    first_url, first, _ = found[0]
-    for url, info, _ in found:
-        if info.engine_type is not first.engine_type:
-            raise UsageError(
-                f"{first.label} answers at {first_url}, but {info.label} at {url}",
-                "Use only addresses of nodes of one cluster.",
-            )
-    known = [(url, uuid) for url, _, uuid in found if uuid is not None]
-    for url, uuid in known:
-        if uuid != known[0][1]:
-            raise UsageError(
-                f"{known[0][0]} and {url} belong to different clusters", "Use only addresses of nodes of one cluster."
-            )
+    remedy = "Use only addresses of nodes of one cluster."
+    first, (first_info, _) = next(iter(found.items()))
+    known: tuple[Address, str] | None = None
+    for address, (info, uuid) in found.items():
+        if info.engine_type is not first_info.engine_type:
+            raise UsageError(f"{first_info.label} answers at {first.url}, but {info.label} at {address.url}", remedy)
+        if known is not None and uuid not in (None, known[1]):
+            raise UsageError(f"{known[0].url} and {address.url} belong to different clusters", remedy)
+        if known is None and uuid is not None:
+            known = address, uuid
 
 
-def _identify(address: Address) -> tuple[EngineInfo, str | None]:
+def _identify(address: Address) -> _Identity:
     """Identify the engine at an address, and the UUID of its cluster; None if `GET /` does not return a UUID."""
     node = Urllib3HttpNode(address.node_config())
     uuids: list[str | None] = []
@@ -264,7 +235,7 @@ def check_nodes(addresses: Sequence[Address]) -> None:
         if isinstance(failure, EngineTooOld):
             raise failure
     if found:
-        _check_same_cluster([(address.url, *found[address]) for address in addresses if address in found])
+        _check_same_cluster(found)
 
 
 def _check_access(response: EngineResponse, path: str, url: str) -> None:

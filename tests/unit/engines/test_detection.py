@@ -14,7 +14,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
-from es_sbert.engines.detection import _parse_version, check_nodes
+from es_sbert.engines.detection import check_nodes
 from es_sbert.errors import AccessDenied, EngineTooOld, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 
 Serve = Callable[..., str]
@@ -171,11 +171,3 @@ def test_an_address_that_is_no_engine_is_an_error_though_another_answers() -> No
         pytest.raises(UnsupportedEngine, match=f"{second} is neither"),
     ):
         connect(EngineSettings(url=f"{first},{second}"))
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [("9.5.0", (9, 5, 0)), ("9.0.0-SNAPSHOT", (9, 0, 0)), ("8.19", None), ("a.b.c", None), (None, None)],
-)
-def test_parse_version(text: Any, version: tuple[int, int, int] | None) -> None:
-    assert _parse_version(text) == version
