@@ -103,15 +103,19 @@ def scan_index(
     """
     uuids = retrying(lambda: engine.index_uuids(name))
     page = min(page, retrying(lambda: engine.result_window(name)))
-    request = _ScanRequest(query, page, engine.hit_source(source_includes, vectors=vectors), extra or {})
+    source = engine.hit_source(source_includes, vectors=vectors)
+
+    def body(after: int, up_to: int) -> Json:
+        return seq_no_range_body(query, after, up_to, page, source) | (extra or {})
+
     if slice is None:
         shards = retrying(lambda: engine.searched_shards(name))
-        readers = (_ShardReader(engine, name, uuids, shard, request, retrying) for shard in shards)
+        readers = [_ShardReader(engine, name, uuids, shard, page, body, retrying) for shard in shards]
     else:
-        readers = (
-            _ShardReader(engine, name, uuids, snapshot.shard, request, retrying, snapshot, slice.bounds(snapshot))
-            for snapshot in slice.snapshots
-        )
+        readers = [
+            _ShardReader(engine, name, uuids, each.shard, page, body, retrying, each, slice.bounds(each))
+            for each in slice.snapshots
+        ]
     for reader in readers:
         with closing(reader):
             yield from reader.pages()
@@ -166,21 +170,13 @@ def latest_seq_no(response: Json) -> int:
     return int(hits[0]["sort"][0]) if hits else -1
 
 
-class _ScanRequest(NamedTuple):
-    """The query of a scan, the size of its pages, the part of `_source` that it reads, and further members."""
-
-    query: Json
-    page: int
-    source: Json | bool
-    extra: Json
-
-
 class _ShardReader:
     """Reads one shard; see `scan_index`.
 
     Args:
         uuids: UUIDs of the index when the scan began.
-        request: The query, page size and part of `_source`.
+        page: Maximum number of documents in a page.
+        body: Returns the body of the search for a range of sequence numbers.
         snapshot: A point in time to begin with, which is not closed; None to open one.
         bounds: Sequence numbers to read, see `IndexSlice.bounds`; None for all.
     """
@@ -191,7 +187,8 @@ class _ShardReader:
         name: str,
         uuids: Mapping[str, str],
         shard: int,
-        request: _ScanRequest,
+        page: int,
+        body: Callable[[int, int], Json],
         retrying: Retrier,
         snapshot: ShardSnapshot | None = None,
         bounds: tuple[int, int] | None = None,
@@ -200,7 +197,8 @@ class _ShardReader:
         self._name = name
         self._uuids = uuids
         self._shard = shard
-        self._request = request
+        self._page = page
+        self._body = body
         self._retrying = retrying
         self._bounds = bounds
         self._given = snapshot
@@ -230,8 +228,7 @@ class _ShardReader:
 
         Each search covers a range of numbers, so that it has few documents to sort; the numbers are indexed.
         """
-        page = self._request.page
-        width = page
+        page = width = self._page
         while after < (end := up_to()):
             last = min(after + width, end)
             hits = self._retrying(lambda: self._search(after, last))  # noqa: B023
@@ -244,10 +241,8 @@ class _ShardReader:
 
     def _search(self, after: int, up_to: int) -> list[Json]:
         snapshot = self._current_snapshot()
-        query, page, source, extra = self._request
-        body = seq_no_range_body(query, after, up_to, page, source) | extra
         try:
-            answer = self._engine.search_point_in_time(snapshot.point_in_time, body)
+            answer = self._engine.search_point_in_time(snapshot.point_in_time, self._body(after, up_to))
         except IndexMissing as error:
             raise self._index_replaced() from error
         except EngineError as error:

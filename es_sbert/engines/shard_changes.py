@@ -6,8 +6,8 @@ node that coordinates the search does not know this yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import ShardState
@@ -57,40 +57,17 @@ class ShardChanges:
         self._states = states
         return states
 
-    def read(
-        self,
-        shard: int,
-        after: int,
-        up_to: int,
-        *,
-        query: Json,
-        source_includes: Sequence[str] = (),
-        page: int,
-        vectors: bool = False,
-        whole: bool = False,
-        alias: str | None = None,
-    ) -> list[Json]:
+    def read(self, shard: int, after: int, up_to: int, *, alias: str | None = None, **options: Any) -> list[Json]:
         """Read the first hits of a query whose last write has a `_seq_no` in (after, up_to]; see `Engine.read_changes`.
 
         Args:
             alias: Read through this alias of the index, whose filter applies.
+            options: Of `Engine.read_changes`.
         """
-
-        def read() -> list[Json]:
-            return self._engine.read_changes(
-                alias or self._index,
-                shard,
-                after,
-                up_to,
-                query=query,
-                source_includes=source_includes,
-                page=page,
-                vectors=vectors,
-                whole=whole,
-                node=self._states[shard].node,
-            )
-
-        return self._from_primary(read)
+        name = alias or self._index
+        return self._from_primary(
+            lambda: self._engine.read_changes(name, shard, after, up_to, node=self._states[shard].node, **options)
+        )
 
     def search(self, shard: int, body: Json) -> Json:
         """Search one shard and return the response."""
