@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 
 import pytest
 
@@ -8,43 +9,18 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import EngineUnreachable
-from tests.conftest import free_port
+from tests.conftest import EVERY_ENGINE
 
 
-def test_elasticsearch_9_is_detected_without_root_endpoint(es9_url: str) -> None:
-    engine = connect(EngineSettings(url=es9_url))
-    engine.close()
-    assert engine.info.engine_type is EngineType.ELASTICSEARCH
-    assert engine.info.version >= (9, 0, 0)
-    assert engine.info.url == es9_url
-
-
-def test_elasticsearch_8_is_detected(es8_url: str) -> None:
-    engine = connect(EngineSettings(url=es8_url))
-    engine.close()
-    assert engine.info.engine_type is EngineType.ELASTICSEARCH
-    assert (8, 19, 0) <= engine.info.version < (9, 0, 0)
-    assert not engine.info.supports_base64_vectors
-
-
-def test_opensearch_is_detected(opensearch_url: str) -> None:
-    engine = connect(EngineSettings(url=opensearch_url))
-    engine.close()
-    assert engine.info.engine_type is EngineType.OPENSEARCH
-    assert engine.info.version >= (3, 0, 0)
-    assert engine.info.label.startswith("OpenSearch 3.")
-
-
-def test_connection_refused_raises_engine_unreachable() -> None:
-    with pytest.raises(EngineUnreachable, match="nothing listens at http://127.0.0.1") as caught:
-        connect(EngineSettings(url=f"http://127.0.0.1:{free_port()}"))
-    assert "es-sbert engine up" in caught.value.remedy
-
-
-def test_unknown_host_raises_engine_unreachable() -> None:
-    # RFC 6761 reserves .invalid: no resolver may know it.
-    with pytest.raises(EngineUnreachable, match="is not known"):
-        connect(EngineSettings(url="http://engine.invalid:9200"))
+@pytest.mark.parametrize("name", EVERY_ENGINE)
+def test_engine_is_detected(name: str, request: pytest.FixtureRequest) -> None:
+    """Elasticsearch 9 has no `GET /` in the build of the tests."""
+    url = request.getfixturevalue(f"{name}_url")
+    with closing(connect(EngineSettings(url=url))) as engine:
+        oldest = {"es9": (9, 0, 0), "es8": (8, 19, 0), "opensearch": (3, 0, 0)}[name]
+        assert oldest <= engine.info.version < (oldest[0] + 1, 0, 0)
+        assert (engine.info.engine_type is EngineType.OPENSEARCH) == (name == "opensearch")
+        assert engine.info.url == url
 
 
 def test_https_to_plain_http_engine_raises(engine_url: str) -> None:
@@ -53,7 +29,10 @@ def test_https_to_plain_http_engine_raises(engine_url: str) -> None:
     assert "http://" in caught.value.remedy
 
 
-def test_unresponsive_server_times_out() -> None:
+def test_unknown_host_and_unresponsive_server_are_told_apart() -> None:
+    # RFC 6761 reserves .invalid: no resolver may know it.
+    with pytest.raises(EngineUnreachable, match="is not known"):
+        connect(EngineSettings(url="http://engine.invalid:9200"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(EngineUnreachable, match=r"did not answer within 0\.3 seconds"):

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,12 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.local import ENGINES, RunningEngine, find_servers
+from es_sbert.engines.local import RunningEngine, find_servers
 from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_process import process_identity, server_account
 from es_sbert.filesystem import file_lock
 from tests.conftest import free_port
-from tests.e2e.cli_support import Cli, cli_in_process
-from tests.tiny import write_tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -332,95 +330,3 @@ def test_up_without_network_suggests_maven_settings(bare_home: Home, tmp_path: P
     assert "Maven cannot fetch org.elasticsearch" in done.stderr
     assert "settings.xml" in done.stderr
     assert not list(bare_home.folder.glob("dist/*"))
-
-
-def test_each_engine_finds_vector_with_filter(engine_url: str, index_name: str) -> None:
-    opensearch = _has_opensearchs_knn(engine_url)
-    vector = (
-        {"type": "knn_vector", "dimension": 2, "method": {"name": "hnsw", "engine": "lucene", "space_type": "l2"}}
-        if opensearch
-        else {"type": "dense_vector", "dims": 2, "similarity": "l2_norm", "index_options": {"type": "hnsw"}}
-    )
-    settings = {"index.knn": True} if opensearch else {}
-    mapping = {"properties": {"v": vector, "kind": {"type": "keyword"}}}
-    http(engine_url, f"/{index_name}", "PUT", {"settings": settings, "mappings": mapping})
-    for id_, (kind, values) in enumerate([("a", [0.0, 1.0]), ("b", [0.1, 1.0]), ("a", [9.0, 1.0])]):
-        http(engine_url, f"/{index_name}/_doc/{id_}?refresh=true", "PUT", {"v": values, "kind": kind})
-    only_a = {"term": {"kind": "a"}}
-    body = (
-        {"query": {"knn": {"v": {"vector": [8.0, 1.0], "k": 2, "filter": only_a}}}}
-        if opensearch
-        else {"knn": {"field": "v", "query_vector": [8.0, 1.0], "k": 2, "num_candidates": 10, "filter": only_a}}
-    )
-    hits = http(engine_url, f"/{index_name}/_search", "POST", body)["hits"]["hits"]
-    assert [hit["_id"] for hit in hits] == ["2", "0"]
-
-
-@pytest.mark.parametrize("fixture", [pytest.param("es9_full_url", marks=pytest.mark.long), "es8_url", "opensearch_url"])
-def test_painless_is_available(fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]) -> None:
-    url = request.getfixturevalue(fixture)
-    index = fresh_index(url)
-    http(url, f"/{index}/_doc/1?refresh=true", "PUT", {"n": 20})
-    script = {"source": "doc['n'].value + 1"}
-    body = {"query": {"script_score": {"query": {"match_all": {}}, "script": script}}}
-    assert http(url, f"/{index}/_search", "POST", body)["hits"]["max_score"] == 21.0
-
-
-@pytest.mark.long
-def test_full_es9_answers_root_endpoint(es9_full_url: str) -> None:
-    assert http(es9_full_url, "/")["version"]["number"] == ENGINES["es9"].version
-
-
-@pytest.mark.long
-def test_full_es9_reindexes(es9_full_url: str, fresh_index: Callable[[str], str]) -> None:
-    source, copy = fresh_index(es9_full_url), fresh_index(es9_full_url)
-    http(es9_full_url, f"/{source}/_doc/1?refresh=true", "PUT", {"n": 20})
-    http(es9_full_url, "/_reindex", "POST", {"source": {"index": source}, "dest": {"index": copy}})
-    assert http(es9_full_url, f"/{copy}/_doc/1")["_source"] == {"n": 20}
-
-
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A small model, exported to a cache of this module."""
-    folder = tmp_path_factory.mktemp("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        yield write_tiny_bert(folder / "tiny")
-
-
-@pytest.fixture
-def loaded(
-    tiny_model: Path, tmp_path: Path, fresh_index: Callable[[str], str], capfd: pytest.CaptureFixture[str]
-) -> Callable[[str], Cli]:
-    """A function url → function that searches, by the command line, three documents in a graph."""
-    documents = tmp_path / "documents.jsonl"
-    documents.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in ("cat", "dog", "horse")))
-    cli = cli_in_process(capfd)
-
-    def load(url: str) -> Cli:
-        options = ["--url", url, "--model", tiny_model, "--index", fresh_index(url)]
-        done = cli("ingest", *options, "--id-field", "id", "--index-type", "hnsw", documents)
-        assert done.code == 0, done.err
-        return lambda *arguments: cli("search", *options, *arguments)
-
-    return load
-
-
-@pytest.mark.long
-def test_exact_search_on_full_es9(es9_full_url: str, loaded: Callable[[str], Cli]) -> None:
-    done = loaded(es9_full_url)("dog", "--exact", "--json", "-k", "2")
-    assert done.code == 0, done.err
-    assert json.loads(done.out.splitlines()[0])["id"] == "dog"
-
-
-def test_exact_search_without_painless_suggests_other_builds(es9_url: str, loaded: Callable[[str], Cli]) -> None:
-    done = loaded(es9_url)("dog", "--exact")
-    assert (done.code, done.out) == (2, "")
-    assert "has no scripting (its build lacks the module lang-painless)" in done.err
-    assert "--index-type flat" in done.err
-    assert "`es-sbert engine up es9`, `es-sbert engine up opensearch`" in done.err
-
-
-def _has_opensearchs_knn(url: str) -> bool:
-    nodes = http(url, "/_nodes/_local/plugins?filter_path=nodes.*.plugins.name")
-    return "opensearch-knn" in json.dumps(nodes)
