@@ -11,7 +11,7 @@ _CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 STEPS = (
     "onnxruntime-gpu", "flatbuffers", "pydantic", "pydantic_core", "annotated-types", "typing-inspection",
     "typing_extensions", "pydantic-settings", "python-dotenv", "click", "cloup", "orjson", "semantic-text-splitter",
-    "zstandard", "python-json-logger", "rich", "markdown-it-py", "mdurl", "Pygments", "elasticsearch",
+    "zstandard", "rich", "markdown-it-py", "mdurl", "Pygments", "elasticsearch",
     "elastic-transport", "sniffio", "python-dateutil", "six", "urllib3", "certifi", "pytest", "pluggy", "iniconfig",
 )  # fmt: skip
 # `es-sbert train` needs a newer transformers than such machines may have, and that its own companions.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
 import click
 
 from es_sbert.cli.output import wrap_for
-from es_sbert.cli.setting_names import as_options
+from es_sbert.cli.setting_names import as_options, with_options
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 
@@ -57,12 +59,34 @@ class _TextHandler(_StderrHandler):
 
 
 class _JsonHandler(_StderrHandler):
-    def __init__(self) -> None:
-        super().__init__()
-        # Imported here: most commands log as text.
-        from es_sbert.cli.json_logs import JsonLinesFormatter
+    """Prints records as `{"time": …, "level": …, "event": …, "message": …, …}`.
 
-        self.setFormatter(JsonLinesFormatter())
+    Records of other libraries have the event `log`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        entries = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", "log"),
+            "message": as_options(record.getMessage()),
+        }
+        if record.name != logger.name:
+            entries["logger"] = record.name
+        if record.exc_info:
+            entries["traceback"] = _TRACEBACK_FORMATTER.formatException(record.exc_info)
+        return json.dumps(_escape_surrogates(entries | with_options(getattr(record, "fields", {}))), default=str)
+
+
+def _escape_surrogates(value: Any) -> Any:
+    """Escape lone surrogates in strings: JSON cannot represent them."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escape_surrogates(key): _escape_surrogates(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escape_surrogates(inner) for inner in value]
+    return value
 
 
 def configure_logging(form: str = "text") -> None:

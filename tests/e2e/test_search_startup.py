@@ -15,7 +15,7 @@ from tests.engine.ingest_support import sentences, write_jsonl
 
 # Libraries of other commands, or that are installed without being used here.
 UNUSED_LIBRARIES = {
-    "aiohttp", "elasticsearch", "httpx", "onnx", "pyarrow", "pythonjsonlogger", "requests", "sentence_transformers",
+    "aiohttp", "elasticsearch", "httpx", "onnx", "pyarrow", "requests", "sentence_transformers",
     "sklearn", "sqlite3", "starlette", "torch", "transformers",
 }  # fmt: skip
 UNUSED_MODULES = (

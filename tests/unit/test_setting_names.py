@@ -208,11 +208,11 @@ def test_json_logs_messages_and_reports_name_options(capsys: pytest.CaptureFixtu
     assert (failed["message"], failed["remedy"]) == ("--device is wrong", "Leave --device out.")
     assert (noted["message"], noted["notes"]) == ("--index", ["--vector-field"])
     log_event("noted", "raise `sample`", logging.WARNING)
-    print_message("lower `share`")
-    assert capsys.readouterr().err == "raise --sample\nlower --share\n"
-    print_report({"notes": ["`sample`"]}, ["`share`"], as_json=True)
-    print_report({}, ["`share`"], as_json=False)
-    assert capsys.readouterr().out == '{"notes":["--sample"]}\n--share\n'
+    print_message("lower `limit`")
+    assert capsys.readouterr().err == "raise --sample\nlower --limit\n"
+    print_report({"notes": ["`sample`"]}, ["`limit`"], as_json=True)
+    print_report({}, ["`limit`"], as_json=False)
+    assert capsys.readouterr().out == '{"notes":["--sample"]}\n--limit\n'
 
 
 def test_notes_are_shown_after_the_message(capsys: pytest.CaptureFixture[str]) -> None:
