@@ -15,12 +15,12 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "api_key_file", "block_writes", "ca_certs", "columns", "data", "database", "database_file", "dead_letters",
+    "api_key_file", "ca_certs", "columns", "data", "database", "database_file", "dead_letters",
     "delimiter", "device", "dimensions", "documents", "dry_run", "element_type", "encoding", "exact", "filter",
     "fingerprint", "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
-    "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model", "name",
+    "max_errors", "max_write_block", "metrics", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
-    "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex", "replace_index",
+    "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
     "shards", "sql", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
     "timeout", "title_field", "token_file", "types", "url", "username", "vector_field",
@@ -49,9 +49,6 @@ _OTHER_NAME = {
 
 # Settings with several values whose option takes them in one value, separated by commas.
 _IN_ONE_VALUE = frozenset({"types", "variants"})
-
-# Boolean settings whose option has a form with --no-.
-_WITH_NO = frozenset({"block_writes"})
 
 # A setting alone or with a value; a quoted value may hold backticks.
 _SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|[^`"]*|[\[{][^`]*[\]}]))?`""")
@@ -104,7 +101,7 @@ def _as_option(match: re.Match[str]) -> str:
     if match[2] is None or match[2] == "True":
         return option
     if match[2] == "False":
-        return option.replace("--", "--no-", 1) if match[1] in _WITH_NO else match[0]
+        return match[0]
     try:
         value = json.loads(match[2])  # as `setting_text` writes it
     except ValueError:

@@ -1,4 +1,4 @@
-"""Block writes to the old index, swap the aliases, and remove the index that is no longer needed.
+"""Block writes to the old index, swap the aliases, and cancel a migration.
 
 After the swap the block stays, so that a late write fails and the client repeats it through the alias. If there is no
 swap, this process or the next one removes the block. It may only do so if no swap can follow: a swap request may still
@@ -9,29 +9,27 @@ new index, the permit, and fails if it is gone. A block is removed only after it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import is_transient, without_retries
+from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
-from es_sbert.index.hidden_documents import count_all_documents
+from es_sbert.index.vector_field import require_index
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
     WRITE_BLOCK_SETTING,
+    BegunMigration,
     MigrationPhase,
-    check_none_begun,
-    existing_indices,
     find_begun,
-    find_migration,
     find_target,
-    kept_by,
+    migration_lock,
     put_migration_state,
-    read_migration_state,
-    read_target_pointer,
+    replaced_error,
     set_target_pointer,
 )
 
@@ -67,8 +65,6 @@ def replace_index_actions(
 
 
 _POLL_SECONDS = 0.1
-# Requests that resolved the alias before the swap arrive at the old index within this time.
-_IDLE_SECONDS = 2.0
 
 
 def wait_until_replicated(context: MigrationContext) -> None:
@@ -82,7 +78,7 @@ def wait_until_replicated(context: MigrationContext) -> None:
     if not _is_replicated(context.changes.states()):
         # Flush, because with an asynchronous translog, a write counts only once the translog is on disk, which may take
         # five seconds.
-        context.retrying(context.engine.flush, context.source)
+        context.engine.flush(context.source)
     while not (_is_replicated(context.changes.states()) or context.control.stop_reading.is_set()):
         if time.monotonic() > deadline:
             remedy = "Look at `GET _cluster/health`, and run the same command again."
@@ -92,28 +88,6 @@ def wait_until_replicated(context: MigrationContext) -> None:
 
 def _is_replicated(shards: Mapping[int, ShardState]) -> bool:
     return all(shard.max_seq_no == shard.global_checkpoint for shard in shards.values())
-
-
-def wait_until_idle(context: MigrationContext) -> None:
-    """Wait until clients that resolved the alias before the swap no longer write to the old index.
-
-    If they never stop, wait as long as the policy allows.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-    deadline = time.monotonic() + context.policy.budget
-    seen, since = _write_positions(context), time.monotonic()
-    while time.monotonic() - since < _IDLE_SECONDS and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        positions = _write_positions(context)
-        if positions != seen:
-            seen, since = positions, time.monotonic()
-
-
-def _write_positions(context: MigrationContext) -> list[tuple[str, int]]:
-    """History and last sequence number of each shard of the old index."""
-    return [(shard.history, shard.max_seq_no) for shard in context.changes.states().values()]
 
 
 _ALIAS_NOT_FOUND = 404
@@ -139,16 +113,13 @@ class HoldExpired(Exception):
 
 
 @contextmanager
-def block_writes(
-    context: MigrationContext, block: WriteBlock, is_swapped: Callable[[], bool], max_seconds: float
-) -> Iterator[None]:
+def block_writes(context: MigrationContext, block: WriteBlock, max_seconds: float) -> Iterator[None]:
     """Block writes to the old index in the body of the `with` statement, and after it if the aliases have moved.
 
     A block that another program has set stays.
 
     Args:
         block: The block to set; its times are set here.
-        is_swapped: Whether the aliases have moved.
         max_seconds: Seconds to wait for writes in flight.
 
     Raises:
@@ -157,13 +128,13 @@ def block_writes(
         EngineError: the engine did not block writes, or could not remove the block.
     """
     source, store = context.source, context.state_store
-    state = context.retrying(context.engine.get_index, source)
+    state = context.engine.get_index(source)
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
     is_foreign = state.has_setting(WRITE_BLOCK_SETTING)
     store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
     permit = {"index": context.target, "alias": block.permit, "is_hidden": True}
-    context.retrying(context.engine.update_aliases, [{"add": permit}])
+    context.retrying(lambda: context.unretried.update_aliases([{"add": permit}]))
     begin = block.began = time.monotonic()
     context.report(f"Writes to {source} are refused from now until the swap")
     failure: BaseException | None = None
@@ -171,7 +142,7 @@ def block_writes(
         if not is_foreign:
             try:
                 # Not retried: clients' writes are refused during the wait.
-                context.engine.block_writes(source, max_seconds)
+                context.unretried.block_writes(source, max_seconds)
             except RequestFailed as error:
                 if not is_transient(error):
                     raise
@@ -182,7 +153,7 @@ def block_writes(
         raise
     finally:
         try:
-            _end_block(context, block, is_swapped)
+            _end_block(context, block)
         except EsSbertError as error:
             # Report the first error, with the reason why the block stays.
             reported = failure if isinstance(failure, EsSbertError) else error
@@ -198,20 +169,20 @@ def block_writes(
     context.report(f"Writes were refused for {block.seconds:.2f} s")
 
 
-def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callable[[], bool]) -> None:
+def _end_block(context: MigrationContext, block: WriteBlock) -> None:
     """Remove the block unless the aliases have moved.
 
     Raises:
         EsSbertError: the block cannot be removed.
     """
     store = context.state_store
-    if context.retrying(is_swapped):
+    if context.is_swapped():
         return
     # If the permit is gone, there was a swap after all, or another process has taken over the migration, or a request
     # whose response was lost has removed the permit.
-    removed = context.retrying(remove_permit, context.engine, context.target, block.permit) or store.is_ours()
-    if removed and not context.retrying(is_swapped) and store.state.blocked:
-        context.retrying(context.engine.put_settings, context.source, {WRITE_BLOCK_SETTING: None})
+    removed = context.retrying(lambda: remove_permit(context.unretried, context.target, block.permit))
+    if (removed or store.is_ours()) and not context.is_swapped() and store.state.blocked:
+        context.engine.put_settings(context.source, {WRITE_BLOCK_SETTING: None})
         block.seconds = time.monotonic() - block.began
         store.write(blocked=False)
 
@@ -248,14 +219,9 @@ def remove_leftover_block(engine: Engine, alias: str) -> str | None:
     """
     source = engine.get_index(alias)
     found = None if source is None else find_target(engine, source)
-    return None if source is None or found is None else remove_stale_block(engine, source, found[0])
-
-
-def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -> str | None:
-    """Like `remove_leftover_block`, for known indices; the alias points to `source`."""
-    state = read_migration_state(target)
-    if state is None or state.source_uuid != source.uuid or not state.blocked:
+    if source is None or found is None or not found[1].blocked:
         return None
+    target, state = found
     if state.permit and not remove_permit(engine, target.name, state.permit):
         # A swap has just used the permit, or a run was killed after it removed the permit and before the block.
         now = engine.get_index(state.alias)
@@ -272,71 +238,57 @@ def use_permit_action(target: str, permit: str) -> Json:
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
 
 
-def roll_back(engine: Engine, alias: str) -> str | None:
-    """Delete the new index of a migration before the swap; no search has used it.
+def cancel_migration(engine: Engine, name: str) -> tuple[str, str | None]:
+    """Cancel a migration that has not moved the aliases yet, or end one that only an earlier version can finish.
+
+    Args:
+        name: The alias, or the index from which or to which it goes.
 
     Returns:
-        Its name; None if there is no migration.
+        The index of the alias, which stays in use, and the new index that was deleted; None if it is kept.
 
     Raises:
-        IndexMissing, IndexMismatch: the alias does not exist, the swap is done, or a rollback was begun.
-        EngineError: the engine failed.
+        IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled.
+        UsageError: another process on this machine is running it.
+        EngineError: the engine failed; the same call cancels what is left.
     """
-    source, _ = find_migration(engine, alias)
-    begun = find_begun(engine, source)
-    if begun is not None and (begun.is_swapped or begun.state.is_rollback):
-        # The target of a rollback is not deleted: it is the old index, which was searched before.
-        raise begun.error()
-    name = read_target_pointer(source)
-    if name is None:
-        return None
-    found = find_target(engine, source)
-    if found is not None:
-        target, state = found
-        if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
-            raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
-        remove_stale_block(engine, source, target)
+    alias = _find_cancellable(engine, require_index(engine, name), name).state.alias
+    with migration_lock(engine.info.url, alias):
+        index = require_index(engine, alias)
+        begun = _find_cancellable(engine, index, alias)
+        target, state = begun.target, begun.state
+        # With another run id, the process that has begun it may not go on.
+        ended = state.model_copy(update={"run": uuid.uuid4().hex, "phase": MigrationPhase.DONE})
+        if begun.is_swapped:
+            put_migration_state(engine, target, ended)
+            return index.name, None
+        in_use = engine.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
+        if in_use:
+            raise IndexMismatch(
+                f"the index {target.name} has the alias {min(in_use)}, so it is in use", "Remove its aliases first."
+            )
+        remove_leftover_block(engine, alias)
         current = engine.get_index(alias)
-        if current is None or current.name != source.name:
+        if current is None or current.name != index.name:
             raise IndexMismatch(
                 f"another process has just swapped {alias}", "Run the same command again to see what remains."
             )
-        engine.delete_index(name)
-    set_target_pointer(engine, source, None)
-    return name
+        if state.is_rollback:  # its target existed before, and may be the only copy of what it holds
+            put_migration_state(engine, target, ended)
+        else:
+            engine.delete_index(target.name)
+        set_target_pointer(engine, index, None)
+    return index.name, None if state.is_rollback else target.name
 
 
-def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], bool]) -> list[str]:
-    """Delete the old index of a finished migration, and those that earlier migrations of the alias have kept.
-
-    Args:
-        confirm: Decides whether to delete an index; gets its name and its number of documents.
-
-    Returns:
-        The names of the deleted indices; empty if none was confirmed, or if they are gone already.
-
-    Raises:
-        IndexMissing, IndexMismatch: the alias does not exist, has no finished migration, or has one or a rollback that
-            is not finished; an index is in use, or it holds documents that are hidden from this user, which a migration
-            cannot have copied.
-        EngineError: the engine failed.
-    """
-    target, state = find_migration(engine, alias)
-    check_none_begun(engine, target)
-    if state is None:
-        reason = f"{alias} points to {target.name}, which no migration has created, or whose old index is gone"
-        raise IndexMismatch(reason, "There is nothing to drop.")
-    deleted: list[str] = []
-    # The oldest first: the state names all of them until the last one is gone.
-    for index in reversed(existing_indices(engine, kept_by(state))):
-        aliases = engine.get_aliases(index.name).get(index.name)
-        if aliases:
-            raise IndexMismatch(f"{index.name} still has the alias {min(aliases)}, so it is in use", "Remove it first.")
-        if not confirm(index.name, count_all_documents(engine, index.name, without_retries)):
-            return deleted
-        engine.delete_index(index.name)
-        deleted.append(index.name)
-    current = engine.get_index(target.name)
-    if current is not None:
-        put_migration_state(engine, current, None)
-    return deleted
+def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigration:
+    begun = find_begun(engine, index)
+    if begun is None:
+        is_blocked = index.has_setting(WRITE_BLOCK_SETTING)
+        remove_block = f'No migration refuses writes: `PUT {index.name}/_settings {{"{WRITE_BLOCK_SETTING}": null}}`.'
+        raise replaced_error(engine, index) or IndexMismatch(
+            f"no migration of {name} is in progress", remove_block if is_blocked else "There is nothing to cancel."
+        )
+    if begun.is_orphaned or (begun.is_swapped and not begun.state.unsupported):
+        raise begun.error()
+    return begun

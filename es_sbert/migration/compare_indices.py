@@ -100,11 +100,6 @@ def check_same_index(
     )
 
 
-def rollback_differences(source: IndexState, target: IndexState) -> list[str]:
-    """Describe settings in which the index that a rollback goes back to differs from the current one."""
-    return list(_different_settings(source, target, target.settings, ()))
-
-
 def _different_settings(
     source: IndexState, target: IndexState, asked: dict[str, SettingValue], templates: Collection[TemplatePart] | None
 ) -> Iterator[str]:

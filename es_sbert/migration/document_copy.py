@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -26,7 +26,7 @@ from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json, exact_numbers
-from es_sbert.engines.retry import RetryPolicy, make_retrier
+from es_sbert.engines.retry import Retrier, RetryPolicy, without_retries
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.derived_fields import is_within, mapped_fields
@@ -53,12 +53,7 @@ from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import pluralize
 from es_sbert.migration.migration_state import MigrationStateStore
 
-WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
-
 _NOT_FOUND = 404
-# An external version that is accepted only for a document that has never existed. Any earlier write, even a deletion,
-# has given the document at least this version: the engines number their own versions from 1.
-_IF_NEVER_WRITTEN: Json = {"version": 1, "version_type": "external"}
 
 
 @dataclass(frozen=True)
@@ -104,23 +99,11 @@ def check_restored(lost: Mapping[DocumentKey, str]) -> None:
         )
 
 
-def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) -> BulkWrite:
-    """Build a copy action that keeps other writers' changes to the document in the new index, including a deletion.
-
-    Args:
-        existing: The document in the new index, last written by the migration; None if there is none.
-    """
-    return copy_write(hit, dropped, _IF_NEVER_WRITTEN if existing is None else if_unchanged(existing))
-
-
 def delete_write(existing: Json) -> BulkWrite:
     """Build the action that removes a document from the new index, unless it was written since it was read."""
     action = {"delete": action_metadata(existing) | if_unchanged(existing)}
     return BulkWrite(document_key(existing), orjson.dumps(action) + b"\n")
 
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _CHECKPOINT_SECONDS = 5.0
 _PROGRESS_SECONDS = 10.0
@@ -132,120 +115,97 @@ class MigrationContext:
     """The objects and state that the steps of one migration share.
 
     Attributes:
-        engine: The engine with both indices.
+        engine: The engine with both indices. It retries requests that may be repeated until the user stops the
+            migration.
+        unretried: The same engine without retries.
         source, target: The old and the new index.
         state_store: The stored state.
         policy: Backoff and time limit for transient failures.
+        retrying: Retries a call as `engine` does.
         control: Stops the migration from outside.
         updates: Writes to the new index.
         report: Receives a message for each step.
-        late_versions: Document → version of its last write to the new index by a late round of this process.
-        result_windows: Index → `index.max_result_window`, once it was read.
     """
 
     engine: Engine
+    unretried: Engine
     source: str
     target: str
     state_store: MigrationStateStore
     policy: RetryPolicy
+    retrying: Retrier
     control: LoadControl
     updates: VersionedUpdates
     report: Callable[[str], None]
-    late_versions: dict[DocumentKey, WriteVersion] = field(default_factory=dict)
-    result_windows: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def changes(self) -> ShardChanges:
         """Reads the changes in the old index."""
-        return ShardChanges(self.engine, self.source, self.retrying)
+        return ShardChanges(self.unretried, self.source, self.retrying)
 
-    def send(self, writes: Sequence[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
-        """Write into the new index; returns when the engine has answered all writes.
+    @cached_property
+    def _result_window(self) -> int:
+        """`index.max_result_window` of both indices."""
+        return self.engine.result_window(self.target)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.control.stop_reading.is_set()
+
+    def is_swapped(self) -> bool:
+        """Whether the alias points to the new index."""
+        state = self.engine.get_index(self.state_store.state.alias)
+        return state is not None and state.name == self.target
+
+    def send(self, writes: Sequence[BulkWrite]) -> int:
+        """Write into the new index; returns the number of accepted writes once the engine has answered all of them.
 
         Args:
             writes: At most one for each document.
 
-        Returns:
-            Document → version of its write. A write whose condition was not met (409) is missing: another writer was
-            faster.
-
         Raises:
             EngineError: the engine refuses a document, or has not accepted the writes within the policy's budget.
         """
-        written: dict[DocumentKey, WriteVersion] = {}
+        accepted = 0
         for write, result in self.updates.send(writes):
-            if result.version is not None:
-                written[write.key] = result.version
-            elif not result.ok and result.status not in (_NOT_FOUND, CONFLICT):
+            accepted += result.ok
+            if not result.ok and result.status not in (_NOT_FOUND, CONFLICT):
                 raise RequestFailed(
                     f"{self.engine.info.label} refuses the document {write.key[0]!r} in {self.target}: {result.reason}",
                     "Fix or delete that document in the old index, then run the same command again to resume.",
                     result.status,
                 )
         self.control.engine_wait.end()
-        return written
-
-    def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a call; retry transient failures until the user stops the migration."""
-        retrying = make_retrier(self.policy, self.control.engine_wait.begin, self.control.stop_retrying)
-        result = retrying(lambda: call(*args, **kwargs))
-        self.control.engine_wait.end()
-        return result
-
-    def refresh(self, *indices: str) -> None:
-        """Make all writes to these indices visible to searches."""
-        for index in indices:
-            self.retrying(self.engine.refresh, index)
+        return accepted
 
     def find(
         self, index: str, ids: Sequence[str], source: Json | bool = False, extra: Json | None = None
     ) -> dict[DocumentKey, Json]:
         """Find the documents of an index that have these ids, see `multi_get`; the hits have `_shard`."""
-        if index not in self.result_windows:
-            self.result_windows[index] = self.retrying(self.engine.result_window, index)
-        window = self.result_windows[index]
-        wanted: Json = {"source": source, "extra": extra}
-        return self.retrying(multi_get, self.engine, index, ids, shards=True, result_window=window, **wanted)
-
-    def missing_in_source(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """Return the keys of documents that the old index does not contain now, regardless of refreshes."""
-        found = self.retrying(self.engine.mget, self.source, keys, source_includes=None)
-        # Two routings may lead to the same shard, which then has the document of only one of them.
-        return {
-            key for key, document in zip(keys, found, strict=True) if document is None or document_key(document) != key
-        }
-
-    def is_migration_write(self, hit: Json) -> bool:
-        """Whether the last write to a document of the new index was the migration's."""
-        boundary = self.state_store.state.boundary
-        if not boundary or int(hit["_seq_no"]) <= boundary[shard_number(hit)]:
-            return True
-        return self.late_versions.get(document_key(hit)) == (hit["_seq_no"], hit["_primary_term"])
+        window = self._result_window
+        return multi_get(self.engine, index, ids, source=source, extra=extra, shards=True, result_window=window)
 
 
-def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = None, late: bool = False) -> int:
+def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = None) -> int:
     """Run one round: copy the changes in the old index since the last round; in the first round, all documents.
 
     Args:
         keys: Set to which the keys of the copied documents are added.
-        late: Whether the aliases were swapped already. Then changes by other writers in the new index are kept; before
-            the swap, there are no other writers.
 
     Returns:
-        Number of documents copied; a late round also counts those that are newer in the new index.
+        Number of documents copied.
 
     Raises:
         EngineError: the engine fails for longer than the policy allows, or refuses a document.
     """
     store = context.state_store
-    if late:
-        context.refresh(context.target)
     shards = context.changes.make_visible()
-    source = context.retrying(require_index, context.engine, context.source)
-    page_size = min(_COPY_PAGE, source.result_window)
-    read = partial(context.changes.read, query={"match_all": {}}, page=page_size, whole=True)
+    source = require_index(context.engine, context.source)
+    read = partial(
+        context.changes.read, query={"match_all": {}}, page=min(_COPY_PAGE, source.result_window), whole=True
+    )
     _forget_other_histories(store, {number: shard.history for number, shard in shards.items()})
-    copied, deletions = list(store.state.copied), False
+    dropped, copied, deletions = store.state.not_copied, list(store.state.copied), False
     count, saved, reported = 0, time.monotonic(), time.monotonic()
     for shard, number in shards.items():
         begin, seen = copied[shard], 0
@@ -254,8 +214,8 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
                 page = read(shard, copied[shard], number.global_checkpoint)
             if not page:
                 break
-            check_restored(restore_numbers(context.engine, source, page, context.retrying))
-            _write_page(context, page, late=late)
+            check_restored(restore_numbers(context.unretried, source, page, context.retrying))
+            context.send([copy_write(hit, dropped) for hit in page])
             if keys is not None:
                 keys.update(map(document_key, page))
             seen += len(page)
@@ -264,12 +224,11 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
             if time.monotonic() - reported > _PROGRESS_SECONDS:
                 context.report(f"{pluralize(count, 'document')} copied")
                 reported = time.monotonic()
-            stopped = context.control.stop_reading.is_set()
-            if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
+            if context.is_stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 # Assume deletions until the end of the round: numbers without a document may have been deletions.
                 store.write(copied=tuple(copied), deletions=True)
                 saved = time.monotonic()
-            if stopped:
+            if context.is_stopped:
                 return count
         copied[shard] = max(number.global_checkpoint, begin)
         # Each number belongs to an existing document, or to one that was written again or deleted since.
@@ -283,30 +242,12 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
 def _forget_other_histories(store: MigrationStateStore, histories: dict[int, str]) -> None:
     """Start over with shards whose sequence numbers no longer belong to the writes that were copied."""
     current = tuple(histories[shard] for shard in sorted(histories))
-    before = store.state.histories or current
-    if before == current == store.state.histories:
+    if current == store.state.histories:
         return
+    before = store.state.histories or current
     changed = [then != now for then, now in zip(before, current, strict=True)]
     copied = tuple(-1 if other else number for number, other in zip(store.state.copied, changed, strict=True))
     store.write(histories=current, copied=copied, deletions=store.state.deletions or any(changed))
-
-
-def _write_page(context: MigrationContext, page: list[Json], *, late: bool) -> None:
-    dropped = context.state_store.state.not_copied
-    if not late:
-        context.send([copy_write(hit, dropped) for hit in page])
-        return
-    existing = context.find(context.target, [hit["_id"] for hit in page])
-    copies = [(hit, existing.get(document_key(hit))) for hit in page]
-    writes = [
-        late_copy_write(hit, dropped, old) for hit, old in copies if old is None or context.is_migration_write(old)
-    ]
-    context.late_versions.update(context.send(writes))
-
-
-def shard_number(hit: Json) -> int:
-    """Number of the shard of a hit of `MigrationContext.find`."""
-    return int(hit["_shard"].rpartition("[")[2].rstrip("]"))
 
 
 # First sequence number (exclusive) and last (inclusive).
@@ -333,14 +274,15 @@ class _PointInTime(NamedTuple):
 
 
 def remove_deleted(context: MigrationContext) -> int:
-    """Remove documents from the new index that the old one no longer has, unless another writer has written them.
+    """Remove documents from the new index that the old one no longer has.
 
     Returns:
         Number of documents removed.
     """
-    context.refresh(context.source, context.target)
+    context.engine.refresh(context.source)
+    context.engine.refresh(context.target)
     pages = scan_index(
-        context.engine,
+        context.unretried,
         context.target,
         query={"match_all": {}},
         source_includes=(),
@@ -350,7 +292,7 @@ def remove_deleted(context: MigrationContext) -> int:
     removed = 0
     for page in pages:
         removed += _remove_missing(context, [document_key(hit) for hit in page.hits])
-        if context.control.stop_reading.is_set():
+        if context.is_stopped:
             return removed
     # This is written last: a run that is killed before has to compare all ids again.
     context.state_store.write(deletions=False)
@@ -359,12 +301,15 @@ def remove_deleted(context: MigrationContext) -> int:
 
 def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
     """Remove from the new index those documents that the old one lacks; returns their number."""
-    missing = context.missing_in_source(keys)
+    found = context.engine.mget(context.source, keys, source_includes=None)
+    # Two routings may lead to the same shard, which then has the document of only one of them.
+    missing = {
+        key for key, document in zip(keys, found, strict=True) if document is None or document_key(document) != key
+    }
     if not missing:
         return 0
     copies = context.find(context.target, [key[0] for key in missing])
-    writes = [delete_write(hit) for key, hit in copies.items() if key in missing and context.is_migration_write(hit)]
-    return len(context.send(writes))
+    return context.send([delete_write(hit) for key, hit in copies.items() if key in missing])
 
 
 class DeletionTracker:
@@ -412,7 +357,7 @@ class DeletionTracker:
             self._replace(points_in_time)
             return remove_deleted(self._context)
         self._replace(points_in_time)
-        self._context.refresh(self._context.target)
+        self._context.engine.refresh(self._context.target)
         removed = sum(_remove_missing(self._context, keys) for keys in batched(list(changed | copied), _ID_PAGE))
         self._context.state_store.write(deletions=False)
         return removed
@@ -423,7 +368,7 @@ class DeletionTracker:
 
     def _replace(self, points_in_time: list[_PointInTime]) -> None:
         for one in self._points_in_time:
-            self._context.engine.close_point_in_time(one.id)
+            self._context.unretried.close_point_in_time(one.id)
         self._points_in_time, self.copied = points_in_time, set()
 
     def _open(self) -> list[_PointInTime]:
@@ -439,7 +384,7 @@ class DeletionTracker:
         except EngineError:
             # Engines limit the number of points in time. Without them, all ids are compared.
             for one in opened:
-                self._context.engine.close_point_in_time(one.id)
+                self._context.unretried.close_point_in_time(one.id)
             return []
         return opened
 
@@ -469,7 +414,7 @@ class DeletionTracker:
 
     def _search_point_in_time(self, point_in_time: _PointInTime, body: Json) -> Json:
         try:
-            return self._context.engine.search_point_in_time(point_in_time.id, body)
+            return self._context.unretried.search_point_in_time(point_in_time.id, body)
         except EngineError as error:
             # The caller then compares all ids, which does not need the point in time.
             raise _CannotCompare from error
@@ -524,14 +469,14 @@ _MIN_VARIANT_COSINE = 2 * 0.9**2 - 1
 
 
 def verify_copy(
-    context: MigrationContext, encoder: Encoder | None, fields: dict[str, VectorFieldMeta], *, other_variants: bool
+    context: MigrationContext, encoder: Encoder, fields: dict[str, VectorFieldMeta], *, other_variants: bool
 ) -> int:
     """Compare counts, a random sample of documents, and their vectors, which are computed again.
 
     Documents that were written in the old index since they were copied may differ.
 
     Args:
-        encoder: Computes the vectors of these fields; None if there are none.
+        encoder: Computes the vectors of these fields.
         other_variants: Whether another variant of the model, such as int8, may have computed some of the vectors.
 
     Returns:
@@ -548,14 +493,12 @@ def verify_copy(
         how = f"it holds {pluralize(new, 'document')}, {context.source} {old:,} ({pluralize(since, 'write')} to come)"
         raise _mismatch_error(context, how)
     source = context.engine.info.source_with_vectors()
-    size = min(SAMPLE_SIZE, context.retrying(context.engine.result_window, context.target))
+    size = min(SAMPLE_SIZE, context.engine.result_window(context.target))
     filled = [VectorField(context.target, name, meta) for name, meta in fields.items()]
     doc_values = doc_value_request(context.engine.info.engine_type, filled)
     body: Json = {"query": random_order_query(None, seed=0), "size": size, "_source": source, **doc_values}
-    sample: list[Json] = context.retrying(context.engine.search, context.target, body)["hits"]["hits"]
+    sample: list[Json] = context.engine.search(context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
-    if encoder is None:
-        return 0
     least = _MIN_VARIANT_COSINE if other_variants else _MIN_COSINE
     return sum(_verify_vectors(context, encoder, sample, field, least) for field in filled)
 
@@ -581,8 +524,8 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
 
 def _count_documents(context: MigrationContext) -> tuple[int, int]:
     """Count the documents in the old index and in the new one, after a refresh."""
-    engine, retrying = context.engine, context.retrying
-    return count_all_documents(engine, context.source, retrying), count_all_documents(engine, context.target, retrying)
+    counts = [count_all_documents(context.engine, name, without_retries) for name in (context.source, context.target)]
+    return counts[0], counts[1]
 
 
 def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
@@ -593,7 +536,7 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     if not sample:
         return
     copied, dropped = context.state_store.state.copied, context.state_store.state.not_copied
-    old, new = [context.retrying(require_index, context.engine, name) for name in (context.source, context.target)]
+    old, new = [require_index(context.engine, name) for name in (context.source, context.target)]
     keywords = set(keyword_fields(old).values()) & set(keyword_fields(new).values())
     compared = sorted(name for name in keywords if not is_within(name, dropped))[: max_docvalue_fields(old)]
     mapped = mapped_fields(new.mappings.get("properties", {}))
@@ -607,8 +550,11 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     is_rewritten = rewrites_numbers(context.engine.info, new)
     for key in map(document_key, sample):
         original, copy = originals.get(key), copies.get(key)
-        if original is None or copy is None or original["_seq_no"] > copied[shard_number(original)]:
-            continue  # deleted since (the counts show if many are), or written since
+        if original is None or copy is None:
+            continue  # deleted since; the counts show if many are
+        shard = int(original["_shard"].rpartition("[")[2].rstrip("]"))
+        if original["_seq_no"] > copied[shard]:
+            continue  # written since
         one, two = without_fields(copy["_source"], dropped), without_fields(original["_source"], dropped)
         is_same = _same_document(one, two, vectors) and copy.get("fields") == original.get("fields")
         if is_same and not is_rewritten:
@@ -671,5 +617,5 @@ def _mismatch_error(context: MigrationContext, how: str) -> IndexMismatch:
     return IndexMismatch(
         f"the new index {context.target} cannot replace {context.source}: {how}",
         f"Nothing was swapped. Make sure that only this migration writes to {context.target}, remove it with "
-        f"`es-sbert index migrate {alias} --rollback`, and begin again.",
+        f"`es-sbert index migrate {alias} --cancel`, and begin again.",
     )

@@ -20,22 +20,11 @@ from es_sbert.filesystem import file_lock
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import META_KEY, document_meta_field, read_meta_entry, with_meta_entry
 from es_sbert.index.text_template import format_vector_field_option
-from es_sbert.index.vector_field import require_index
 
 
 def vector_field_names(fields: Iterable[str]) -> frozenset[str]:
     """Top-level fields that are left out of a copy: vectors of the old model, and their metadata."""
     return frozenset(fields) | {document_meta_field(field) for field in fields}
-
-
-def find_migration(engine: Engine, alias: str) -> tuple[IndexState, MigrationState | None]:
-    """Find the index of an alias, and its migration state if a migration created the index.
-
-    Raises:
-        IndexMissing, IndexMismatch: the alias does not exist, or points to several indices.
-    """
-    state = require_index(engine, alias)
-    return state, read_migration_state(state)
 
 
 WRITE_BLOCK_SETTING = "index.blocks.write"
@@ -59,22 +48,17 @@ class MigrationState(BaseModel, frozen=True):
             snapshot, has this state too, which does not apply to it.
         source, source_uuid: The old index.
         fields: Vector fields that get vectors of the new model.
-        removed: Fields that the new index no longer has, because they are being removed (`reindex`).
         run: Id of the process that runs the migration; another process takes over by writing its own.
         phase: The current phase.
         copied: For each shard of the old index, the sequence number up to which every document has been copied.
         deletions: Whether documents may have been deleted from the old index since they were copied.
         blocked: Whether the migration has blocked writes to the old index.
         permit: The alias that the swap has to remove while writes are blocked.
-        boundary: For each shard of the new index, the last sequence number before other writers could use it.
         histories: For each shard of the old index, UUID of the history to which `copied` belongs; empty if unknown.
-        carried: For each shard of the new index, the sequence number up to which its documents are those of the old
-            index; empty if unknown. A rollback copies only later writes.
-        carried_histories: For each shard of the new index, UUID of the history to which `carried` belongs.
-        is_rollback: Whether this is a rollback: the new index is then the old one of an earlier migration.
         kept: Name and UUID of further indices that earlier migrations of the alias have kept.
         final_pipeline: `index.final_pipeline` that the new index gets right before the swap; None for none.
         lifecycle: Settings of the index lifecycle management that the new index gets after the swap.
+        boundary, is_rollback, removed: Set by an earlier version, see `unsupported`.
     """
 
     alias: str
@@ -89,8 +73,6 @@ class MigrationState(BaseModel, frozen=True):
     permit: str = ""
     boundary: tuple[int, ...] = ()
     histories: tuple[str, ...] = ()
-    carried: tuple[int, ...] = ()
-    carried_histories: tuple[str, ...] = ()
     is_rollback: bool = False
     kept: tuple[tuple[str, str], ...] = ()
     removed: tuple[str, ...] = ()
@@ -100,8 +82,17 @@ class MigrationState(BaseModel, frozen=True):
 
     @property
     def not_copied(self) -> frozenset[str]:
-        """Dotted names of the fields that are left out of the copied documents."""
-        return vector_field_names(self.fields) | set(self.removed)
+        """Top-level fields that are left out of the copied documents."""
+        return vector_field_names(self.fields)
+
+    @property
+    def unsupported(self) -> str:
+        """The kind of a migration that only an earlier version begins and finishes; empty for all others."""
+        if self.is_rollback:
+            return "rollback"
+        if self.removed:
+            return "removal of vectors by copy"
+        return "migration without blocked writes" if self.boundary else ""
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
@@ -123,19 +114,23 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
     return state if state.target in ("", index.name) else None
 
 
-def kept_by(state: MigrationState | None) -> tuple[tuple[str, str], ...]:
-    """Name and UUID of the indices that a migration and earlier ones of its alias have kept, the last one first."""
-    return () if state is None else ((state.source, state.source_uuid), *state.kept)
+def kept_indices(engine: Engine, state: MigrationState | None) -> list[IndexState]:
+    """Find the indices that a migration and earlier ones of its alias have kept, the last one first.
 
-
-def existing_indices(engine: Engine, kept: Iterable[tuple[str, str]]) -> list[IndexState]:
-    """Return those of the indices that still exist; an index of the same name with another UUID does not count."""
+    An index of the same name with another UUID does not count.
+    """
+    kept = () if state is None else ((state.source, state.source_uuid), *state.kept)
     found = []
     for name, index_uuid in dict.fromkeys(kept):
         index = engine.get_index(name)
         if index is not None and index.name == name and index.uuid == index_uuid:
             found.append(index)
     return found
+
+
+def delete_requests(indices: Iterable[str]) -> str:
+    """The requests that delete these indices, for a message."""
+    return ", ".join(f"`DELETE /{name}`" for name in indices)
 
 
 def read_target_pointer(index: IndexState) -> str | None:
@@ -180,10 +175,10 @@ def find_unfinished(
 
 @dataclass(frozen=True)
 class BegunMigration:
-    """A migration or a rollback that has not ended: it is running, or it was stopped or killed.
+    """A migration that has not ended: it is running, or it was stopped or killed.
 
     Attributes:
-        target: The new index; for a rollback, the one to go back to.
+        target: The new index.
         state: Its state.
         is_swapped: Whether the alias points to the new index already.
         refuses_writes: Whether it refuses writes to the index of the alias.
@@ -200,37 +195,37 @@ class BegunMigration:
     def error(self) -> IndexMismatch:
         """The error of a command that has to wait for its end."""
         state = self.state
-        what = "rollback" if state.is_rollback else "migration"
+        what = f"a {state.unsupported or 'migration'} of {state.alias} to {self.target.name}"
         if self.is_orphaned:
             return IndexMismatch(
-                f"a {what} of {state.alias} to {self.target.name} cannot be finished: its other index, {state.source}, "
-                "was deleted or replaced",
+                f"{what} cannot be finished: its other index, {state.source}, was deleted or replaced",
                 f"Delete {self.target.name} if it is not needed. It may lack documents.",
             )
         refused = f", and writes to {state.source} are refused" if self.refuses_writes else ""
-        command = self._finish_command()
-        finish = "run the command that began it again" if command is None else f"finish it: `{command}`"
-        cancel = "" if self.is_swapped else f", or cancel it: `es-sbert index migrate {state.alias} --cancel`"
-        return IndexMismatch(
-            f"a {what} of {state.alias} to {self.target.name} is not finished{refused}",
-            f"If it is running, let it finish. If not, {finish}{cancel}.",
+        command = f"es-sbert index migrate {state.alias}"
+        if state.unsupported:
+            loss = (
+                f". Then load again what was written to {state.source} right before the swap, which may be missing"
+                if state.boundary and self.is_swapped
+                else ""
+            )
+            return IndexMismatch(
+                f"{what}, which only an earlier version of es-sbert finishes, was begun{refused}",
+                f"End it, so that {self.target.name if self.is_swapped else state.source} stays in use: `{command} "
+                f"--cancel`{loss}.",
+            )
+        # After the swap, the model, the text and the types are those of the index of the alias.
+        field = format_vector_field_option(next(iter(state.fields), DEFAULT_VECTOR_FIELD))
+        finish = (
+            f"finish it: `{command}{field}`"
+            if self.is_swapped
+            else f"run the command that began it again, or cancel it: `{command} --cancel`"
         )
-
-    def _finish_command(self) -> str | None:
-        """The command that finishes it; None if that needs the options with which it was begun."""
-        if self.state.is_rollback:
-            return f"es-sbert index migrate {self.state.alias} --rollback"
-        if self.state.removed:
-            return f"es-sbert index remove {self.state.alias} --reindex"
-        if not self.is_swapped:
-            return None
-        # The model, the text and the types are those of the new index, to which the alias points.
-        field = format_vector_field_option(next(iter(self.state.fields), DEFAULT_VECTOR_FIELD))
-        return f"es-sbert index migrate {self.state.alias}{field}"
+        return IndexMismatch(f"{what} is not finished{refused}", f"If it is running, let it finish. If not, {finish}.")
 
 
 def find_begun(engine: Engine, index: IndexState) -> BegunMigration | None:
-    """Find the migration or rollback from this index or to it that has not ended.
+    """Find the migration from this index or to it that has not ended.
 
     Raises:
         IndexMismatch: a state was damaged by hand.
@@ -258,20 +253,8 @@ def _source_exists(engine: Engine, state: MigrationState) -> bool:
     return source is not None and source.uuid == state.source_uuid
 
 
-def check_none_begun(engine: Engine, index: IndexState) -> None:
-    """Refuse an index from which or to which a migration or rollback has not ended.
-
-    Raises:
-        IndexMismatch: there is one; the remedy says how to end it.
-        EngineError: the engine failed.
-    """
-    begun = find_begun(engine, index)
-    if begun is not None:
-        raise begun.error()
-
-
 def replaced_error(engine: Engine, index: IndexState) -> IndexMismatch | None:
-    """Return the error for an index that a finished migration or rollback has replaced and kept; None for any other.
+    """Return the error for an index that a finished migration has replaced and kept; None for any other.
 
     Raises:
         IndexMismatch: a state was damaged by hand.
@@ -285,23 +268,21 @@ def replaced_error(engine: Engine, index: IndexState) -> IndexMismatch | None:
     if current is None or current.name != target.name:
         return None
     return IndexMismatch(
-        f"{target.name} has replaced {index.name} as the index of {state.alias}; {index.name} is kept for a rollback",
-        f"Use {state.alias}. To go back: `es-sbert index migrate {state.alias} --rollback`. To delete what is kept: "
-        f"`es-sbert index migrate {state.alias} --drop`.",
+        f"{target.name} has replaced {index.name} as the index of {state.alias}; {index.name} is kept",
+        f"Use {state.alias}. To delete what is kept: {delete_requests([index.name])}.",
     )
 
 
-def with_migration_state(meta: Json, state: MigrationState | None) -> Json:
-    """Return a mapping's `_meta` with this state, or without one."""
-    return with_meta_entry(meta, _STATE_ENTRY, None if state is None else state.model_dump(mode="json"))
+def with_migration_state(meta: Json, state: MigrationState) -> Json:
+    """Return a mapping's `_meta` with this state."""
+    return with_meta_entry(meta, _STATE_ENTRY, state.model_dump(mode="json"))
 
 
-def put_migration_state(engine: Engine, target: IndexState, state: MigrationState | None) -> None:
-    """Set or remove the state of a migration in the new index.
+def put_migration_state(engine: Engine, target: IndexState, state: MigrationState) -> None:
+    """Replace the state of a migration in the new index.
 
     Args:
         target: The new index as it was read, with its previous state.
-        state: The new state; None to remove the previous one.
 
     Raises:
         IndexMismatch: another process has written its own state since.
@@ -311,11 +292,9 @@ def put_migration_state(engine: Engine, target: IndexState, state: MigrationStat
 
     def plan(index: IndexState) -> Json | None:
         stored = read_migration_state(index)
-        if stored == state or (state is None and stored != previous):
-            return None
-        if stored not in (None, previous):
+        if stored not in (None, previous, state):
             raise taken_over_error(target.name)
-        return {"_meta": with_migration_state(index.mappings.get("_meta", {}), state)}
+        return None if stored == state else {"_meta": with_migration_state(index.mappings.get("_meta", {}), state)}
 
     update_mapping(engine, target, plan)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -67,9 +67,9 @@ from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
     MigrationStateStore,
-    find_migration,
+    delete_requests,
     find_unfinished,
-    kept_by,
+    kept_indices,
     put_migration_state,
     read_migration_state,
     set_target_pointer,
@@ -130,8 +130,6 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
-# Used instead of the fingerprint of a model that does not exist yet. Privileges are granted for a pattern of names.
-_UNKNOWN_MODEL = "0" * 32
 
 
 def check_template_fields(engine: Engine, index: IndexState, template: TextTemplate) -> None:
@@ -193,25 +191,19 @@ class MigrationRequest:
         vector_field: The field whose model is replaced; other fields of the same model are migrated too.
         name: Name of the new index; None to derive it.
         index_type, element_type: Types of the new fields; None to keep those of the old ones.
-        block_writes: Refuse writes to the old index from the last round until the swap, and after it.
-        replace_index: Replace an index with an alias of its name that points to the new index; needs `block_writes`.
+        replace_index: Replace an index with an alias of its name that points to the new index.
         text: Template of the text that is embedded for the vector field; None to keep the old one.
-        max_hold: Seconds for which one run may refuse writes before the swap, over all its attempts.
-        rollback: Go back to the index that the last migration of the alias has kept.
-        remove: Leave out everything that es-sbert has added to the index; `vector_field` and types are not used.
+        max_write_block: Seconds for which one run may refuse writes before the swap, over all its attempts.
     """
 
     alias: str
-    vector_field: str = ""
+    vector_field: str
     name: str | None = None
     index_type: str | None = None
     element_type: str | None = None
-    block_writes: bool = True
     replace_index: bool = False
     text: TextTemplate | None = None
-    max_hold: float = 10.0
-    rollback: bool = False
-    remove: bool = False
+    max_write_block: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -224,7 +216,6 @@ class PreparedMigration:
         fields: Vector fields of the new one that the new model fills.
         state_store: The stored state.
         resumed: Whether an earlier run has begun it.
-        notes: Sentences for the user about the result.
     """
 
     source: IndexState | None
@@ -232,7 +223,6 @@ class PreparedMigration:
     fields: dict[str, VectorFieldMeta]
     state_store: MigrationStateStore
     resumed: bool
-    notes: tuple[str, ...] = ()
 
 
 def prepare_migration(
@@ -249,24 +239,28 @@ def prepare_migration(
     """
     model = ModelIdentity(encoder.info.model, encoder.info.fingerprint, encoder.info.dimensions)
     begun = _find_begun(engine, wanted, model, retrying)
-    if begun is not None:
-        target, state, source = begun
-        return resume_migration(engine, target, state, source, retrying)
-    planned = _plan_new_index(engine, wanted, model, encoder.make_chunker, retrying)
-    target, store = create_target(engine, planned.source, planned.name, planned.body, planned.state, retrying)
-    return PreparedMigration(planned.source, target, planned.fields, store, resumed=False)
+    if begun is None:
+        planned = _plan_new_index(engine, wanted, model, encoder.make_chunker, retrying)
+        target, store = _create_target(engine, planned, retrying)
+        return PreparedMigration(planned.source, target, planned.fields, store, resumed=False)
+    target, state, source = begun
+    # Store a new run id: from now on, the process that began the migration may not write the state.
+    taken = state.model_copy(update={"run": uuid.uuid4().hex})
+    retrying(lambda: put_migration_state(engine, target, taken))
+    if source is not None and source.uuid != state.source_uuid:
+        source = None
+    store = MigrationStateStore(engine, target, taken, retrying)
+    return PreparedMigration(source, target, _migrated_fields(target, taken), store, resumed=True)
 
 
-def check_migratable(
-    engine: Engine, wanted: MigrationRequest, model: SentenceModel | None = None, retrying: Retrier = without_retries
-) -> None:
-    """Refuse a request that cannot be fulfilled, before a model is trained or exported for it.
+def check_migratable(engine: Engine, wanted: MigrationRequest, model: SentenceModel, retrying: Retrier) -> None:
+    """Refuse a request that cannot be fulfilled, before the model is exported for it.
 
     A new index is created and deleted at once, because only the engine knows whether it accepts the settings, and what
     its templates add. Nothing else is changed.
 
     Args:
-        model: The new model; None if it does not exist yet. The requirements on it are then not checked.
+        model: The new model.
         retrying: Retries each request.
 
     Raises:
@@ -274,27 +268,16 @@ def check_migratable(
         RequestFailed: the engine refuses the new index.
         EngineError: the engine failed.
     """
-    if model is None:
-        index, state = retrying(lambda: find_migration(engine, wanted.alias))
-        if state is not None and state.phase is MigrationPhase.CLOSING:
-            return
-        _check_not_data_stream(index, "MODEL")
-        if retrying(lambda: find_unfinished(engine, index)) is not None:
-            return
-        stored = vector_field_from_state(engine, bytes_as_floats(index), wanted.vector_field).meta
-        identity, make_chunker = ModelIdentity(stored.model, _UNKNOWN_MODEL, stored.dimensions), None
-    else:
-        identity = ModelIdentity(model.name, model.fingerprint, model.dimensions)
-        if _find_begun(engine, wanted, identity, retrying) is not None:
-            return
-        make_chunker = SentenceTokenizer(model).make_chunker
-    planned = _plan_new_index(engine, wanted, identity, make_chunker, retrying)
+    identity = ModelIdentity(model.name, model.fingerprint, model.dimensions)
+    if _find_begun(engine, wanted, identity, retrying) is not None:
+        return
+    planned = _plan_new_index(engine, wanted, identity, SentenceTokenizer(model).make_chunker, retrying)
     try:
-        _create_compared(engine, planned.source, planned.name, planned.body, planned.state, retrying)
+        _create_compared(engine, planned, retrying)
         retrying(lambda: engine.delete_index(planned.name))
     except KeyboardInterrupt:
         with suppress(EsSbertError):
-            if _is_created_by(engine, planned.name, planned.state.run):
+            if _is_created_by(engine, planned):
                 engine.delete_index(planned.name)
         raise
 
@@ -304,12 +287,15 @@ def _find_begun(
 ) -> tuple[IndexState, MigrationState, IndexState | None] | None:
     """Find the migration to resume: the new index, its state, and the old index if it still exists.
 
+    A new index that no run has compared with the old one is deleted.
+
     Raises:
         IndexMissing, IndexMismatch, UsageError: it was begun with other options, or cannot be resumed.
         EngineError: the engine failed.
     """
     plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
-    index, state = find_migration(engine, wanted.alias)
+    index = require_index(engine, wanted.alias)
+    state = read_migration_state(index)
     if state is not None and state.phase is MigrationPhase.CLOSING:
         swapped = BegunMigration(index, state, is_swapped=True)
         _check_same_migration(swapped, wanted, model, None if wanted.text is None else wanted.text.template)
@@ -317,27 +303,18 @@ def _find_begun(
     _check_not_data_stream(index, model.name)
     source = bytes_as_floats(index)
     stored = vector_field_from_state(engine, source, wanted.vector_field).meta
-    found = find_resumable(plain, index, _new_name(wanted, model, index), retrying)
+    found = find_unfinished(engine, index, _new_name(wanted, model, index))
     if found is None:
         return None
-    begun, state = found
+    target, state = found
+    if state.phase is MigrationPhase.CREATING:
+        engine.delete_index(target.name)
+        return None
     text = stored.text if wanted.text is None else wanted.text.template
-    _check_same_migration(BegunMigration(begun, state, is_swapped=False), wanted, model, text)
-    of_bytes = source is not index
-    _check_copy(engine, source, wanted, _new_vector_fields(engine, source, wanted, model, of_bytes=of_bytes))
-    retrying(lambda: set_target_pointer(plain, index, begun.name))
-    return begun, state, index
-
-
-def find_resumable(
-    engine: Engine, index: IndexState, name: str, retrying: Retrier
-) -> tuple[IndexState, MigrationState] | None:
-    """Like `find_unfinished`, but a new index that no run has compared with the old one is deleted."""
-    found = retrying(lambda: find_unfinished(engine, index, name))
-    if found is None or found[1].phase is not MigrationPhase.CREATING:
-        return found
-    retrying(lambda: engine.delete_index(found[0].name))
-    return None
+    _check_same_migration(BegunMigration(target, state, is_swapped=False), wanted, model, text)
+    _check_copy(engine, source, wanted, _new_vector_fields(engine, source, wanted, model, of_bytes=source is not index))
+    retrying(lambda: set_target_pointer(plain, index, target.name))
+    return target, state, index
 
 
 def _new_name(wanted: MigrationRequest, model: ModelIdentity, index: IndexState) -> str:
@@ -356,88 +333,81 @@ class _NewIndex:
     """
 
     source: IndexState
-    name: str
     fields: dict[str, VectorFieldMeta]
     body: Json
     state: MigrationState
+
+    @property
+    def name(self) -> str:
+        return self.state.target
 
 
 def _plan_new_index(
     engine: Engine,
     wanted: MigrationRequest,
     model: ModelIdentity,
-    make_chunker: Callable[[int, int, PromptKind], object] | None,
+    make_chunker: Callable[[int, int, PromptKind], object],
     retrying: Retrier,
 ) -> _NewIndex:
     """Check a new migration, and plan its index.
 
     Args:
-        make_chunker: Refuses passages that the new model cannot use; None if there is no model yet.
+        make_chunker: Refuses passages that the new model cannot use.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError, AccessDenied: the request is not possible.
         EngineError: the engine failed.
     """
     engine = cast(Engine, RetryingEngine(engine, retrying))
-    found, _ = find_migration(engine, wanted.alias)
+    found = require_index(engine, wanted.alias)
     source = bytes_as_floats(found)
     of_bytes = source is not found
     field = vector_field_from_state(engine, source, wanted.vector_field)
     if not of_bytes:
-        _check_change_requested(source, field, wanted, model)
+        _check_change_requested(engine, source, field, wanted, model)
     fields = _new_vector_fields(engine, source, wanted, model, of_bytes=of_bytes)
     _check_copy(engine, source, wanted, fields)
     name = _new_name(wanted, model, source)
-    check_new_index(engine, source.name, wanted.alias, name)
+    check_template_aliases(engine, name)
+    kept = kept_indices(engine, read_migration_state(source))
+    there = engine.get_index(name)
+    if there is not None:
+        is_kept = there.uuid in {index.uuid for index in kept}
+        raise IndexMismatch(
+            f"the index {there.name}, which the migration would create, already exists",
+            f"{'An earlier migration has kept it. ' if is_kept else ''}Set `name` to another name, or delete that "
+            f"index if it is not needed: {delete_requests([there.name])}.",
+        )
+    # Everything that the migration does must be permitted, including the block and the swap.
+    for each in dict.fromkeys((source.name, wanted.alias, permit_name(name, "0" * 12))):
+        require_privileges(engine, each, MIGRATE_FROM)
+    require_privileges(engine, name, MIGRATE_TO)
+    count_all_documents(engine, source.name, without_retries)
     if wanted.text is not None:
         check_template_fields(engine, source, wanted.text)
     for meta in fields.values():
-        if meta.passages is not None and make_chunker is not None:
+        if meta.passages is not None:
             make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
-    state = initial_state(source, wanted.alias, name).model_copy(update={"fields": tuple(fields)})
-    return _NewIndex(source, name, fields, new_index_body(engine.info.engine_type, source, fields), state)
-
-
-def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
-    """Refuse a new index that already exists, or that the user may not create, fill with all documents, and swap.
-
-    Raises:
-        IndexMismatch: an index of that name exists, a template gives it an alias, or documents of the old index are
-            hidden from this user.
-        AccessDenied: the user lacks a privilege.
-        EngineError: the engine failed.
-    """
-    check_template_aliases(engine, name)
-    there = engine.get_index(name)
-    if there is not None:
-        remedy = "Set `name` to another name, or delete that index if it is not needed."
-        kept = kept_by(find_migration(engine, alias)[1])
-        if (there.name, there.uuid) in kept:
-            back = f"`es-sbert index migrate {alias} --rollback` goes back to it. " if there.name == kept[0][0] else ""
-            remedy = (
-                f"An earlier migration has kept it. {back}To delete all that migrations have kept: `es-sbert index "
-                f"migrate {alias} --drop`. Or set `name` to another name."
-            )
-        raise IndexMismatch(f"the index {there.name}, which the migration would create, already exists", remedy)
-    check_migration_privileges(engine, source, alias, name)
-    count_all_documents(engine, source, without_retries)
-
-
-def check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
-    """Check that the user may do everything, including the block and the swap, before anything is done.
-
-    Raises:
-        AccessDenied: the user lacks a privilege.
-    """
-    for name in dict.fromkeys((source, alias, permit_name(target, "0" * 12))):
-        require_privileges(engine, name, MIGRATE_FROM)
-    require_privileges(engine, target, MIGRATE_TO)
+    state = MigrationState(
+        alias=wanted.alias,
+        source=source.name,
+        source_uuid=source.uuid,
+        fields=tuple(fields),
+        run=uuid.uuid4().hex,
+        phase=MigrationPhase.CREATING,
+        copied=(-1,) * source.shards,
+        kept=tuple((index.name, index.uuid) for index in kept),
+        final_pipeline=source.setting(FINAL_PIPELINE),
+        lifecycle=lifecycle_settings(source),
+        target=name,
+    )
+    return _NewIndex(source, fields, new_index_body(engine.info.engine_type, source, fields), state)
 
 
 def _check_same_migration(
     begun: BegunMigration, wanted: MigrationRequest, model: ModelIdentity, text: str | None
 ) -> None:
-    """Refuse to continue a rollback, or a migration that was begun with other settings.
+    """Refuse to continue a migration that was begun with other settings, or that only an earlier version finishes.
 
     Args:
         text: Template of the text that the vector field is to have; None to accept any.
@@ -446,7 +416,7 @@ def _check_same_migration(
         IndexMismatch: name, model, index type or text differ.
     """
     target, state = begun.target, begun.state
-    if state.is_rollback or state.removed:
+    if state.unsupported:
         raise begun.error()
     fields = _migrated_fields(target, state)
     meta = fields.get(wanted.vector_field)
@@ -464,45 +434,19 @@ def _check_same_migration(
     raise IndexMismatch(f"{wanted.alias} is being migrated to {target.name} already, {options}", begun.error().remedy)
 
 
-def initial_state(source: IndexState, alias: str, target: str) -> MigrationState:
-    """Return the state of a new migration from this index, before it has copied anything.
-
-    Args:
-        target: Name of the new index.
-    """
-    return MigrationState(
-        alias=alias,
-        source=source.name,
-        source_uuid=source.uuid,
-        fields=(),
-        run=uuid.uuid4().hex,
-        phase=MigrationPhase.CREATING,
-        copied=(-1,) * source.shards,
-        kept=kept_by(read_migration_state(source)),
-        final_pipeline=source.setting(FINAL_PIPELINE),
-        lifecycle=lifecycle_settings(source),
-        target=target,
-    )
-
-
-def create_target(
-    engine: Engine, source: IndexState, name: str, body: Json, state: MigrationState, retrying: Retrier
-) -> tuple[IndexState, MigrationStateStore]:
+def _create_target(engine: Engine, planned: _NewIndex, retrying: Retrier) -> tuple[IndexState, MigrationStateStore]:
     """Create the new index with the state of its migration, compare it with the old one, and set the pointer to it.
-
-    Args:
-        body: Settings and mapping.
-        retrying: Retries each request.
 
     Raises:
         IndexMismatch: the new index differs from the old one, or another process has begun a migration. No index stays.
         RequestFailed: the engine refuses the new index.
         EngineError: the engine failed.
     """
+    source, name = planned.source, planned.name
     # Set the pointer first: an index without a pointer would block the next run.
     retrying(lambda: set_target_pointer(engine, source, name))
     try:
-        target = _create_compared(engine, source, name, body, state, retrying)
+        target = _create_compared(engine, planned, retrying)
     except EsSbertError:
         retrying(lambda: set_target_pointer(engine, require_index(engine, source.name), None))
         raise
@@ -510,23 +454,31 @@ def create_target(
     retrying(lambda: set_target_pointer(engine, source, name))
     # Refreshes are off while documents are copied. The replicas stay: the new index must survive the loss of a node.
     retrying(lambda: engine.put_settings(name, {REFRESH_INTERVAL: "-1"}))
-    store = MigrationStateStore(engine, target, state, retrying)
+    store = MigrationStateStore(engine, target, planned.state, retrying)
     store.write(phase=MigrationPhase.COPYING)
     return target, store
 
 
-def _create_compared(
-    engine: Engine, source: IndexState, name: str, body: Json, state: MigrationState, retrying: Retrier
-) -> IndexState:
+def _create_compared(engine: Engine, planned: _NewIndex, retrying: Retrier) -> IndexState:
     """Create the new index, and delete it if it differs from the old one in what the migration does not change."""
+    source, name, body = planned.source, planned.name, planned.body
     mappings, settings = body["mappings"], body["settings"]
-    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), state)
+    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), planned.state)
     routing_shards = retrying(lambda: engine.routing_shards(source.name))
     if routing_shards is not None:
         # Documents of one id and two routings would otherwise end in one shard, which holds only one of them.
         settings[ROUTING_SHARDS] = str(routing_shards)
+
+    def create() -> None:
+        try:
+            engine.create_index(name, body)
+        except RequestFailed:
+            # An earlier request of this run, whose response was lost, may have created it.
+            if not _is_created_by(engine, planned):
+                raise
+
     try:
-        retrying(lambda: _create_target(engine, name, body, state.run))
+        retrying(create)
     except RequestFailed as error:
         if is_transient(error):
             raise
@@ -538,7 +490,7 @@ def _create_compared(
         ) from error
     try:
         target = retrying(lambda: require_index(engine, name))
-        retrying(lambda: check_same_index(engine, source, target, body, state.not_copied))
+        retrying(lambda: check_same_index(engine, source, target, body, planned.state.not_copied))
         of_templates = dict.fromkeys(filter(SET_AT_SWAP.fullmatch, target.settings))
         if of_templates:
             retrying(lambda: engine.put_settings(name, of_templates))
@@ -549,32 +501,10 @@ def _create_compared(
     return target
 
 
-def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
-    """Create the new index, unless an earlier request of this run, whose response was lost, has created it."""
-    try:
-        engine.create_index(name, body)
-    except RequestFailed:
-        if not _is_created_by(engine, name, run):
-            raise
-
-
-def _is_created_by(engine: Engine, name: str, run: str) -> bool:
-    target = engine.get_index(name)
+def _is_created_by(engine: Engine, planned: _NewIndex) -> bool:
+    target = engine.get_index(planned.name)
     state = None if target is None else read_migration_state(target)
-    return state is not None and state.run == run
-
-
-def resume_migration(
-    engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None, retrying: Retrier
-) -> PreparedMigration:
-    """Take over a migration that another process has begun."""
-    # Store a new run id: from now on, the process that began the migration may not write the state.
-    taken = state.model_copy(update={"run": uuid.uuid4().hex})
-    retrying(lambda: put_migration_state(engine, target, taken))
-    if source is not None and source.uuid != state.source_uuid:
-        source = None
-    state_store = MigrationStateStore(engine, target, taken, retrying)
-    return PreparedMigration(source, target, _migrated_fields(target, taken), state_store, resumed=True)
+    return state is not None and state.run == planned.state.run
 
 
 def _check_not_data_stream(source: IndexState, model_name: str) -> None:
@@ -587,7 +517,7 @@ def _check_not_data_stream(source: IndexState, model_name: str) -> None:
 
 
 def _check_change_requested(
-    source: IndexState, field: VectorField, wanted: MigrationRequest, model: ModelIdentity
+    engine: Engine, source: IndexState, field: VectorField, wanted: MigrationRequest, model: ModelIdentity
 ) -> None:
     stored = field.meta
     if (
@@ -598,49 +528,31 @@ def _check_change_requested(
         and (wanted.text is None or wanted.text.template == stored.text)
     ):
         of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
+        kept = kept_indices(engine, read_migration_state(source))
+        delete = f" To delete what migrations have kept: {delete_requests(each.name for each in kept)}." if kept else ""
         raise IndexMismatch(
             f"{wanted.alias} points to {source.name}, which has vectors of {stored.model} "
             f"({model.fingerprint[:12]}) already{of_text}",
-            "There is nothing to do."
-            if read_migration_state(source) is None
-            else f"There is nothing to do. To delete the index before it: `es-sbert index migrate {wanted.alias} "
-            "--drop`.",
+            f"There is nothing to do.{delete}",
         )
 
 
 def _check_copy(
     engine: Engine, source: IndexState, wanted: MigrationRequest, fields: Mapping[str, VectorFieldMeta]
 ) -> None:
-    """Refuse an index whose documents cannot be copied, embedded again and compared.
+    """Refuse an index whose documents cannot be copied, embedded again and compared, or that cannot be swapped.
 
     Args:
         fields: Vector fields of the new index that the new model fills.
-
-    Raises:
-        IndexMismatch, UsageError, EngineError: see `check_source_index`.
-    """
-    check_source_index(engine, source, wanted, vector_field_names(fields))
-    for name, meta in fields.items():
-        check_passages_kept(VectorField(source.name, name, meta))
-    if len(fields) > 1:
-        check_source_is_whole(source)  # an update that adds one vector would lose another
-
-
-def check_source_index(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, not_copied: Collection[str]
-) -> None:
-    """Refuse an index whose documents cannot be copied, or that cannot be swapped as requested.
-
-    Args:
-        not_copied: Top-level fields that copies do not have.
 
     Raises:
         IndexMismatch: documents cannot be copied, or a load is under way.
         UsageError: `replace_index` does not fit the name, which is an index or an alias.
         EngineError: the engine failed.
     """
-    check_source_is_whole(source, not_copied)
-    check_no_load(source)
+    check_source_is_whole(source, vector_field_names(fields))
+    if (left := settings_of_killed_load(source)) is not None:  # the new index would get them
+        raise IndexMismatch(*left)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(
@@ -652,16 +564,10 @@ def check_source_index(
         )
     if source.name != wanted.alias and wanted.replace_index:
         raise UsageError(f"{wanted.alias} is an alias already", "Leave `replace_index` out.")
-
-
-def check_no_load(state: IndexState) -> None:
-    """Refuse an index whose settings a killed load of an earlier version left off: the new index would get them.
-
-    Raises:
-        IndexMismatch: such settings are off.
-    """
-    if (left := settings_of_killed_load(state)) is not None:
-        raise IndexMismatch(*left)
+    for name, meta in fields.items():
+        check_passages_kept(VectorField(source.name, name, meta))
+    if len(fields) > 1:
+        check_source_is_whole(source)  # an update that adds one vector would lose another
 
 
 def _new_vector_fields(

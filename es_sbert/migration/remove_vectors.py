@@ -45,9 +45,9 @@ from es_sbert.index.whole_documents import restore_numbers
 from es_sbert.migration.compare_indices import FINAL_PIPELINE
 from es_sbert.migration.document_copy import check_restored, copy_write
 from es_sbert.migration.migration_state import (
-    check_none_begun,
-    existing_indices,
-    kept_by,
+    delete_requests,
+    find_begun,
+    kept_indices,
     read_migration_state,
     replaced_error,
 )
@@ -111,37 +111,28 @@ def remove_vectors(
     return Removal(index=index.name, fields=fields, documents=documents, remains=remains)
 
 
-def require_own_entry(index: IndexState) -> None:
-    """Refuse an index to which es-sbert has added nothing.
-
-    Raises:
-        IndexMismatch: the mapping has no `_meta.es_sbert`.
-    """
+def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
     if META_KEY not in index.mappings.get("_meta", {}):
         raise IndexMismatch(f"es-sbert has added nothing to {index.name}, according to its mapping", "Check the name.")
-
-
-def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
-    require_own_entry(index)
     check_source_is_whole(index, fields)
     pipeline = index.settings.get(FINAL_PIPELINE, "_none")
     if fields and pipeline != "_none":
         raise IndexMismatch(
             f"each document that is written without its vectors would go through the ingest pipeline {pipeline!r} "
             f"({FINAL_PIPELINE}) again, which can change or drop it",
-            f"Remove the vectors in a copy of the index: `es-sbert index remove {index.name} --reindex`. Or switch the "
-            f'pipeline off until this command has ended: `PUT {index.name}/_settings {{"{FINAL_PIPELINE}": "_none"}}`.',
+            "Switch the pipeline off until this command has ended: "
+            f'`PUT {index.name}/_settings {{"{FINAL_PIPELINE}": "_none"}}`.',
         )
-    check_none_begun(engine, index)
-    replaced = replaced_error(engine, index)
-    if replaced is not None:
-        raise replaced
-    state = read_migration_state(index)
-    kept = existing_indices(engine, kept_by(state))
-    if state is not None and kept:
+    begun = find_begun(engine, index)
+    refusal = begun.error() if begun is not None else replaced_error(engine, index)
+    if refusal is not None:
+        raise refusal
+    kept = [each.name for each in kept_indices(engine, read_migration_state(index))]
+    if kept:
+        # The state of the migration, which is removed too, is all that names them.
         raise IndexMismatch(
-            f"a migration of {index.name} has kept {kept[0].name}",
-            f"Delete what is kept: `es-sbert index migrate {state.alias} --drop`. Then run this again.",
+            f"migrations of {index.name} have kept {', '.join(kept)}",
+            f"Delete what is kept: {delete_requests(kept)}. Then run this again.",
         )
 
 
@@ -236,18 +227,13 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
         remains.append(
             f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines cannot remove a field "
             "from a mapping. Without values they take no space once segments are merged. To get rid of them, copy the "
-            "documents into an index without them (`POST _reindex`). `es-sbert index remove --reindex` does both at "
-            "once."
+            "documents into an index without them (`POST _reindex`)."
         )
     if engine.info.engine_type is EngineType.OPENSEARCH and index.has_setting("index.knn"):
         remains.append(f"{index.name} keeps the setting index.knn, which OpenSearch cannot change.")
-    for template in own_templates(engine, index.data_stream or index.name):
-        remains.append(f"{template} still gives new indices the vector field. Change or delete it if it is not needed.")
-    return remains
-
-
-def own_templates(engine: Engine, name: str) -> Iterator[str]:
-    """Find templates with our `_meta` that apply to the next index of this name."""
-    for part in matching_templates(engine, name) or ():
+    for part in matching_templates(engine, index.data_stream or index.name) or ():
         if META_KEY in (part.template.get("mappings") or {}).get("_meta", {}):
-            yield part.label
+            remains.append(
+                f"{part.label} still gives new indices the vector field. Change or delete it if it is not needed."
+            )
+    return remains

@@ -202,7 +202,9 @@ class Migrate(Scenario):
             self.writers.wait_for(self._BEFORE)
             migrated = replace(self.place, engine=engine)
             # A lost node lasts longer than writes are refused by default; the command would have to be run again.
-            result = migrated.migrate(self.stage.encoders[1], retry_seconds=_RETRY_SECONDS, max_hold=_RETRY_SECONDS)
+            result = migrated.migrate(
+                self.stage.encoders[1], retry_seconds=_RETRY_SECONDS, max_write_block=_RETRY_SECONDS
+            )
             self.stage.undisturbed.wait()
             self.writers.wait_for(self._AFTERWARDS)
         assert result.finished, result

@@ -163,7 +163,7 @@ def test_misspelt_index_is_refused_with_the_nearest_name(
         ("duplicates", "--index", wrong),
         ("adapt", wrong, "-o", "out"),
         ("index", "show", wrong),
-        ("index", "migrate", wrong, "--rollback"),
+        ("index", "migrate", wrong, "--cancel"),
     ):
         assert_refused(run(*command, url=engine_url), f"no index '{wrong}'", f"Did you mean {alias}? ")
     several = run("search", "x", "--index", f"{index},{wrong}", url=engine_url)
@@ -188,8 +188,6 @@ def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_ind
             result.ok for result in engine.bulk(index, b'{"index":{"_id":"1"}}\n{"text":"x","embedding_meta":null}\n')
         )
     assert_refused(run("index", "remove", index, url=es9_url), "no terminal to ask", "Add --yes")
-    for option in (("--max-hold", "5"), ("--name", "other"), ("--replace-index",)):
-        assert_refused(run("index", "remove", index, *option, url=es9_url), "require --reindex", "Add --reindex")
     done = run("index", "remove", index, "--yes", "--json", url=es9_url)
     assert done.code == 0, done.err
     assert done.summary["fields"] == ["embedding", "embedding_meta"]

@@ -115,7 +115,7 @@ def test_closed_terminal_does_not_leave_writes_refused(
         process, terminal = pty.fork()
         if process == 0:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup`
-            os.execv(sys.executable, [*command, str(two_models[1]), "--precision", "fp32", "--max-hold", "600"])
+            os.execv(sys.executable, [*command, str(two_models[1]), "--precision", "fp32", "--max-write-block", "600"])
         while not hold.reached.is_set():
             if select.select([terminal], [], [], 0.05)[0]:
                 os.read(terminal, 1 << 16)  # an error if the command has ended
@@ -158,20 +158,14 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
     assert place.behind() == target
     place.embed(second, place.alias)
     place.assert_holds(expected, second)
-    dropped = run("--drop", "--yes", "--json")
-    assert (dropped.code, dropped.summary, dropped.err) == (0, {"deleted": [place.index]}, f"deleted {place.index}\n")
 
 
 def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
     first, other = two_models
     for options, code, said in (
-        (["--drop"], 2, "there is no terminal to ask for confirmation"),
-        (["--drop", "--yes"], 2, "no migration has created"),
-        (["--drop", "--rollback"], 2, "cannot be combined"),
-        (["--cancel"], 2, "no migration or rollback of"),
-        (["--rollback"], 2, "none has kept the index before"),
-        (["--list"], 0, "has kept an index"),
-        (["--replace-index", "--no-block-writes"], 2, "cannot be combined with --no-block-writes"),
+        (["--replace-index"], 2, "there is no terminal to ask for confirmation"),
+        (["--replace-index", "--yes"], 2, "Leave --replace-index out"),
+        (["--cancel"], 2, "no migration of"),
         (["--text-field", "text", "--text-template", "{text}"], 2, "cannot be combined"),
         (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),
         (["--model", str(first), "--text-field", "text"], 2, "There is nothing to do"),
@@ -185,22 +179,11 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     assert done.code == 0, done.err
     assert f"{place.alias} points to {target} now" in done.err
     assert f"Writes to {place.index} were refused for" in done.err
-    assert "--drop" in done.err.splitlines()[-1]
+    assert f"To delete: `DELETE /{place.index}`" in done.err
     # One summary, of the whole: none of the loads that it is made of.
     assert "documents read" not in done.err
     assert "CPUExecutionProvider" not in done.err
     assert done.err.count(" embedded") == 1
-    listed = run("--list")
-    assert (listed.code, listed.err) == (0, "")
-    assert listed.out.startswith(f"{place.index}: {COUNT} documents, ")
-    assert listed.out.endswith(", accepts no writes; --rollback returns to it\n")
-    place.write({"since": document(5000)})
-    back = run("--rollback", "--model", first, "--precision", "fp32", "--threads", "1", "--json")
-    assert back.code == 0, back.err
-    assert (back.summary["rollback"], back.summary["copied"]) == (True, 1)
-    assert f"{place.alias} points to {place.index} now" in back.err
-    assert place.behind() == place.index
-    assert place.contents()["since"]["embedding_meta"]["fingerprint"] != second.info.fingerprint
 
 
 def test_new_index_is_refused_before_the_model_is_exported(place: Place, run: Run, tmp_path: Path) -> None:
@@ -224,32 +207,3 @@ def test_new_index_is_refused_before_the_model_is_exported(place: Place, run: Ru
     done = run("--model", model, "--precision", "fp32")
     assert done.code == 0, done.err
     assert "Exporting" in done.err
-
-
-def test_removal_by_copy_and_the_way_back(cli: Cli, place: Place, run: Run, two_models: tuple[Path, Path]) -> None:
-    def remove(*options: str) -> Done:
-        return cli("index", "remove", place.alias, "--url", place.engine.info.url, *options)
-
-    for options, said in (
-        (["--name", "x", "--yes"], "Add --reindex"),
-        (["--replace-index", "--yes"], "Add --reindex"),
-        (["--reindex"], "there is no terminal to ask for confirmation"),
-        (["--reindex", "--replace-index", "--yes"], "Leave --replace-index out"),
-    ):
-        done = remove(*options)
-        assert (done.code, done.out) == (2, "")
-        assert said in done.err
-    done = remove("--reindex", "--yes", "--json")
-    assert done.code == 0, done.err
-    target = f"{place.alias}-plain"
-    assert (done.summary["target"], done.summary["removed_fields"]) == (target, ["embedding", "embedding_meta"])
-    assert f"{place.index} → {target}, without vectors" in done.err
-    assert "--rollback" in done.err
-    refused = remove("--yes")
-    assert (refused.code, refused.out) == (2, "")
-    assert f"`es-sbert index migrate {place.alias} --drop`" in refused.err
-    place.write({"since": document(5000)})
-    back = run("--rollback", "--model", two_models[0], "--precision", "fp32", "--threads", "1", "--json")
-    assert back.code == 0, back.err
-    assert place.behind() == place.index
-    assert place.contents()["since"]["embedding_meta"]

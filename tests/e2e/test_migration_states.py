@@ -16,7 +16,6 @@ from es_sbert.bundle.local_registry import register_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.migration.alias_swap import drop_old_index
 from tests.conftest import ENGINES
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
@@ -60,7 +59,7 @@ class Scene:
         return self.cli(*command)
 
     def used(self) -> str:
-        """The index of the alias: `old`, `new`, `other` or `plain`."""
+        """The index of the alias: `old`, `new` or `other`."""
         return next(key for key, name in self.names.items() if name == self.place.behind())
 
     def assert_complete(self) -> None:
@@ -102,31 +101,9 @@ def finished(scene: Scene) -> None:
     del scene.expected["2"]
 
 
-def rollback_begun(scene: Scene) -> None:
+def deleted(scene: Scene) -> None:
     finished(scene)
-    scene.place.migrate(scene.encoders[0], rollback=True, control=stop_at_once())
-
-
-def rollback_held(scene: Scene) -> None:
-    finished(scene)
-    with killed_after(scene.place, "block_writes"):
-        scene.place.migrate(scene.encoders[0], rollback=True)
-
-
-def rollback_swapped(scene: Scene) -> None:
-    finished(scene)
-    with killed_after(scene.place, "update_aliases", times=2):
-        scene.place.migrate(scene.encoders[0], rollback=True)
-
-
-def rolled_back(scene: Scene) -> None:
-    finished(scene)
-    assert scene.place.migrate(scene.encoders[0], rollback=True).finished
-
-
-def dropped(scene: Scene) -> None:
-    finished(scene)
-    drop_old_index(scene.place.engine, scene.place.alias, lambda *leaving: True)
+    scene.place.engine.delete_index(scene.place.index)
 
 
 STATES: dict[str, tuple[Callable[[Scene], None], str]] = {
@@ -135,112 +112,44 @@ STATES: dict[str, tuple[Callable[[Scene], None], str]] = {
     "held": (held, "old"),
     "swapped": (swapped, "new"),
     "finished": (finished, "new"),
-    "rollback begun": (rollback_begun, "new"),
-    "rollback held": (rollback_held, "new"),
-    "rollback swapped": (rollback_swapped, "old"),
-    "rolled back": (rolled_back, "old"),
-    "dropped": (dropped, "new"),
+    "deleted": (deleted, "new"),
 }
 MIGRATE = ("index", "migrate", "ALIAS")
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "--rollback": (*MIGRATE, "--rollback"),
     "--cancel": (*MIGRATE, "--cancel"),
-    "--drop": (*MIGRATE, "--drop", "--yes"),
     "remove": ("index", "remove", "ALIAS", "--yes", "--retry-seconds", "2"),
-    "remove --reindex": ("index", "remove", "ALIAS", "--reindex", "--yes"),
     # They remove a block that a killed migration has left, before they are refused.
     "same options": (*MIGRATE, "--model", "second", "--precision", "fp32"),
     "other options": (*MIGRATE, "--model", "second", "--precision", "fp32", "--name", "OTHER"),
 }
 BEGUN = "a migration of ALIAS to NEW is not finished"
-BACK = "a rollback of ALIAS to OLD is not finished"
 CANCEL = "cancel it: `es-sbert index migrate ALIAS --cancel`"
+FINISH = "finish it: `es-sbert index migrate ALIAS`"
 # State → command → text of its refusal, or in brackets the index of the alias after its success.
 CELLS: dict[str, dict[str, str]] = {
     "none": {
-        "--rollback": "There is nothing to go back to",
-        "--cancel": "no migration or rollback of ALIAS is in progress",
-        "--drop": "There is nothing to drop",
+        "--cancel": "no migration of ALIAS is in progress",
         "remove": "[old]",
-        "remove --reindex": "[plain]",
         "same options": "[new]",
         "other options": "[other]",
     },
-    "copying": {
-        "--rollback": "[old]",
-        "--cancel": "[old]",
-        "--drop": CANCEL,
-        "remove": CANCEL,
-        "remove --reindex": CANCEL,
-        "same options": "[new]",
-        "other options": CANCEL,
-    },
-    "swapped": {
-        "--rollback": "finish it: `es-sbert index migrate ALIAS`",
-        "--cancel": "finish it: `es-sbert index migrate ALIAS`",
-        "--drop": "finish it: `es-sbert index migrate ALIAS`",
-        "remove": "finish it: `es-sbert index migrate ALIAS`",
-        "remove --reindex": "finish it: `es-sbert index migrate ALIAS`",
-        "same options": "[new]",
-        "other options": "finish it: `es-sbert index migrate ALIAS`",
-    },
+    "copying": {"--cancel": "[old]", "remove": CANCEL, "same options": "[new]", "other options": CANCEL},
+    "swapped": {"--cancel": FINISH, "remove": FINISH, "same options": "[new]", "other options": FINISH},
     "finished": {
-        "--rollback": "[old]",
-        "--cancel": "no migration or rollback of ALIAS is in progress",
-        "--drop": "[new]",
-        "remove": "Delete what is kept: `es-sbert index migrate ALIAS --drop`",
-        "remove --reindex": "[plain]",
-        "same options": "`es-sbert index migrate ALIAS --drop`",
+        "--cancel": "no migration of ALIAS is in progress",
+        "remove": "Delete what is kept: `DELETE /OLD`",
+        "same options": "`DELETE /OLD`",
         "other options": "There is nothing to do",
     },
-    "rollback begun": {
-        "--rollback": "[old]",
-        "--cancel": "[new]",
-        "--drop": CANCEL,
-        "remove": CANCEL,
-        "remove --reindex": CANCEL,
-        "same options": CANCEL,
-        "other options": CANCEL,
-    },
-    "rollback swapped": {
-        "--rollback": "[old]",
-        "--cancel": "finish it: `es-sbert index migrate ALIAS --rollback`",
-        "--drop": "finish it: `es-sbert index migrate ALIAS --rollback`",
-        "remove": "finish it: `es-sbert index migrate ALIAS --rollback`",
-        "remove --reindex": "finish it: `es-sbert index migrate ALIAS --rollback`",
-        "same options": "finish it: `es-sbert index migrate ALIAS --rollback`",
-        "other options": "finish it: `es-sbert index migrate ALIAS --rollback`",
-    },
-    "rolled back": {
-        "--rollback": "[new]",
-        "--cancel": "no migration or rollback of ALIAS is in progress",
-        "--drop": "[old]",
-        "remove": "Delete what is kept: `es-sbert index migrate ALIAS --drop`",
-        "remove --reindex": "[plain]",
-        "same options": "`es-sbert index migrate ALIAS --rollback` goes back to it",
-        "other options": "[other]",
-    },
-    "dropped": {
-        "--rollback": "There is nothing to go back to",
-        "--cancel": "no migration or rollback of ALIAS is in progress",
-        "--drop": "There is nothing to drop",
+    "deleted": {
+        "--cancel": "no migration of ALIAS is in progress",
         "remove": "[new]",
-        "remove --reindex": "[plain]",
         "same options": "There is nothing to do",
         "other options": "There is nothing to do",
     },
 }
-CELLS["held"], CELLS["rollback held"] = CELLS["copying"], CELLS["rollback begun"]
-UNFINISHED = {
-    "copying": BEGUN,
-    "held": f"{BEGUN}, and writes to OLD are refused",
-    "swapped": BEGUN,
-    "rollback begun": BACK,
-    "rollback held": f"{BACK}, and writes to NEW are refused",
-    "rollback swapped": BACK,
-}
-KEPT = {"swapped": "OLD", "finished": "OLD", "rollback begun": "OLD", "rollback held": "OLD"}
-KEPT |= {"rollback swapped": "NEW", "rolled back": "NEW"}
+CELLS["held"] = CELLS["copying"]
+UNFINISHED = {"copying": BEGUN, "held": f"{BEGUN}, and writes to OLD are refused", "swapped": BEGUN}
 
 
 @pytest.fixture
@@ -261,7 +170,6 @@ def make_scene(
                 "old": place.index,
                 "new": f"{place.alias}-{encoders[1].info.fingerprint[:8]}",
                 "other": f"{place.alias}-other",
-                "plain": f"{place.alias}-plain",
             }
             expected = {key: source for key, source in everything().items() if int(key) < _COUNT}
             scene = Scene(place, encoders, cli, expected, names)
@@ -305,7 +213,7 @@ def test_refusals_name_the_way_out_and_change_nothing(state: str, make_scene: Ma
             way_out = way_out.replace(scene.place.alias, fresh.place.alias)
         else:
             fresh = scene
-        done = fresh.run(*shlex.split(way_out)[1:], *(["--yes"] if "--drop" in way_out else []))
+        done = fresh.run(*shlex.split(way_out)[1:])
         assert done.code == 0, (way_out, done.err)
         fresh.assert_complete()
 
@@ -339,10 +247,10 @@ def test_readers_and_writers_in_each_state(engine: str, state: str, make_scene: 
     alias, is_held = scene.place.alias, "held" in state
     found = scene.run("search", "--index", alias, "man", "--json")
     assert found.code == 0, found.err
-    shown, listed = scene.run("index", "show", alias), scene.run("index", "migrate", alias, "--list")
+    shown = scene.run("index", "show", alias)
     checked = scene.run("doctor", "--index", alias, "--precision", "fp32")
-    assert (shown.code, listed.code) == (0, 0)
-    for said in (shown.err, listed.err, checked.out):
+    assert shown.code == 0
+    for said in (shown.err, checked.out):
         if state in UNFINISHED:
             assert filled(UNFINISHED[state], scene) in said
             assert ("--cancel" in said) == ("swapped" not in state)
@@ -350,7 +258,6 @@ def test_readers_and_writers_in_each_state(engine: str, state: str, make_scene: 
             assert "is not finished" not in said
     assert "Set it to null" not in checked.out
     assert ("FAIL  migration" in checked.out) == is_held
-    assert listed.out.startswith(filled(KEPT.get(state, ""), scene))
     (tmp_path / "docs.jsonl").write_text(json.dumps({"id": "file"} | document(7000)) + "\n")
     options = ["--index", alias, "--retry-seconds", "1", "--precision", "fp32"]
     commands: list[list[str | Path]] = [["ingest", *options, tmp_path / "docs.jsonl", "--id-field", "id"]]

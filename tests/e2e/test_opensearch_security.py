@@ -92,7 +92,7 @@ RUN = {
         "`duplicates --write-field`, `cluster --write-field`",
         "`ingest FILE…` into a new index", "`ingest FILE…` into an index with the vector field",
         "`ingest` without FILE", "`ingest --prune`", "`index create`",
-        "`index calibrate --save`", "`index remove`", "`index remove --reindex`", "`index migrate`",
+        "`index calibrate --save`", "`index remove`", "`index migrate`",
     )
 } | {"`index adopt`": (with_knn_vectors, TASKS["`index adopt`"][1])}  # fmt: skip
 
@@ -140,9 +140,6 @@ def test_migration_that_may_not_fill_the_new_index_names_the_permission(desk: Op
     assert desk.index(*migrate).code == 0
     assert desk.sources(f"{name}-alias").keys() == desk.sources(name).keys()
     assert desk.server.ask("GET", f"/{name}*").keys() == {name, f"{name}-new"}
-    assert desk.index("migrate", f"{name}-alias", "--rollback").code == 0
-    assert desk.index("migrate", f"{name}-alias", "--drop", "--yes").code == 0
-    assert desk.server.ask("GET", f"/{name}*").keys() == {name}
 
 
 LIMITS: dict[str, dict[str, Any]] = {
@@ -165,9 +162,6 @@ def test_nothing_is_written_for_a_user_who_does_not_see_whole_documents(desk: Op
         "prune": lambda: desk.ingest(name, "fewer.jsonl", "--id-field", "id", "--prune", "--yes"),
         "new text": lambda: desk.ingest(name, "--replace-text-template", "--text-template", "{id} {text}", "--yes"),
         "removal": lambda: desk.index("remove", name, "--yes"),
-        "removal by a copy": lambda: desk.index(
-            "remove", f"{name}-alias", "--reindex", "--name", f"{name}-new", "--yes"
-        ),
         "migration": lambda: desk.index(*migrate),
         "adoption": lambda: desk.adopt(vectors),
         "analysis": lambda: desk.write_field(name),

@@ -204,8 +204,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index calibrate --save`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", "--save", *desk.model)),
     "`index remove`": (Desk.loaded, lambda desk, name: desk.index("remove", name, "--yes")),
-    "`index remove --reindex`": (behind_an_alias, lambda desk, name: desk.index(
-        "remove", f"{name}-alias", "--reindex", "--name", f"{name}-new", "--yes")),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip
@@ -242,7 +240,6 @@ def test_code_checks_privileges_of_the_table() -> None:
         "`index remove`": REMOVE,
         "`index calibrate --save`": SAVE_MIN_COSINE,
         "`index migrate`": MIGRATE_TO,
-        "`index remove --reindex`": MIGRATE_TO,
     }.items():
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))
 

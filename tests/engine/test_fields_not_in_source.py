@@ -32,7 +32,7 @@ Writer = Callable[[Engine, str, Encoder, Path], object]
 POLICY = RetryPolicy(30)
 
 
-def move(engine: Engine, index: str, encoder: Encoder | None, dead: Path, **wanted: bool | str) -> None:
+def move(engine: Engine, index: str, encoder: Encoder, dead: Path, **wanted: bool | str) -> None:
     request = MigrationRequest(index, "embedding", name=f"{index}-new", replace_index=True, **wanted)  # type: ignore[arg-type]
     migrate(engine, encoder, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=30)
 
@@ -50,7 +50,6 @@ WRITERS: dict[str, Writer] = {
     "embed in place": lambda engine, index, tiny, dead: load(engine.info.url, tiny, index, dead=dead),
     "adopt": lambda engine, index, tiny, _: adopt(engine, index, tiny),
     "remove": lambda engine, index, *_: remove_vectors(engine, index, policy=POLICY),
-    "remove by copy": lambda engine, index, _, dead: move(engine, index, None, dead, remove=True),
     "migrate": lambda engine, index, tiny, dead: move(engine, index, tiny, dead, index_type="int8_hnsw"),
 }
 

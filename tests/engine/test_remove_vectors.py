@@ -88,7 +88,7 @@ def test_final_pipeline_is_refused_before_anything_changes(app: Application, eng
         with pytest.raises(IndexMismatch, match=f"through the ingest pipeline '{app.index}'") as caught:
             remove(engine, app.index)
         assert plain(engine, app.index) == before
-        assert f"es-sbert index remove {app.index} --reindex" in caught.value.remedy
+        assert f'`PUT {app.index}/_settings {{"index.final_pipeline": "_none"}}`' in caught.value.remedy
         engine.put_settings(app.index, {"index.final_pipeline": "_none"})
         remove(engine, app.index)
         assert plain(engine, app.index) == expected()

@@ -42,7 +42,6 @@ _ROOT = Path(__file__).parents[2]
         ('`types=["price=float", "sold=boolean"]`', "--types price=float,sold=boolean"),
         ('`overrides={"stages.0.batch": 32}`', "--set stages.0.batch=32"),
         ("`prune=True`", "--prune"),
-        ("`block_writes=False`", "--no-block-writes"),
         ("`prune=False`", "`prune=False`"),  # there is no --no-prune
         ("the field `_source` and `max_seq_length`", "the field `_source` and `max_seq_length`"),
         ("`es-sbert index show docs`: device, `GET INDEX`", "`es-sbert index show docs`: device, `GET INDEX`"),
@@ -91,7 +90,6 @@ def test_every_setting_has_an_option_of_a_command() -> None:
     options = set(_options(cli))
     missing = {setting: option_of(setting) for setting in known_settings() if option_of(setting) not in options}
     assert not missing
-    assert "--no-block-writes" in options
 
 
 # Literals that are a part of a command, where that cannot be seen in the literal itself.

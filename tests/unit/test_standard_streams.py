@@ -33,7 +33,7 @@ def test_characters_outside_the_encoding_are_escaped() -> None:
     ("command", "code", "said"),
     [
         ("$ES engine down >&- 2>&-", 0, ""),
-        ("$ES index migrate docs --drop <&-", 2, "there is no terminal to ask for confirmation"),
+        ("$ES index migrate docs --replace-index <&-", 2, "there is no terminal to ask for confirmation"),
     ],
 )
 def test_closed_streams_cause_no_traceback(command: str, code: int, said: str, tmp_path: Path) -> None:

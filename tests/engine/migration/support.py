@@ -144,13 +144,13 @@ class Place:
         assert all(result.status in (200, 404) for result in results), results
 
     def migrate(
-        self, encoder: Encoder | None, *, control: LoadControl | None = None, retry_seconds: float = 60, **wanted: Any
+        self, encoder: Encoder, *, control: LoadControl | None = None, retry_seconds: float = 60, **wanted: Any
     ) -> MigrationResult:
         return migrate(
             self.engine,
             encoder,
             # Long enough for a machine that does other work at the same time.
-            MigrationRequest(self.alias, "embedding", **{"max_hold": 60.0} | wanted),
+            MigrationRequest(self.alias, "embedding", **{"max_write_block": 60.0} | wanted),
             control or LoadControl(),
             SilentMeter,
             dead_letters=self.dead,
@@ -255,7 +255,6 @@ def models(tmp: Path) -> tuple[Path, Path]:
 
 def expect_no_stragglers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let migrations end soon: other writers of the tests have written when they say so, and nothing is on its way."""
-    monkeypatch.setattr("es_sbert.migration.alias_swap._IDLE_SECONDS", 0.1)
     monkeypatch.setattr("es_sbert.migration.alias_swap._POLL_SECONDS", 0.05)
 
 

@@ -15,7 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import EngineResponse, Json
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
-from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_block, roll_back
+from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, cancel_migration, remove_leftover_block
 from es_sbert.migration.migrate import MAX_HOLDS
 from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, make_place
 
@@ -186,7 +186,7 @@ def test_process_that_lost_the_migration_does_not_swap(place9: Place, encoders: 
     place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
 
 
-@pytest.mark.parametrize("end", ["again", "rollback"])
+@pytest.mark.parametrize("end", ["again", "cancel"])
 def test_leftover_write_block_is_reported_and_removed_next_run(
     place9: Place, encoders: tuple[Encoder, Encoder], end: str
 ) -> None:
@@ -207,8 +207,8 @@ def test_leftover_write_block_is_reported_and_removed_next_run(
     [note] = caught.value.__notes__
     assert re.search("writes to .* are still refused.*--cancel", note)
     assert is_blocked(place9)
-    if end == "rollback":
-        assert roll_back(engine, place9.alias) is not None
+    if end == "cancel":
+        assert cancel_migration(engine, place9.alias)[0] == place9.index
     else:
         assert remove_leftover_block(engine, place9.alias) == place9.index
         assert remove_leftover_block(engine, place9.alias) is None
@@ -288,7 +288,7 @@ def test_hold_is_ended_after_its_time_and_tried_again(place: Place, encoders: tu
             return self._engine.shard_states(name)
 
     slow = Writing(engine, place, holds=1)
-    result = migrate_as(place, slow, encoders[1], max_hold=8.0)
+    result = migrate_as(place, slow, encoders[1], max_write_block=8.0)
     assert (result.finished, result.holds, written) == (True, 2, ["x"])
     assert 2.0 < result.writes_refused_seconds < 8.0
     assert any("in 2 attempts" in line for line in result.lines())
@@ -314,8 +314,8 @@ def test_all_holds_together_end_after_the_time_allowed(place9: Place, encoders: 
     with pytest.raises(
         EngineError, match="was not swapped: writes would have been refused for more than 6 s"
     ) as caught:
-        migrate_as(place9, slow, encoders[1], max_hold=6.0)
-    assert "`max_hold=SECONDS`" in caught.value.remedy
+        migrate_as(place9, slow, encoders[1], max_write_block=6.0)
+    assert "`max_write_block=SECONDS`" in caught.value.remedy
     assert 2 <= slow.begun <= MAX_HOLDS
     assert slow.seconds < 6.0
     # The old index is as it was, and takes writes.
@@ -339,7 +339,7 @@ def test_write_in_flight_that_does_not_end_is_not_waited_for_longer_than_allowed
             if len(asked) == 1:
                 raise RequestFailed("a request in flight takes too long", "Wait.", 503)
 
-    result = migrate_as(place9, Stuck(engine), encoders[1], max_hold=8.0)
+    result = migrate_as(place9, Stuck(engine), encoders[1], max_write_block=8.0)
     assert (result.finished, result.holds, asked[0]) == (True, 2, 3.0)
     assert 3.0 < asked[1] < 6.0
     place9.assert_holds(everything(), encoders[1])
@@ -366,7 +366,7 @@ def test_updates_of_a_shard_that_is_missing_in_the_statistics_are_copied(
             lost.append("shard 0")
 
     monkeypatch.setattr(engine, "send", lose_a_shard)
-    result = migrate_as(place, Losing(engine), encoders[1], max_hold=60.0)
+    result = migrate_as(place, Losing(engine), encoders[1], max_write_block=60.0)
     assert result.finished
     assert len(lost) == 4
     place.assert_holds(everything() | late, encoders[1])

@@ -17,9 +17,7 @@ from es_sbert.index.index_summary import describe_indices
 from es_sbert.index.mapping import parse_element_type
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
-from es_sbert.migration.alias_swap import drop_old_index
 from es_sbert.migration.remove_vectors import remove_vectors
-from es_sbert.migration.rollback import find_rollback, list_kept
 from es_sbert.search.search_scope import read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.byte_index import create_byte_index
@@ -83,12 +81,6 @@ def test_migration_embeds_byte_vectors_as_floats(old: Place, encoders: tuple[Enc
     assert (meta.index_type, meta.element_type) == ("int8_hnsw", "float")
     with SemanticIndex(old.alias, engine, encoder=encoders[0]) as index:
         assert index.search(TEXTS[5], 1).hits[0].id == "5x"
-    # The index before it can be listed and dropped, but byte vectors are no longer written.
-    assert [(kept.name, kept.model) for kept in list_kept(engine, old.alias)] == [(old.index, encoders[0].info.model)]
-    with pytest.raises(IndexMismatch, match="holds byte vectors"):
-        find_rollback(engine, old.alias)
-    drop_old_index(engine, old.alias, lambda *index: True)
-    assert engine.get_index(old.index) is None
 
 
 def test_migration_without_options_and_to_another_model_leads_out(

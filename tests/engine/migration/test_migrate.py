@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -20,9 +19,9 @@ from es_sbert.errors import AccessDenied, EngineError, IndexMismatch, IndexMissi
 from es_sbert.index.mapping import merge_field_meta, vector_fields, with_meta_entry
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.migration.alias_swap import drop_old_index, roll_back
+from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
-from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable, new_index_name
+from es_sbert.migration.prepare_migration import new_index_name
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
@@ -30,17 +29,14 @@ from tests.engine.migration.support import COUNT, Overheard, Place, everything
 pytestmark = pytest.mark.one_engine
 
 
-@pytest.mark.parametrize("block_writes", [False, True])
 @on_every_version
-def test_alias_moves_to_equal_index_with_new_vectors(
-    place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
-) -> None:
+def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     second, engine = encoders[1], place.engine
     engine.update_aliases(
         [{"add": {"index": place.index, "alias": f"{place.alias}-read", "filter": {"term": {"tags": "t1"}}}}]
     )
     before = place.contents(place.index)
-    result = place.migrate(second, block_writes=block_writes)
+    result = place.migrate(second)
     assert (result.finished, result.copied, result.embedded, result.dead) == (True, COUNT, COUNT, 0)
     assert result.compared == 50
     assert place.behind() == result.target == f"{place.alias}-{second.info.fingerprint[:8]}"
@@ -60,21 +56,24 @@ def test_alias_moves_to_equal_index_with_new_vectors(
     assert aliases[place.alias]["is_write_index"] is True
     assert aliases[f"{place.alias}-read"]["filter"] == {"term": {"tags": "t1"}}
 
-    # The old index is as it was, and stands until it is dropped.
+    # The old index is unchanged, and kept until the user deletes it.
     assert place.contents(place.index) == before
     assert engine.get_aliases(place.index)[place.index] == {}
-    assert drop_old_index(engine, place.alias, lambda index, documents: False) == []
-    asked = []
-    assert drop_old_index(engine, place.alias, lambda *leaving: not asked.append(leaving)) == [place.index]
-    assert asked == [(place.index, COUNT)]
-    assert engine.get_index(place.index) is None
-    with pytest.raises(IndexMismatch, match="no migration has created"):
-        drop_old_index(engine, place.alias, lambda index, documents: True)
-    with pytest.raises(IndexMismatch, match="already"):
+    assert result.kept == [place.index]
+    with pytest.raises(IndexMismatch, match="already") as caught:
         place.migrate(second)
+    assert f"`DELETE /{place.index}`" in caught.value.remedy
+    with pytest.raises(IndexMismatch, match="already exists") as caught:
+        place.migrate(encoders[0], name=place.index)
+    assert "An earlier migration has kept it. Set `name` to another name, or delete" in caught.value.remedy
+    # A second migration names both, until they are deleted.
+    assert place.migrate(encoders[0]).kept == [result.target, place.index]
+    engine.delete_index(result.target)
+    engine.delete_index(place.index)
+    assert place.migrate(second).kept == [f"{place.alias}-{encoders[0].info.fingerprint[:8]}"]
 
 
-def test_stopped_migration_resumes_and_rollback_leaves_nothing(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     control = LoadControl()
     control.interrupt()
     stopped = place.migrate(encoders[1], control=control)
@@ -87,12 +86,13 @@ def test_stopped_migration_resumes_and_rollback_leaves_nothing(place: Place, enc
     with pytest.raises(IndexMismatch, match="with another name or model"):
         place.migrate(encoders[1], name=f"{place.alias}-other")
 
-    assert roll_back(place.engine, place.alias) == stopped.target
+    assert cancel_migration(place.engine, place.alias) == (place.index, stopped.target)
     assert place.engine.get_index(stopped.target) is None
     old = place.engine.get_index(place.index)
     assert old is not None
     assert read_target_pointer(old) is None
-    assert roll_back(place.engine, place.alias) is None
+    with pytest.raises(IndexMismatch, match="no migration of"):
+        cancel_migration(place.engine, place.alias)
     place.assert_holds(everything(), encoders[0])
 
     again = place.migrate(encoders[1], control=control)
@@ -293,25 +293,9 @@ def test_data_stream_is_refused_before_copying(
         with pytest.raises(IndexMismatch, match="data stream") as caught:
             place.migrate(encoders[1])
         assert "--vector-field" in caught.value.remedy
-        with pytest.raises(IndexMismatch, match="data stream"):
-            check_migratable(place.engine, MigrationRequest(stream, "embedding"))
     finally:
         httpx.delete(f"{url}/_data_stream/{stream}", trust_env=False)
         httpx.delete(f"{url}/_index_template/{stream}", trust_env=False)
-
-
-def test_index_that_no_model_can_be_migrated_to_is_refused_before_training(place: Place) -> None:
-    engine, wanted = place.engine, MigrationRequest(place.alias, "embedding")
-    before = engine.get_index(place.index)
-    check_migratable(engine, wanted)
-    with pytest.raises(IndexMismatch, match="no vector field 'other'"):
-        check_migratable(engine, replace(wanted, vector_field="other"))
-    with pytest.raises(UsageError, match="is an index, not an alias"):
-        check_migratable(engine, replace(wanted, alias=place.index))
-    check_migratable(engine, replace(wanted, alias=place.index, replace_index=True))
-    with pytest.raises(UsageError, match="is an alias already"):
-        check_migratable(engine, replace(wanted, replace_index=True))
-    assert engine.get_index(place.index) == before
 
 
 def test_settings_and_vector_engine_are_kept(place: Place, encoders: tuple[Encoder, Encoder]) -> None:

@@ -9,10 +9,10 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import read_vector_field
+from es_sbert.index.vector_field import read_vector_field, require_index
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.json_numbers import dump_object
-from es_sbert.migration.alias_swap import roll_back
+from es_sbert.migration.migration_state import find_begun
 from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import COUNT, Overheard, Place
 
@@ -106,9 +106,9 @@ def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple
 def test_template_matching_no_document_is_refused(
     titled: Place, encoders: tuple[Encoder, Encoder], template: str, said: str, remedy: str
 ) -> None:
-    before = titled.engine.get_index(titled.index)
+    before = require_index(titled.engine, titled.index)
     with pytest.raises(UsageError, match=said) as caught:
         titled.migrate(encoders[0], text=TextTemplate.parse(template))
     assert remedy in caught.value.remedy
     assert titled.engine.get_index(titled.index) == before
-    assert roll_back(titled.engine, titled.alias) is None
+    assert find_begun(titled.engine, before) is None

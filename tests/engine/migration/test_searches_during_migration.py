@@ -15,7 +15,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
-from es_sbert.migration.alias_swap import drop_old_index
 from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.vectors import Vectors
@@ -24,7 +23,7 @@ from tests.engine.migration.support import Overheard, Place, make_place, text_of
 pytestmark = pytest.mark.one_engine
 
 
-def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_open_index_follows_alias_after_old_index_is_deleted(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     first, second = encoders
     with (
         SemanticIndex(place.alias, place.engine, precision="fp32", threads=1) as by_mapping,
@@ -37,7 +36,7 @@ def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encod
         result = place.migrate(second)
         # The old index still stands: both may go on with it.
         assert by_encoder.search("a man plays", k=3).hits[0].index == place.index
-        drop_old_index(place.engine, place.alias, lambda index, documents: True)
+        place.engine.delete_index(place.index)
         hits = by_mapping.search("a man plays", k=3).hits
         assert hits[0].index == result.target
         assert by_document.similar_to(id, k=1).hits[0].index == result.target
@@ -57,7 +56,7 @@ def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encod
 def test_searches_during_migration_never_fail_or_mix_models(
     engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Searches from before the migration until after the old index is dropped; every hit is checked."""
+    """Searches from before the migration until after the old index is deleted; every hit is checked."""
     monkeypatch.setattr("es_sbert.search.search_scope.REFRESH_SECONDS", 0.5)
     made = make_place(engine, encoders[0], tmp_path / "dead.jsonl")
     place = next(made)
@@ -97,7 +96,7 @@ def test_searches_during_migration_never_fail_or_mix_models(
             wait_until(
                 lambda: bool(errors) or {hit.index for _, found in answers[-8:] for hit in found} == {result.target}
             )
-            drop_old_index(engine, place.alias, lambda index, documents: True)
+            engine.delete_index(place.index)
             after = len(answers)
             wait_until(lambda: len(answers) >= after + 40 or bool(errors))
         finally:

@@ -16,7 +16,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
 from es_sbert.migration.alias_swap import replace_index_actions, swap_actions
-from es_sbert.migration.document_copy import copy_write, delete_write, late_copy_write
+from es_sbert.migration.document_copy import copy_write, delete_write
 from es_sbert.migration.migration_state import (
     MigrationState,
     read_migration_state,
@@ -113,7 +113,7 @@ def test_migration_state_keeps_other_meta() -> None:
     meta = with_migration_state({"owner": 1, "es_sbert": {"fields": {}}}, note)
     index = IndexState("docs-2", {"_meta": json.loads(json.dumps(meta))}, {})
     assert read_migration_state(index) == note
-    assert with_migration_state(meta, None) == {"owner": 1, "es_sbert": {"fields": {}}}
+    assert meta["owner"] == 1
     assert read_target_pointer(index) is None
     with pytest.raises(IndexMismatch, match="cannot be read"):
         read_migration_state(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": {"alias": 3}}}}, {}))
@@ -148,9 +148,7 @@ def test_copy_write_excludes_vector_fields_and_keeps_routing() -> None:
     head, source = copy_write(hit, vector_field_names(["embedding"])).body.splitlines()
     assert orjson.loads(head) == {"index": as_it_is}
     assert orjson.loads(source) == {"a": 1, "other": [2]}
-    head, _ = late_copy_write(hit, (), None).body.splitlines()
-    assert orjson.loads(head)["index"] == as_it_is | {"version": 1, "version_type": "external"}
-    head, _ = late_copy_write(hit, (), {"_seq_no": 9, "_primary_term": 1}).body.splitlines()
+    head, _ = copy_write(hit, (), {"if_seq_no": 9, "if_primary_term": 1}).body.splitlines()
     assert orjson.loads(head)["index"] == as_it_is | {"if_seq_no": 9, "if_primary_term": 1}
     [line] = delete_write(hit).body.splitlines()
     assert orjson.loads(line) == {"delete": {"_id": "1", "routing": "r", "if_seq_no": 4, "if_primary_term": 2}}
