@@ -11,7 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals, interrupt_by_any_signal
+from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.output import print_message, print_report, require_terminal
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ def print_begun_migration(engine: Engine, name: str) -> None:
 
 def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
     """Run the migration until it ends or is interrupted, and print its result. Returns the exit code."""
-    from es_sbert.bundle.model_lookup import find_index_model
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.encoder.model_loading import find_encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.errors import EngineError
     from es_sbert.index.mapping import bytes_as_floats
@@ -136,7 +134,7 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
     from es_sbert.migration.alias_swap import remove_leftover_block
     from es_sbert.migration.migrate import migrate
     from es_sbert.migration.migration_state import migration_lock
-    from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable
+    from es_sbert.migration.prepare_migration import MigrationRequest
 
     control = LoadControl()
     request = MigrationRequest(**shared.select_options({"alias": alias} | options, MigrationRequest.__annotations__))
@@ -152,25 +150,17 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
     meta = field.meta
     named = shared.encoder_arguments(options)
     named["model"] = shared.cut_index_model(named["model"], meta.model)
-    # Before the model is exported, which can take long.
-    if named["model"] is None:
-        located = find_index_model(field.index, meta.model, meta.fingerprint)
-        model = find_encoder(located.folder, located.name).model
-    else:
-        model = find_encoder(named["model"]).model
-    with migration_lock(engine.info.url, alias), interrupt_by_any_signal():
-        check_migratable(engine, request, model, retrying)
-    texts = meta if request.text is None else meta.model_copy(update={"text": request.text.template})
-    languages = sample_languages(engine, field.index, field.name, texts)
-    warning = language_warning(languages, alias, model.name, model.fingerprint)
-    if warning is not None:
-        say(f"Warning: {warning}")
     with (
         Encoder.for_index(field.index, meta.model, meta.fingerprint, report=say, **named) as encoder,
         handle_signals(control, say, lambda: "Until then, writes to the old index may be blocked."),
     ):
+        texts = meta if request.text is None else meta.model_copy(update={"text": request.text.template})
+        languages = sample_languages(engine, field.index, field.name, texts)
+        name = encoder.info.model
+        warning = language_warning(languages, alias, name, encoder.info.fingerprint)
+        if warning is not None:
+            say(f"Warning: {warning}")
         if encoder.info.fingerprint != meta.fingerprint:
-            name = encoder.info.model
             say(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")
         run_options = shared.select_options(options, ("dead_letters", "retry_seconds"))
         meter = partial(choose_meter, sys.stderr, quiet=quiet)

@@ -145,31 +145,25 @@ def find_target(
     """Find the new index of a migration from this one, and its state; None if there is no such migration.
 
     Args:
-        name: Name of the new index; None for the one that the pointer names.
+        name: Name of the new index in case another machine has erased the pointer to it; None to trust the pointer.
 
     Raises:
         IndexMismatch: the state was damaged by hand.
         EngineError: the engine failed.
     """
-    name = name or read_target_pointer(source)
-    target = None if name is None else engine.get_index(name)
-    state = None if target is None else read_migration_state(target)
-    if target is None or state is None or state.source_uuid != source.uuid:
-        return None
-    return target, state
+    for each in (read_target_pointer(source), name):
+        target = None if each is None else engine.get_index(each)
+        state = None if target is None else read_migration_state(target)
+        if target is not None and state is not None and state.source_uuid == source.uuid:
+            return target, state
+    return None
 
 
 def find_unfinished(
     engine: Engine, source: IndexState, name: str | None = None
 ) -> tuple[IndexState, MigrationState] | None:
-    """Like `find_target`, but None if the migration has ended.
-
-    Args:
-        name: Name of the new index in case another machine has erased the pointer to it; None to trust the pointer.
-    """
-    found = find_target(engine, source)
-    if found is None and name is not None:
-        found = find_target(engine, source, name)
+    """Like `find_target`, but None if the migration has ended."""
+    found = find_target(engine, source, name)
     return None if found is None or found[1].phase is MigrationPhase.DONE else found
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -76,7 +75,6 @@ from es_sbert.migration.migration_state import (
     vector_field_names,
     with_migration_state,
 )
-from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 # Entries of `_meta.es_sbert` that are copied; the others are notes of loads and migrations about the old index.
 _META_COPIED = ("fields", "written_fields")
@@ -148,25 +146,15 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
     body: Json = {"query": {"match_all": {}}, "size": min(_TEMPLATE_SAMPLE_SIZE, index.result_window), "_source": True}
     sample = [hit.get("_source") or {} for hit in engine.search(index.name, body)["hits"]["hits"]]
     mapped = mapping_field_names(index.mappings.get("properties", {}))
-    unknown = [
-        field
-        for field in template.fields
-        if field not in mapped and all(find_field(document, field) is MISSING for document in sample)
-    ]
+    found = {field for field in template.fields for each in sample if find_field(each, field) is not MISSING}
+    unknown = [field for field in template.fields if field not in found | set(mapped)]
     if unknown:
-        derived = derived_fields(index.mappings)
         names = dict.fromkeys([*mapped, *(name for document in sample for name in document_field_names(document))])
         available = [name for name in names if name.partition(".")[0] not in own]
         raise UsageError(
-            f"no document of {index.name} has the field {' or '.join(unknown)}"
-            + ("" if all(name in derived for name in unknown) else ", and its mapping does not have it either"),
-            fields_hint(unknown, available, "The documents have", derived),
+            f"neither the documents nor the mapping of {index.name} have the field {' or '.join(unknown)}",
+            fields_hint(unknown, available, "The documents have", derived_fields(index.mappings)),
         )
-    _check_template_texts(template, sample)
-
-
-def _check_template_texts(template: TextTemplate, sample: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a template that fits no document of the sample because its fields hold no strings."""
     reasons = []
     for document in sample:
         try:
@@ -234,16 +222,69 @@ def prepare_migration(
         retrying: Retries each request.
 
     Raises:
-        IndexMissing, IndexMismatch, UsageError: the request is not possible; nothing was changed.
+        IndexMissing, IndexMismatch, UsageError, AccessDenied: the request is not possible; nothing was changed.
+        RequestFailed: the engine refuses the new index.
         EngineError: the engine failed.
     """
     model = ModelIdentity(encoder.info.model, encoder.info.fingerprint, encoder.info.dimensions)
-    begun = _find_begun(engine, wanted, model, retrying)
-    if begun is None:
-        planned = _plan_new_index(engine, wanted, model, encoder.make_chunker, retrying)
-        target, store = _create_target(engine, planned, retrying)
-        return PreparedMigration(planned.source, target, planned.fields, store, resumed=False)
-    target, state, source = begun
+    plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
+    index = require_index(engine, wanted.alias)
+    before = read_migration_state(index)
+    if before is not None and before.phase is MigrationPhase.CLOSING:
+        swapped = BegunMigration(index, before, is_swapped=True)
+        _check_same_migration(swapped, wanted, model, None if wanted.text is None else wanted.text.template)
+        return _take_over(plain, index, before, engine.get_index(before.source), retrying)
+    if index.data_stream is not None:
+        raise IndexMismatch(
+            f"{index.name} belongs to the data stream {index.data_stream}, which cannot switch to another index",
+            f"Add a vector field of the new model to each of its indices: `es-sbert ingest --index {index.name} "
+            f"--vector-field NAME --model {model.name}`.",
+        )
+    source = bytes_as_floats(index)
+    field = vector_field_from_state(engine, source, wanted.vector_field)
+    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
+    begun = find_unfinished(engine, index, name)
+    if begun is not None and begun[1].phase is MigrationPhase.CREATING:
+        engine.delete_index(begun[0].name)  # it was not compared with the old one
+        begun = None
+    if begun is not None:
+        text = field.meta.text if wanted.text is None else wanted.text.template
+        _check_same_migration(BegunMigration(*begun, is_swapped=False), wanted, model, text)
+    elif source is index:
+        _check_change_requested(engine, source, field, wanted, model)
+    fields = _new_vector_fields(engine, source, wanted, model, of_bytes=source is not index)
+    _check_copy(engine, source, wanted, fields)
+    if begun is not None:
+        target, state = begun
+        retrying(lambda: set_target_pointer(plain, index, target.name))
+        return _take_over(plain, target, state, index, retrying)
+    kept = kept_indices(engine, before)
+    _check_new_index(engine, source, wanted, name, kept)
+    for meta in fields.values():
+        if meta.passages is not None:
+            encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")  # refuses too many tokens
+    state = MigrationState(
+        alias=wanted.alias,
+        source=source.name,
+        source_uuid=source.uuid,
+        fields=tuple(fields),
+        run=uuid.uuid4().hex,
+        phase=MigrationPhase.CREATING,
+        copied=(-1,) * source.shards,
+        kept=tuple((each.name, each.uuid) for each in kept),
+        final_pipeline=source.setting(FINAL_PIPELINE),
+        lifecycle=lifecycle_settings(source),
+        target=name,
+    )
+    body = new_index_body(engine.info.engine_type, source, fields)
+    target, store = _create_target(plain, source, body, state, retrying)
+    return PreparedMigration(source, target, fields, store, resumed=False)
+
+
+def _take_over(
+    engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None, retrying: Retrier
+) -> PreparedMigration:
+    """Take over a migration that another process has begun."""
     # Store a new run id: from now on, the process that began the migration may not write the state.
     taken = state.model_copy(update={"run": uuid.uuid4().hex})
     retrying(lambda: put_migration_state(engine, target, taken))
@@ -253,123 +294,19 @@ def prepare_migration(
     return PreparedMigration(source, target, _migrated_fields(target, taken), store, resumed=True)
 
 
-def check_migratable(engine: Engine, wanted: MigrationRequest, model: SentenceModel, retrying: Retrier) -> None:
-    """Refuse a request that cannot be fulfilled, before the model is exported for it.
-
-    A new index is created and deleted at once, because only the engine knows whether it accepts the settings, and what
-    its templates add. Nothing else is changed.
-
-    Args:
-        model: The new model.
-        retrying: Retries each request.
+def _check_new_index(
+    engine: Engine, source: IndexState, wanted: MigrationRequest, name: str, kept: Sequence[IndexState]
+) -> None:
+    """Refuse a new index that exists, or that the user may not create, fill with all documents, and swap.
 
     Raises:
-        IndexMissing, IndexMismatch, UsageError, AccessDenied: see `prepare_migration`.
-        RequestFailed: the engine refuses the new index.
+        IndexMismatch: an index of that name exists, a template gives it an alias, or documents of the old index are
+            hidden from this user.
+        AccessDenied: the user lacks a privilege.
+        UsageError: no document has a text by the new template.
         EngineError: the engine failed.
     """
-    identity = ModelIdentity(model.name, model.fingerprint, model.dimensions)
-    if _find_begun(engine, wanted, identity, retrying) is not None:
-        return
-    planned = _plan_new_index(engine, wanted, identity, SentenceTokenizer(model).make_chunker, retrying)
-    try:
-        _create_compared(engine, planned, retrying)
-        retrying(lambda: engine.delete_index(planned.name))
-    except KeyboardInterrupt:
-        with suppress(EsSbertError):
-            if _is_created_by(engine, planned):
-                engine.delete_index(planned.name)
-        raise
-
-
-def _find_begun(
-    engine: Engine, wanted: MigrationRequest, model: ModelIdentity, retrying: Retrier
-) -> tuple[IndexState, MigrationState, IndexState | None] | None:
-    """Find the migration to resume: the new index, its state, and the old index if it still exists.
-
-    A new index that no run has compared with the old one is deleted.
-
-    Raises:
-        IndexMissing, IndexMismatch, UsageError: it was begun with other options, or cannot be resumed.
-        EngineError: the engine failed.
-    """
-    plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
-    index = require_index(engine, wanted.alias)
-    state = read_migration_state(index)
-    if state is not None and state.phase is MigrationPhase.CLOSING:
-        swapped = BegunMigration(index, state, is_swapped=True)
-        _check_same_migration(swapped, wanted, model, None if wanted.text is None else wanted.text.template)
-        return index, state, engine.get_index(state.source)
-    _check_not_data_stream(index, model.name)
-    source = bytes_as_floats(index)
-    stored = vector_field_from_state(engine, source, wanted.vector_field).meta
-    found = find_unfinished(engine, index, _new_name(wanted, model, index))
-    if found is None:
-        return None
-    target, state = found
-    if state.phase is MigrationPhase.CREATING:
-        engine.delete_index(target.name)
-        return None
-    text = stored.text if wanted.text is None else wanted.text.template
-    _check_same_migration(BegunMigration(target, state, is_swapped=False), wanted, model, text)
-    _check_copy(engine, source, wanted, _new_vector_fields(engine, source, wanted, model, of_bytes=source is not index))
-    retrying(lambda: set_target_pointer(plain, index, target.name))
-    return target, state, index
-
-
-def _new_name(wanted: MigrationRequest, model: ModelIdentity, index: IndexState) -> str:
-    return wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
-
-
-@dataclass(frozen=True)
-class _NewIndex:
-    """An index that a new migration creates.
-
-    Attributes:
-        source: The old index.
-        fields: The vector fields that the new model fills.
-        body: Settings and mapping.
-        state: The state of the migration.
-    """
-
-    source: IndexState
-    fields: dict[str, VectorFieldMeta]
-    body: Json
-    state: MigrationState
-
-    @property
-    def name(self) -> str:
-        return self.state.target
-
-
-def _plan_new_index(
-    engine: Engine,
-    wanted: MigrationRequest,
-    model: ModelIdentity,
-    make_chunker: Callable[[int, int, PromptKind], object],
-    retrying: Retrier,
-) -> _NewIndex:
-    """Check a new migration, and plan its index.
-
-    Args:
-        make_chunker: Refuses passages that the new model cannot use.
-
-    Raises:
-        IndexMissing, IndexMismatch, UsageError, AccessDenied: the request is not possible.
-        EngineError: the engine failed.
-    """
-    engine = cast(Engine, RetryingEngine(engine, retrying))
-    found = require_index(engine, wanted.alias)
-    source = bytes_as_floats(found)
-    of_bytes = source is not found
-    field = vector_field_from_state(engine, source, wanted.vector_field)
-    if not of_bytes:
-        _check_change_requested(engine, source, field, wanted, model)
-    fields = _new_vector_fields(engine, source, wanted, model, of_bytes=of_bytes)
-    _check_copy(engine, source, wanted, fields)
-    name = _new_name(wanted, model, source)
     check_template_aliases(engine, name)
-    kept = kept_indices(engine, read_migration_state(source))
     there = engine.get_index(name)
     if there is not None:
         is_kept = there.uuid in {index.uuid for index in kept}
@@ -385,23 +322,6 @@ def _plan_new_index(
     count_all_documents(engine, source.name, without_retries)
     if wanted.text is not None:
         check_template_fields(engine, source, wanted.text)
-    for meta in fields.values():
-        if meta.passages is not None:
-            make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
-    state = MigrationState(
-        alias=wanted.alias,
-        source=source.name,
-        source_uuid=source.uuid,
-        fields=tuple(fields),
-        run=uuid.uuid4().hex,
-        phase=MigrationPhase.CREATING,
-        copied=(-1,) * source.shards,
-        kept=tuple((index.name, index.uuid) for index in kept),
-        final_pipeline=source.setting(FINAL_PIPELINE),
-        lifecycle=lifecycle_settings(source),
-        target=name,
-    )
-    return _NewIndex(source, fields, new_index_body(engine.info.engine_type, source, fields), state)
 
 
 def _check_same_migration(
@@ -434,7 +354,9 @@ def _check_same_migration(
     raise IndexMismatch(f"{wanted.alias} is being migrated to {target.name} already, {options}", begun.error().remedy)
 
 
-def _create_target(engine: Engine, planned: _NewIndex, retrying: Retrier) -> tuple[IndexState, MigrationStateStore]:
+def _create_target(
+    engine: Engine, source: IndexState, body: Json, state: MigrationState, retrying: Retrier
+) -> tuple[IndexState, MigrationStateStore]:
     """Create the new index with the state of its migration, compare it with the old one, and set the pointer to it.
 
     Raises:
@@ -442,28 +364,28 @@ def _create_target(engine: Engine, planned: _NewIndex, retrying: Retrier) -> tup
         RequestFailed: the engine refuses the new index.
         EngineError: the engine failed.
     """
-    source, name = planned.source, planned.name
     # Set the pointer first: an index without a pointer would block the next run.
-    retrying(lambda: set_target_pointer(engine, source, name))
+    retrying(lambda: set_target_pointer(engine, source, state.target))
     try:
-        target = _create_compared(engine, planned, retrying)
+        target = _create_compared(engine, source, body, state, retrying)
     except EsSbertError:
         retrying(lambda: set_target_pointer(engine, require_index(engine, source.name), None))
         raise
     # Set the pointer again: another machine may have erased it since.
-    retrying(lambda: set_target_pointer(engine, source, name))
+    retrying(lambda: set_target_pointer(engine, source, state.target))
     # Refreshes are off while documents are copied. The replicas stay: the new index must survive the loss of a node.
-    retrying(lambda: engine.put_settings(name, {REFRESH_INTERVAL: "-1"}))
-    store = MigrationStateStore(engine, target, planned.state, retrying)
+    retrying(lambda: engine.put_settings(state.target, {REFRESH_INTERVAL: "-1"}))
+    store = MigrationStateStore(engine, target, state, retrying)
     store.write(phase=MigrationPhase.COPYING)
     return target, store
 
 
-def _create_compared(engine: Engine, planned: _NewIndex, retrying: Retrier) -> IndexState:
+def _create_compared(
+    engine: Engine, source: IndexState, body: Json, state: MigrationState, retrying: Retrier
+) -> IndexState:
     """Create the new index, and delete it if it differs from the old one in what the migration does not change."""
-    source, name, body = planned.source, planned.name, planned.body
-    mappings, settings = body["mappings"], body["settings"]
-    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), planned.state)
+    name, mappings, settings = state.target, body["mappings"], body["settings"]
+    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), state)
     routing_shards = retrying(lambda: engine.routing_shards(source.name))
     if routing_shards is not None:
         # Documents of one id and two routings would otherwise end in one shard, which holds only one of them.
@@ -474,7 +396,9 @@ def _create_compared(engine: Engine, planned: _NewIndex, retrying: Retrier) -> I
             engine.create_index(name, body)
         except RequestFailed:
             # An earlier request of this run, whose response was lost, may have created it.
-            if not _is_created_by(engine, planned):
+            there = engine.get_index(name)
+            stored = None if there is None else read_migration_state(there)
+            if stored is None or stored.run != state.run:
                 raise
 
     try:
@@ -490,7 +414,7 @@ def _create_compared(engine: Engine, planned: _NewIndex, retrying: Retrier) -> I
         ) from error
     try:
         target = retrying(lambda: require_index(engine, name))
-        retrying(lambda: check_same_index(engine, source, target, body, planned.state.not_copied))
+        retrying(lambda: check_same_index(engine, source, target, body, state.not_copied))
         of_templates = dict.fromkeys(filter(SET_AT_SWAP.fullmatch, target.settings))
         if of_templates:
             retrying(lambda: engine.put_settings(name, of_templates))
@@ -499,21 +423,6 @@ def _create_compared(engine: Engine, planned: _NewIndex, retrying: Retrier) -> I
             engine.delete_index(name)
         raise
     return target
-
-
-def _is_created_by(engine: Engine, planned: _NewIndex) -> bool:
-    target = engine.get_index(planned.name)
-    state = None if target is None else read_migration_state(target)
-    return state is not None and state.run == planned.state.run
-
-
-def _check_not_data_stream(source: IndexState, model_name: str) -> None:
-    if source.data_stream is not None:
-        raise IndexMismatch(
-            f"{source.name} belongs to the data stream {source.data_stream}, which cannot switch to another index",
-            f"Add a vector field of the new model to each of its indices: `es-sbert ingest --index {source.name} "
-            f"--vector-field NAME --model {model_name}`.",
-        )
 
 
 def _check_change_requested(

@@ -20,10 +20,9 @@ from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state
 from es_sbert.migration.prepare_migration import new_index_name
 from tests.e2e.cli_support import Cli, Done
-from tests.engine.ingest_support import ask, open_engine
+from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, make_place, models
 from tests.faulty_proxy import holding
-from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.one_engine
 
@@ -184,26 +183,3 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     assert "documents read" not in done.err
     assert "CPUExecutionProvider" not in done.err
     assert done.err.count(" embedded") == 1
-
-
-def test_new_index_is_refused_before_the_model_is_exported(place: Place, run: Run, tmp_path: Path) -> None:
-    engine = place.engine
-    model = write_tiny_bert(tmp_path / "third", seed=1000 + is_es9(engine))  # exported by no other test
-    path, patterns = f"/_index_template/{place.alias}", [f"{place.alias}-*"]
-    for settings, said in (
-        ({"index.max_result_window": "77"}, 'index.max_result_window is "77" instead of not set'),
-        ({"index.sort.field": "no_such_field"}, "no_such_field"),  # the engine answers 400
-    ):
-        body = {"index_patterns": patterns, "priority": 500, "template": {"settings": settings}}
-        ask(engine, "PUT", path, body=body)
-        try:
-            done = run("--model", model)
-        finally:
-            ask(engine, "DELETE", path)
-        assert (done.code, done.out) == (2, "")
-        assert said in done.err
-        assert "Exporting" not in done.err
-        assert [state.name for state in engine.resolve_indices(f"{place.alias}-*")] == [place.index]
-    done = run("--model", model, "--precision", "fp32")
-    assert done.code == 0, done.err
-    assert "Exporting" in done.err

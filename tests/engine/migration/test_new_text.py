@@ -96,7 +96,7 @@ def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple
     [
         (
             "{titel}. {text}",
-            "has the field titel, and its mapping",
+            "have the field titel",
             "Did you mean title? The documents have the fields",
         ),
         ("{number}", "'{number}' gives no document a text: the text field number is a JSON number", "hold strings"),
