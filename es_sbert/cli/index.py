@@ -13,7 +13,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
-from es_sbert.cli.index_tuning import advise, calibrate, recall
+from es_sbert.cli.index_tuning import advise, calibrate
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
@@ -185,7 +185,7 @@ def index() -> None:
 
 _COMMANDS = (
     *(adopt, advise, calibrate, create, migrate),
-    *(recall, remove, show),
+    *(remove, show),
 )
 for _command in _COMMANDS:
     index.add_command(_command)

@@ -1,4 +1,4 @@
-"""`es-sbert index recall`, `calibrate` and `advise`: measure an index and choose its settings."""
+"""`es-sbert index calibrate` and `advise`: measure an index and choose its settings."""
 
 from __future__ import annotations
 
@@ -27,77 +27,6 @@ _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
 @option_group(
     "Options",
     click.option(
-        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Number of nearest neighbors."
-    ),
-    click.option(
-        "--sample",
-        type=click.IntRange(min=1, max=10_000),
-        default=200,
-        help="Documents of the index to use as queries.",
-    ),
-    shared.seed_option,
-    click.option(
-        "--queries",
-        type=shared.FILE_TYPE,
-        help="File of queries, one per line, to use instead of documents; real queries give better results.",
-    ),
-    click.option(
-        "--num-candidates",
-        "candidates",
-        type=int,
-        multiple=True,
-        help="Value to measure.  [default: 10, 20, 50, … 1000]",
-    ),
-    click.option(
-        "--oversample",
-        "oversamples",
-        type=float,
-        multiple=True,
-        help="Value to measure, for quantized index types.  [default: 1, 1.5, 2, 3, 5]",
-    ),
-    click.option("--target", type=_SHARE, default=0.95, help="Recall to reach."),
-    shared.json_option,
-    shared.vector_field_option,
-)
-@shared.connection_options
-@shared.encoder_options
-def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field: str, **options: Any) -> None:
-    """Measure the recall of approximate search in the index NAME.
-
-    Every query is run with each num_candidates (and, in quantized types, oversample), one search at a time. The hits
-    are compared with those of exact search, for which the command reads all vectors once. The fastest setting whose
-    recall is above --target with 95 % confidence is recommended. No other program should write to the index at the same
-    time.
-
-    \b
-    Examples:
-      es-sbert index recall docs
-      es-sbert index recall docs --queries queries.txt --k 20 --target 0.98
-    """
-    from es_sbert.diagnostics.recall import RecallQueries, measure_recall, recall_lines, recall_settings, sample_queries
-    from es_sbert.index.mapping import IndexType
-    from es_sbert.index.vector_field import read_vector_field
-
-    with shared.open_engine(options) as engine:
-        field = read_vector_field(engine, name, vector_field)
-        index_type, values = IndexType(field.meta.index_type), (options["candidates"], options["oversamples"])
-        settings = recall_settings(index_type, k, *values)
-        if queries is None:
-            query_vectors = sample_queries(engine, field, options["sample"], options["seed"])
-        else:
-            vectors = _embed_queries(queries, field, options)
-            query_vectors = RecallQueries(vectors, [None] * len(vectors))
-        target = options["target"]
-        report = measure_recall(engine, field, query_vectors, settings, k=k, target=target, report=print_message)
-        engine_type = engine.info.engine_type
-    print_report(report.as_json(), recall_lines(report, engine_type), as_json=as_json)
-
-
-@cloup.command()
-@click.argument("name")
-@option_group(
-    "Options",
-    click.option(
         "--queries",
         type=shared.FILE_TYPE,
         help='JSON Lines of labeled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
@@ -109,14 +38,8 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
         default=1000,
         help="Documents of the index to compare every query with.",
     ),
-    shared.seed_option,
     click.option(
-        "--keep", type=_SHARE, help="Share of the relevant documents that the recommended value keeps.  [default: 0.95]"
-    ),
-    click.option(
-        "--max-unrelated",
-        type=_SHARE,
-        help="Instead of --keep: recommend the lowest value that at most this share of unrelated documents reaches.",
+        "--keep", type=_SHARE, default=0.95, help="Share of the relevant documents that the recommended value keeps."
     ),
     click.option(
         "--save",
@@ -129,16 +52,7 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
 )
 @shared.connection_options
 @shared.encoder_options
-def calibrate(
-    name: str,
-    queries: Path | None,
-    keep: float | None,
-    max_unrelated: float | None,
-    save: bool,
-    as_json: bool,
-    vector_field: str,
-    **options: Any,
-) -> None:
+def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector_field: str, **options: Any) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
     A semantic query without min_cosine returns the k nearest documents, however distant they are. Which cosine is too
@@ -151,8 +65,7 @@ def calibrate(
     fields, or the first half of the words with the whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
 
-    The recommended value keeps 95 % of the relevant documents (--keep), or is the lowest that at most a given
-    share of the unrelated documents reaches (--max-unrelated).
+    The recommended value keeps 95 % of the relevant documents (--keep).
 
     With --save, hybrid searches and semantic queries through the gateway use the value unless they set
     min_cosine, or the gateway runs with --min-cosine.
@@ -164,32 +77,27 @@ def calibrate(
     Examples:
       es-sbert index calibrate docs --save
       es-sbert index calibrate docs --queries labeled.jsonl --keep 0.9
-      es-sbert index calibrate docs --max-unrelated 0.001 --save
     """
-    from es_sbert.diagnostics.calibration import calibration_lines
-    from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labeled_queries
-    from es_sbert.errors import UsageError
+    from es_sbert.diagnostics.index_calibration import IndexCalibrator, calibration_lines, read_labeled_queries
     from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
     from es_sbert.index.vector_field import save_min_cosine
 
-    if keep is not None and max_unrelated is not None:
-        raise UsageError("--keep and --max-unrelated cannot be combined", "Use one of the two.")
     labeled = None if queries is None else read_labeled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
         if save:
             require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
         with _open_encoder(index.field, options) as encoder:
-            sample_options = shared.select_options(options, ("sample", "seed"))
-            measured = index.measure(encoder, labeled, report=print_message, **sample_options)
-            report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)
+            wanted = shared.select_options(options, ("sample", "keep"))
+            report = index.calibrate(encoder, labeled, report=print_message, **wanted)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)
+        min_cosine = report.recommended.row.min_cosine
         if save:
-            save_min_cosine(engine, index.field, report.recommended_value)
+            save_min_cosine(engine, index.field, min_cosine)
     if save:
         print_message(
             f"Saved for {name}.{vector_field}: hybrid searches and semantic queries through the gateway drop hits "
-            f"below {report.recommended_value:.2f}. "
+            f"below {min_cosine:.2f}. "
             "`es-sbert serve --min-cosine` replaces the value (-1 keeps all hits)."
         )
     else:
@@ -208,11 +116,18 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
 
 
 def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -> Vectors:
-    """Embed the queries in a file. *Shape:* ``(queries, dimensions)``."""
-    from es_sbert.diagnostics.recall import read_queries
+    """Embed the lines of a file that are not empty. *Shape:* ``(queries, dimensions)``."""
+    from es_sbert.errors import SourceError
     from es_sbert.index.vector_field import check_field_model
 
-    texts = read_queries(file)
+    try:
+        texts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{file} is not UTF-8 text", "Write one query per line, in UTF-8.") from error
+    if not texts:
+        raise SourceError(f"{file} holds no queries", "Write one query per line.")
     with _open_encoder(field, options) as encoder:
         check_field_model(field, encoder.info.fingerprint, encoder.info.model)
         return encoder.encode(texts, "query")
@@ -227,21 +142,12 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         "--sample", type=click.IntRange(min=200, max=9_000), default=5_000, help="Documents of the index to measure on."
     ),
     click.option(
-        "--query-sample",
-        "queries",
-        type=click.IntRange(min=20, max=1_000),
-        default=300,
-        metavar="N",
-        help="Further documents to use as queries; at most a fifth of all.",
-    ),
-    click.option(
         "--queries",
         "query_file",
         type=shared.FILE_TYPE,
         metavar="FILE",
         help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
-    shared.seed_option,
     click.option(
         "--dimensions",
         type=click.IntRange(min=1),
@@ -269,17 +175,20 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
 @shared.connection_options
 @option_group("Model, for --queries", shared.device_options)
 def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) -> None:
-    """Recommend dimensions, element type and index type for the vectors of the index NAME.
+    """Measure searches of the index NAME, and recommend dimensions, element type and index type for its vectors.
 
-    Documents are sampled. For each layout, their stored vectors are truncated and written to a temporary index on the
-    same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents by full-length vectors
-    that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all vectors of the
-    index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is recommended,
-    with the command that changes the index to it, unless that saves less than 100 MB or 10 % of memory and of disk.
-    NAME itself is only read.
+    First, 300 queries are searched for in NAME with several num_candidates, and their hits are compared with those of
+    exact search, for which the command reads all vectors once. No other program should write to the index at that time.
 
-    Recall in the whole index is lower than in the sample, because more documents compete: check it with `es-sbert index
-    recall` afterwards. Truncated vectors lose little if the model supports it (Matryoshka).
+    Then documents are sampled. For each layout, their stored vectors are truncated and written to a temporary index on
+    the same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents by full-length
+    vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all vectors
+    of the index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is
+    recommended, with the command that changes the index to it, unless that saves less than 100 MB or 10 % of memory and
+    of disk. NAME itself is only read.
+
+    Recall in the whole index is lower than in the sample, because more documents compete: run the command again after
+    the change. Truncated vectors lose little if the model supports it (Matryoshka).
 
     Names of temporary indices begin with es-sbert-advise-.
 
@@ -289,6 +198,8 @@ def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) ->
       es-sbert index advise docs --queries queries.txt --min-recall 0.98
       es-sbert index advise docs --dimensions 128 --index-type int8_hnsw --index-type bbq_hnsw
     """
+    from dataclasses import asdict
+
     from es_sbert.diagnostics.index_advice import AdviceRequest, advice_lines
     from es_sbert.diagnostics.index_advice import advise as measure
     from es_sbert.index.vector_field import read_vector_field
@@ -298,4 +209,4 @@ def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) ->
         field = read_vector_field(engine, name, options["vector_field"])
         queries = None if query_file is None else _embed_queries(query_file, field, options)
         advice = measure(engine, name, field, request, queries, report=print_message)
-    print_report(advice.as_json(), advice_lines(advice), as_json=as_json)
+    print_report(asdict(advice), advice_lines(advice), as_json=as_json)

@@ -324,7 +324,6 @@ retry_seconds_option = click.option(
     help="Maximum time to retry while the engine is overloaded or does not respond.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-seed_option = click.option("--seed", type=int, default=0, help="Seed of the random sample.")
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")
 

@@ -1,4 +1,4 @@
-"""Measure recall, size and latency of several vector layouts on a sample of an index, and recommend one.
+"""Measure recall, size and latency of an index and of several vector layouts on a sample of it, and recommend one.
 
 A layout is a number of dimensions, an element type and an index type. Documents are sampled at random. For each layout,
 a temporary index of one shard and one segment is built from their stored vectors, truncated to the first dimensions.
@@ -8,9 +8,7 @@ Recall is measured against the exact ranking by the whole vectors.
 from __future__ import annotations
 
 import itertools
-import math
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -20,15 +18,25 @@ from es_sbert.bundle.shortened_model import shortened_name, whole_name
 from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, estimate_size, is_unsupported
-from es_sbert.diagnostics.recall import TIE_TOLERANCE, Doubles, document_cosines, random_vectors
+from es_sbert.diagnostics.recall import (
+    TIE_TOLERANCE,
+    Doubles,
+    K,
+    RecallQueries,
+    SearchMeasurement,
+    document_cosines,
+    measure_index,
+    search_all,
+    summarize,
+)
 from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.mapping import (
-    OVERSAMPLE,
     ElementType,
     IndexType,
     VectorFieldMeta,
@@ -42,16 +50,16 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, check_one_index_type
+from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.messages import pluralize, size_text
-from es_sbert.search.search_scope import choose_method
-from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
-K = 10
 # Minimum number of documents: with fewer, the results are useless, because every search finds nearly all of them.
 _MIN_DOCUMENTS = 200
+_QUERIES = 300
 _QUERY_SHARE = 5  # at most one of this many sampled documents is a query
 _SHORTER_LENGTHS = (512, 256, 128, 64)
+_VECTOR_PAGE = 250
 # A search without a graph reads all vectors. If there are more than this, it is many times slower than with a graph.
 FLAT_MOST_VECTORS = 50_000
 # Saving of memory or disk, of one copy, below which a migration is not recommended: in bytes, and as a share.
@@ -62,22 +70,29 @@ _LEAST_GRAPH_BYTES = 8
 _FIELD = "vector"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class VectorLayout:
-    """A layout of stored vectors.
-
-    Attributes:
-        dimensions: Length of a vector.
-        element_type: Type of its numbers.
-        index_type: Index type of the field.
-    """
+    """A layout of stored vectors: length of a vector, type of its numbers, and index type of the field."""
 
     dimensions: int
     element_type: ElementType
     index_type: IndexType
 
+    @property
+    def layout(self) -> VectorLayout:
+        return VectorLayout(self.dimensions, self.element_type, self.index_type)
+
     def __str__(self) -> str:
         return f"{self.dimensions} dimensions, {self.element_type}, {self.index_type}"
+
+    def size(self, info: EngineInfo, vectors: int) -> VectorIndexSize:
+        """Estimate the size of one copy of this number of vectors."""
+        return estimate_size(info, self.index_type, vectors, self.dimensions, element_type=self.element_type)
+
+
+def layout_of(meta: VectorFieldMeta) -> VectorLayout:
+    """The layout of a vector field."""
+    return VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
 
 
 @dataclass(frozen=True)
@@ -88,79 +103,62 @@ class VectorSample:
         vectors: Vectors of all documents, one after another. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each document's first vector.
         spans: Position of the first character of each vector's text, and of the one after the last.
-        queries: Vectors to search for, not those of the sampled documents. *Shape:* ``(queries, dimensions)``.
+        queries: Vectors to search for, not those of the sampled documents.
     """
 
     vectors: Vectors
     starts: Sequence[int]
     spans: Sequence[tuple[int, int]]
-    queries: Vectors
+    queries: RecallQueries
 
-    @property
-    def documents(self) -> int:
-        return len(self.starts)
+    def cosines(self, dimensions: int | None = None) -> Doubles:
+        """Compute the cosine of each query with each document by the first `dimensions` values; None uses all values.
+
+        Returns:
+            *Shape:* ``(queries, documents)``.
+        """
+        return document_cosines(self.queries.vectors[:, :dimensions], self.vectors[:, :dimensions], self.starts)
 
 
 @dataclass(frozen=True)
-class LayoutMeasurement:
+class LayoutMeasurement(VectorLayout):
     """The performance of a layout on the sample, and its size for the whole index.
 
     Attributes:
-        layout: The layout.
         recall: Mean recall@10 against exact search by whole float vectors, with its 95 % interval.
         median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time.
-        sample_bytes: Bytes on disk of vectors and graph of the sample; None if the engine does not report them.
-        estimate: Estimated size of one copy of all vectors of the index.
-        sample_estimate: Estimated size of the sample's vectors.
-        changes: Command that gives the index this layout; None for the layout that it already has.
+        lacks_graph: Whether the engine built no graph because the sample is small. The recall is then that of a flat
+            index.
+        memory_estimate, disk_estimate: Estimated bytes of one copy of all vectors of the index.
+        command: Command that gives the index this layout; None for the layout that it already has.
     """
 
-    layout: VectorLayout
     recall: ConfidenceInterval
     median_ms: float
     p95_ms: float
-    sample_bytes: int | None
-    estimate: VectorIndexSize
-    sample_estimate: VectorIndexSize
-    changes: str | None
-
-    @property
-    def lacks_graph(self) -> bool:
-        """Whether the engine built no graph because the sample is small. The recall is then that of a flat index."""
-        if self.sample_bytes is None or not self.sample_estimate.graph:
-            return False
-        without = self.sample_estimate.index - self.sample_estimate.graph
-        nodes = self.sample_estimate.vectors // (self.layout.dimensions * self.layout.element_type.size)
-        return self.sample_bytes < without + _LEAST_GRAPH_BYTES * nodes
-
-    def as_json(self) -> Json:
-        return {
-            **asdict(self.layout),
-            "recall": asdict(self.recall),
-            "median_ms": self.median_ms,
-            "p95_ms": self.p95_ms,
-            "lacks_graph": self.lacks_graph,
-            "memory_estimate": self.estimate.memory,
-            "disk_estimate": self.estimate.disk,
-            "command": self.changes,
-        }
+    lacks_graph: bool
+    memory_estimate: int
+    disk_estimate: int
+    command: str | None
 
 
 @dataclass(frozen=True)
 class IndexAdvice:
-    """All layouts, and the recommended one.
+    """The quality of the index, all layouts, and the recommended one; the names are those of the JSON output.
 
     Attributes:
         index, field: The index and the field that were sampled.
         engine: Name and version of the engine, such as `Elasticsearch 9.4.3`.
+        k: The number of nearest documents whose recall is measured.
         current: Layout of the index.
         vectors: Number of vectors in the whole index.
         sampled: Number of documents in the sample.
         queries: Number of queries.
         from_file: Whether the queries are texts of a file; otherwise they are documents of the index.
         min_recall: The recall to keep.
-        rows: The measured layouts, the least memory first.
-        cut_recall: Dimensions → recall of exact search by truncated vectors in a quarter and in all of the sample.
+        searches: Searches of the whole index, the fewest candidates first; none if they are exact.
+        recommended_num_candidates: The fewest candidates whose interval is not below `min_recall`; None for none.
+        layouts: The measured layouts, the least memory first.
         recommended: The layout with the least memory whose interval is not below `min_recall`, or the current one if
             that saves too little; None if there is none.
     """
@@ -168,39 +166,17 @@ class IndexAdvice:
     index: str
     field: str
     engine: str
+    k: int
     current: VectorLayout
     vectors: int
     sampled: int
     queries: int
     from_file: bool
     min_recall: float
-    rows: tuple[LayoutMeasurement, ...]
-    cut_recall: dict[int, tuple[float, float]]
+    searches: Sequence[SearchMeasurement]
+    recommended_num_candidates: int | None
+    layouts: Sequence[LayoutMeasurement]
     recommended: LayoutMeasurement | None
-
-    @property
-    def expected_recall(self) -> float | None:
-        """Extrapolated recall of the recommended layout in the whole index; None without a recommendation.
-
-        Assumes that every further quadrupling of the documents loses as much recall as that from a quarter of the
-        sample to the whole sample.
-        """
-        if self.recommended is None:
-            return None
-        quarter, whole = self.cut_recall[self.recommended.layout.dimensions]
-        growth = max(0.0, math.log(max(self.vectors, 1) / self.sampled, 4))
-        return min(1.0, max(0.0, self.recommended.recall.mean + min(0.0, whole - quarter) * growth))
-
-    def as_json(self) -> Json:
-        best = self.recommended
-        names = ("index", "field", "engine", "vectors", "sampled", "queries", "from_file", "min_recall")
-        return {name: getattr(self, name) for name in names} | {
-            "k": K,
-            "current": asdict(self.current),
-            "layouts": [row.as_json() for row in self.rows],
-            "recommended": None if best is None else best.as_json(),
-            "expected_recall": self.expected_recall,
-        }
 
 
 @dataclass(frozen=True)
@@ -209,8 +185,6 @@ class AdviceRequest:
 
     Attributes:
         sample: Number of documents.
-        queries: Number of documents that serve as queries if there is no file of queries.
-        seed: Seed of the random sample.
         min_recall: The recall@10 to keep.
         dimensions: Lengths of vectors; empty for the whole length and some shorter ones, without those whose exact
             search misses the recall.
@@ -219,8 +193,6 @@ class AdviceRequest:
     """
 
     sample: int = 5_000
-    queries: int = 300
-    seed: int = 0
     min_recall: float = 0.95
     dimensions: tuple[int, ...] = ()
     element_types: tuple[str, ...] = ()
@@ -263,13 +235,11 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     return layouts
 
 
-def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, queries: Vectors | None) -> VectorSample:
+def read_sample(engine: Engine, field: VectorField, documents: int, queries: Vectors | None) -> VectorSample:
     """Read the vectors of random documents, and choose the query vectors.
 
     Args:
-        engine: The engine.
-        field: The vector field.
-        request: Sizes and seed of the sample.
+        documents: Maximum number of documents.
         queries: Query vectors; None to use the vectors of further random documents. *Shape:* ``(queries, dimensions)``.
 
     Returns:
@@ -286,25 +256,23 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
             f"{field.index} has {pluralize(count, 'document')} with a vector, too few to compare layouts",
             f"Load at least {_MIN_DOCUMENTS:,} first; the vectors of fewer documents take very little memory.",
         )
-    held_out = 0 if queries is not None else min(request.queries, count // _QUERY_SHARE)
-    wanted = min(request.sample + held_out, count, engine.result_window(field.index))
-    found = list(random_vectors(engine, field, wanted, request.seed).values())
+    held_out = 0 if queries is not None else min(_QUERIES, count // _QUERY_SHARE)
+    wanted = min(documents + held_out, count, engine.result_window(field.index))
+    request = vector_request(engine.info, [field])
+    source = request.pop("_source")
+    hits = random_hits(engine, field.index, has_vector, wanted, 0, source=source, extra=request, page=_VECTOR_PAGE)
+    found = {hit["_id"]: hit_vectors(hit, field) for hit in hits}  # of documents with the same id, one counts
+    stored = list(found.values())
     if queries is None:
         # Use the first chunk of a document as the query.
-        queries = np.stack([stored[0][2] for stored in found[:held_out]])
-    documents = found[held_out:]
-    starts = [0, *itertools.accumulate(len(stored) for stored in documents[:-1])]
-    spans = [(start, end) for stored in documents for start, end, _ in stored]
-    return VectorSample(np.stack([vector for stored in documents for _, _, vector in stored]), starts, spans, queries)
-
-
-def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:
-    """Compute the cosine of each query with each document by the first `dimensions` values; None uses all values.
-
-    Returns:
-        *Shape:* ``(queries, documents)``.
-    """
-    return document_cosines(sample.queries[:, :dimensions], sample.vectors[:, :dimensions], sample.starts)
+        query_vectors = np.stack([vectors[0][2] for vectors in stored[:held_out]])
+        asked = RecallQueries(query_vectors, list(found)[:held_out])
+    else:
+        asked = RecallQueries(queries, [None] * len(queries))
+    sampled = stored[held_out:]
+    starts = [0, *itertools.accumulate(len(vectors) for vectors in sampled[:-1])]
+    spans = [(start, end) for vectors in sampled for start, end, _ in vectors]
+    return VectorSample(np.stack([vector for vectors in sampled for _, _, vector in vectors]), starts, spans, asked)
 
 
 def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) -> list[float]:
@@ -314,7 +282,6 @@ def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) 
         cosines: Exact cosines of whole vectors. *Shape:* ``(queries, documents)``.
         found: For each query, the columns of the documents that were found.
     """
-    k = min(k, cosines.shape[1])
     nearest = np.partition(cosines, -k, axis=1)[:, -k] - TIE_TOLERANCE
     return [
         min(k, int((row[list(columns)] >= least).sum())) / k
@@ -322,16 +289,13 @@ def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) 
     ]
 
 
-def exact_recalls(whole: Doubles, cut: Doubles, documents: int | None = None) -> list[float]:
+def exact_recalls(whole: Doubles, cut: Doubles) -> list[float]:
     """Compute the recall of exact search by truncated vectors for each query.
 
     Args:
         whole, cut: Cosines of whole and of truncated vectors. *Shape:* ``(queries, documents)``.
-        documents: Search only this number of documents, the first ones; None searches all.
     """
-    whole, cut = whole[:, :documents], cut[:, :documents]
-    k = min(K, whole.shape[1])
-    return query_recalls(whole, np.argpartition(-cut, k - 1, axis=1)[:, :k].tolist())
+    return query_recalls(whole, np.argpartition(-cut, K - 1, axis=1)[:, :K].tolist())
 
 
 def advise(
@@ -343,7 +307,7 @@ def advise(
     *,
     report: Callable[[str], None] = lambda message: None,
 ) -> IndexAdvice:
-    """Measure all layouts and recommend one. Only temporary indices are written, and they are deleted at the end.
+    """Measure the index and all layouts, and recommend one. Only temporary indices are written, and deleted at the end.
 
     Args:
         engine: The engine.
@@ -369,49 +333,46 @@ def advise(
     engine.refresh_if_allowed(field.index)
     total = count_vectors(engine, field.index, field)
     layouts = layouts_to_measure(info, meta.dimensions, total, request)
-    sample = read_sample(engine, field, request, queries)
-    whole = exact_cosines(sample)
-    cut_recall: dict[int, tuple[float, float]] = {}
-    for length in dict.fromkeys(layout.dimensions for layout in layouts):
-        cut = exact_cosines(sample, length)
-        shares, quarter = exact_recalls(whole, cut), exact_recalls(whole, cut, sample.documents // 4)
-        cut_recall[length] = float(np.mean(quarter)), float(np.mean(shares))
-        # Unless `dimensions` is given, skip lengths whose exact search misses the recall: no index could do better.
-        if not request.dimensions and mean_confidence_interval(shares, K).high < request.min_recall:
+    sample = read_sample(engine, field, request.sample, queries)
+    documents = len(sample.starts)
+    asked = pluralize(len(sample.queries.own), "search", "searches")
+    report(f"{asked} of {field.index} with each num_candidates, and one pass over its vectors")
+    searches = measure_index(engine, field, sample.queries)
+    whole = sample.cosines()
+    for length in () if request.dimensions else dict.fromkeys(layout.dimensions for layout in layouts):
+        shares = exact_recalls(whole, sample.cosines(length))
+        # Skip lengths whose exact search misses the recall: no index could do better.
+        if mean_confidence_interval(shares, K).high < request.min_recall:
             layouts = [layout for layout in layouts if layout.dimensions != length]
             report(
                 f"{length} dimensions are left out: even exact search by vectors truncated to them has a recall of "
                 f"{np.mean(shares):.3f}. `dimensions={length}` measures them anyway."
             )
-    largest = max((_sizes(info, layout, len(sample.vectors)).disk for layout in layouts), default=0)
-    report(
-        f"{pluralize(sample.documents, 'document')} with {len(sample.vectors):,} of "
-        f"{pluralize(total, 'vector')}, {len(sample.queries):,} "
-        f"queries: {pluralize(len(layouts), 'temporary index', 'temporary indices')}, one at a time, of up to "
-        f"{size_text(largest)}"
-    )
-    current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
-
     rows = []
     for number, layout in enumerate(layouts, 1):
-        report(f"{number}/{len(layouts)}: {layout}")
-        sizes = _sizes(info, layout, total), _sizes(info, layout, len(sample.vectors))
-        measured = _measure_layout(engine, meta, layout, sample, whole, report)
-        rows.append(LayoutMeasurement(layout, *measured, *sizes, change_command(name, field, layout)))
-    rows.sort(key=lambda row: (row.estimate.memory, row.estimate.disk, -row.recall.mean))
+        report(f"{number}/{len(layouts)} temporary indices of {pluralize(documents, 'document')}: {layout}")
+        recall, median, p95, lacks_graph = _measure_layout(engine, meta, layout, sample, whole, report)
+        size, command = layout.size(info, total), change_command(name, field, layout)
+        wanted = layout.dimensions, layout.element_type, layout.index_type
+        row = LayoutMeasurement(*wanted, recall, median, p95, lacks_graph, size.memory, size.disk, command)
+        rows.append(row)
+    rows.sort(key=lambda row: (row.memory_estimate, row.disk_estimate, -row.recall.mean))
+    enough = [search.num_candidates for search in searches if search.recall.low >= request.min_recall]
     return IndexAdvice(
-        field.index,
-        field.name,
-        info.label,
-        current,
-        total,
-        sample.documents,
-        len(sample.queries),
-        queries is not None,
-        request.min_recall,
-        tuple(rows),
-        cut_recall,
-        recommend_layout(rows, current, request.min_recall),
+        index=field.index,
+        field=field.name,
+        engine=info.label,
+        k=K,
+        current=layout_of(meta),
+        vectors=total,
+        sampled=documents,
+        queries=len(sample.queries.own),
+        from_file=queries is not None,
+        min_recall=request.min_recall,
+        searches=searches,
+        recommended_num_candidates=enough[0] if enough else None,
+        layouts=rows,
+        recommended=recommend_layout(rows, layout_of(meta), request.min_recall),
     )
 
 
@@ -429,7 +390,7 @@ def recommend_layout(
     now = next((row for row in rows if row.layout == current), None)
     if smallest is None or now is None or now.recall.low < min_recall:
         return smallest
-    sizes = ((now.estimate.memory, smallest.estimate.memory), (now.estimate.disk, smallest.estimate.disk))
+    sizes = ((now.memory_estimate, smallest.memory_estimate), (now.disk_estimate, smallest.disk_estimate))
     is_worth_it = any(old - new >= max(_MIN_SAVED_BYTES, _MIN_SAVED_SHARE * old) for old, new in sizes)
     return smallest if is_worth_it else now
 
@@ -447,13 +408,12 @@ def change_command(name: str, field: VectorField, layout: VectorLayout) -> str |
         field: The vector field.
         layout: The layout.
     """
-    meta = field.meta
-    current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
+    current = layout_of(field.meta)
     if layout == current:
         return None
     command = ["es-sbert", "index", "migrate", name]
     if layout.dimensions != current.dimensions:
-        command += ["--model", shortened_name(whole_name(meta.model), layout.dimensions)]
+        command += ["--model", shortened_name(whole_name(field.meta.model), layout.dimensions)]
     if layout.index_type != current.index_type:
         command += ["--index-type", str(layout.index_type)]
     if layout.element_type != current.element_type:
@@ -465,10 +425,6 @@ def change_command(name: str, field: VectorField, layout: VectorLayout) -> str |
     return shlex.join(command)
 
 
-def _sizes(info: EngineInfo, layout: VectorLayout, count: int) -> VectorIndexSize:
-    return estimate_size(info, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
-
-
 def _measure_layout(
     engine: Engine,
     stored: VectorFieldMeta,
@@ -476,25 +432,21 @@ def _measure_layout(
     sample: VectorSample,
     whole: Doubles,
     report: Callable[[str], None],
-) -> tuple[ConfidenceInterval, float, float, int | None]:
-    """Measure recall, median and 95th percentile of the latency, and size of one layout in a temporary index."""
-    meta = VectorFieldMeta(
-        fingerprint=stored.fingerprint,
-        model=stored.model,
-        dimensions=layout.dimensions,
-        element_type=layout.element_type,
-        index_type=layout.index_type,
-        passages=stored.passages,
-    )
+) -> tuple[ConfidenceInterval, float, float, bool]:
+    """Measure one layout in a temporary index; returns the measured members of `LayoutMeasurement`."""
+    meta = stored.model_copy(update=asdict(layout))
     body = index_body(engine.info.engine_type, _FIELD, meta, shards=1, replicas=0)
     body["settings"]["index.refresh_interval"] = "-1"
+    queries = RecallQueries(sample.queries.vectors[:, : layout.dimensions], [None] * len(sample.queries.own))
     with temporary_index(engine, body, report) as name:
         fill_index(engine, name, _cut_documents(engine.info, meta, sample))
-        found, seconds = _search(engine, name, meta, sample.queries[:, : layout.dimensions])
+        found, seconds = search_all(engine, VectorField(name, _FIELD, meta), queries)
         size = engine.vector_size(name, vector_path(_FIELD, meta))
-    median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
-    recall = mean_confidence_interval(query_recalls(whole, found), K)
-    return recall, median, p95, size
+    columns = [[int(document_id) for document_id in ids] for ids in found]
+    estimate = layout.size(engine.info, len(sample.vectors))
+    least = estimate.index - estimate.graph + _LEAST_GRAPH_BYTES * len(sample.vectors)
+    lacks_graph = size is not None and bool(estimate.graph) and size < least
+    return *summarize(query_recalls(whole, columns), seconds), lacks_graph
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
@@ -508,91 +460,61 @@ def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample
             yield {_FIELD: chunk_values(info, sample.spans[begin:end], stored[begin:end])}
 
 
-def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) -> tuple[list[list[int]], list[float]]:
-    """Search for all queries, one at a time, as `es-sbert search` does.
+_QUALITY_HEAD = f"{f'recall@{K}':>9}  {'95 % interval':>13}  {'median ms':>9}  {'p95 ms':>7}"
 
-    Returns:
-        The document numbers of each query's hits, and the seconds of each search.
-    """
-    engine_type = engine.info.engine_type
-    method = choose_method(engine_type, meta, exact=False)
-    oversample = OVERSAMPLE.get(IndexType(meta.index_type))
-    options: Json = {"oversample": oversample, "passages": meta.passages is not None}
-    bodies = [
-        search_body(engine_type, method, VectorQuery(_FIELD, query, K, **options)) | {"_source": False}
-        for query in queries
-    ]
-    for body in bodies[:20]:  # the first searches read the index from disk
-        engine.search(name, body)
-    found: list[list[int]] = []
-    seconds: list[float] = []
-    for body in bodies:
-        begin = time.perf_counter()
-        hits = engine.search(name, body)["hits"]["hits"]
-        seconds.append(time.perf_counter() - begin)
-        found.append([int(hit["_id"]) for hit in hits])
-    return found, seconds
+
+def _format_quality(row: SearchMeasurement | LayoutMeasurement) -> str:
+    interval = f"{row.recall.low:.4f}–{row.recall.high:.4f}"
+    return f"{row.recall.mean:>9.4f}  {interval:>13}  {row.median_ms:>9.1f}  {row.p95_ms:>7.1f}"
 
 
 def advice_lines(advice: IndexAdvice) -> list[str]:
     """Format the report as lines of text."""
     what = "queries of the file" if advice.from_file else "of its documents as queries"
-    lines = [
-        f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {pluralize(advice.vectors, 'vector')}",
-        f"measured on {pluralize(advice.sampled, 'document')} with {advice.queries:,} {what}; recall@{K} "
-        "against exact search by "
-        f"whole vectors; memory and disk calculated for all {pluralize(advice.vectors, 'vector')}, one copy",
-        f"{'dimensions':>10}  {'element':8}  {'index type':10}  {f'recall@{K}':>9}  {'95 % interval':>13}  "
-        f"{'median ms':>9}  {'p95 ms':>7}  {'memory':>9}  {'disk':>9}",
+    vectors = pluralize(advice.vectors, "vector")
+    lines = [f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {vectors}"]
+    if advice.searches:
+        lines.append(f"Searches of the whole index, with {advice.queries:,} {what}:")
+        lines.append(f"{'num_candidates':>14}  {_QUALITY_HEAD}")
+        for search in advice.searches:
+            mark = " ← recommended" if search.num_candidates == advice.recommended_num_candidates else ""
+            lines.append(f"{search.num_candidates:>14}  {_format_quality(search)}{mark}")
+        if advice.recommended_num_candidates is None:
+            lines.append(f"None of these surely has a recall of {advice.min_recall:g}: use a more precise index type.")
+    lines += [
+        f"Layouts, measured on {pluralize(advice.sampled, 'document')} with the same queries; recall against exact "
+        f"search by whole vectors; memory and disk calculated for all {vectors}, one copy:",
+        f"{'dimensions':>10}  {'element':8}  {'index type':10}  {_QUALITY_HEAD}  {'memory':>9}  {'disk':>9}",
     ]
-    current = next((row for row in advice.rows if row.layout == advice.current), None)
-    for row in advice.rows:
-        layout, recall = row.layout, row.recall
-        memory, disk = size_text(row.estimate.memory), size_text(row.estimate.disk)
-        mark = " ← recommended" if row is advice.recommended else " (now)" if row is current else ""
+    for row in advice.layouts:
+        memory, disk = size_text(row.memory_estimate), size_text(row.disk_estimate)
+        mark = " ← recommended" if row is advice.recommended else " (now)" if row.layout == advice.current else ""
         lines.append(
-            f"{layout.dimensions:>10}  {layout.element_type:8}  {layout.index_type:10}  {recall.mean:>9.4f}  "
-            f"{f'{recall.low:.4f}–{recall.high:.4f}':>13}  {row.median_ms:>9.1f}  {row.p95_ms:>7.1f}  {memory:>9}  "
+            f"{row.dimensions:>10}  {row.element_type:8}  {row.index_type:10}  {_format_quality(row)}  {memory:>9}  "
             f"{disk:>9}{mark}"
         )
-    without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
+    without_graph = sorted({str(row.index_type) for row in advice.layouts if row.lacks_graph})
     if without_graph:
         lines.append(
             f"{advice.engine} did not build a graph for so few vectors of {' and '.join(without_graph)}. Their recall "
             "is that of flat types. Measure with a larger `sample`."
         )
-    return lines + _recommendation_lines(advice)
-
-
-def _recommendation_lines(advice: IndexAdvice) -> list[str]:
-    best, expected = advice.recommended, advice.expected_recall
-    if best is None or expected is None:
+    best, smallest = advice.recommended, smallest_layout(advice.layouts, advice.min_recall)
+    if best is None or smallest is None:
         return [
+            *lines,
             f"No layout keeps a recall of {advice.min_recall:g} with 95 % confidence. Use more queries, or a lower "
-            "`min_recall`."
+            "`min_recall`.",
         ]
-    smallest = smallest_layout(advice.rows, advice.min_recall) or best
     qualified = f"Of the layouts whose recall lies above {advice.min_recall:g} with 95 % confidence"
-    if best is smallest:
-        lines = [f"Recommended: {best.layout}. {qualified}, it takes the least memory."]
-    else:
-        saved = size_text(best.estimate.memory - smallest.estimate.memory)
-        lines = [
-            f"There is nothing to gain. {qualified}, {smallest.layout} takes the least memory, {saved} less than now. "
+    if best is not smallest:
+        saved = size_text(best.memory_estimate - smallest.memory_estimate)
+        lines.append(
+            f"There is nothing to gain. {qualified}, {smallest} takes the least memory, {saved} less than now. "
             f"A change is recommended if it saves {size_text(_MIN_SAVED_BYTES)} and {_MIN_SAVED_SHARE:.0%} of memory "
             "or of disk."
-        ]
-    if best.layout.dimensions != advice.current.dimensions and advice.vectors > advice.sampled:
-        low = (
-            " That is below the minimum: measure again with a larger `sample`." if expected < advice.min_recall else ""
         )
-        lines.append(
-            f"Extrapolated to {pluralize(advice.vectors, 'vector')}, its recall is about {expected:.3f}, "
-            "because truncated vectors confuse more documents in a "
-            f"larger index.{low}"
-        )
-    if best.changes:
-        lines.append(f"  {best.changes}")
-    elif best is smallest:
-        lines.append("The index has this layout already.")
+        return lines
+    lines.append(f"Recommended: {best}. {qualified}, it takes the least memory.")
+    lines.append(f"  {best.command}" if best.command else "The index has this layout already.")
     return lines

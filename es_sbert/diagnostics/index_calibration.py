@@ -1,4 +1,4 @@
-"""Measure the cosines of relevant and unrelated documents in an index, to calibrate its minimum cosine.
+"""Choose a minimum cosine for an index, from the shares of relevant and unrelated documents that each value keeps.
 
 The queries are labeled, or made from documents. A pseudo-query is a sentence of a document, and it should find the rest
 of the document. This is the inverse cloze task (Lee, Chang and Toutanova 2019, "Latent Retrieval for Weakly Supervised
@@ -11,22 +11,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_sbert.batched import batched
-from es_sbert.diagnostics.calibration import (
-    CalibrationReport,
-    CosineSample,
-    Counts,
-    calibrate,
-    count_unrelated,
-)
-from es_sbert.diagnostics.recall import document_cosines
+from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
+from es_sbert.diagnostics.recall import Doubles, document_cosines
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
@@ -38,8 +33,10 @@ from es_sbert.index.text_template import TextTemplate, format_vector_field_optio
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.io.tables import read_table
-from es_sbert.messages import pluralize
+from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors
+
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -180,7 +177,242 @@ def _is_unspaced(text: str) -> bool:
     return not text.isascii() and len(text.strip()) >= _MIN_UNSPACED_CHARACTERS and len(text.split()) == 1
 
 
+# Candidate thresholds, in steps of 0.01: a finer grid would not be meaningful. *Shape:* (thresholds,).
+COSINE_GRID: Doubles = np.arange(-100, 100) / 100
+# If more than this share of unrelated documents reach a value, it does not separate them from relevant ones.
+MAX_UNRELATED_SHARE = 0.05
+# Cosines in memory at a time.
+_BLOCK_COSINES = 4_000_000
+# Rounding error of a mean of shares.
+_ROUNDING = 1e-9
+_TABLE_STEPS = (1, 2, 5, 10, 20)
+_MAX_TABLE_ROWS = 16
+
+
+@dataclass(frozen=True)
+class CosineSample:
+    """Cosines of queries with documents.
+
+    Attributes:
+        relevant: For each query, the cosines of its relevant documents, at least one.
+        passed: For each query, the number of unrelated documents that reach each value of the grid. *Shape:*
+            ``(queries, thresholds)``.
+        compared: Number of unrelated documents that each query was compared with. *Shape:* ``(queries,)``.
+    """
+
+    relevant: Sequence[Doubles]
+    passed: Counts
+    compared: Counts
+
+
+@dataclass(frozen=True)
+class ThresholdRow:
+    """The effect of one minimum cosine.
+
+    Attributes:
+        min_cosine: The value.
+        recall: Share of the relevant documents that reach it, averaged over queries.
+        unrelated: Share of the unrelated documents that reach it, averaged over queries.
+    """
+
+    min_cosine: float
+    recall: ConfidenceInterval
+    unrelated: ConfidenceInterval
+
+
+@dataclass(frozen=True)
+class CosineRecommendation:
+    """The largest minimum cosine that keeps enough relevant documents.
+
+    Attributes:
+        row: The value and its effect.
+        low: Lower end of its 95 % interval: the largest value that surely keeps enough. None if there are too few
+            queries to be sure of any.
+        high: Upper end: the largest value that may keep enough.
+        overlaps: Whether more than `MAX_UNRELATED_SHARE` of the unrelated documents reach the value.
+    """
+
+    row: ThresholdRow
+    low: float | None
+    high: float
+    overlaps: bool
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The results of a calibration.
+
+    Attributes:
+        index, field, model: The index and the field that are searched, and the model of the field.
+        documents: Number of documents with a vector.
+        sample: Number of documents that serve as unrelated documents.
+        queries: The queries; each has a relevant document in the index.
+        kinds: Part of a document → number of queries made of it; empty for labeled queries.
+        left_out: Reason → number of documents or queries that were left out for it.
+        keep: Share of the relevant documents that the recommended value keeps.
+        cosines: The cosines of the queries, in the same order.
+        rows: The values to show, in ascending order.
+        recommended: The value to use.
+    """
+
+    index: str
+    field: str
+    model: str
+    documents: int
+    sample: int
+    queries: Sequence[LabeledQuery]
+    kinds: Mapping[str, int]
+    left_out: Mapping[str, int]
+    keep: float
+    cosines: CosineSample
+    rows: Sequence[ThresholdRow]
+    recommended: CosineRecommendation
+
+    def as_json(self) -> Json:
+        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cosines"}
+        return shown | {
+            "queries": len(self.queries),
+            "labelled": not self.kinds,
+            "rows": [asdict(row) for row in self.rows],
+            "recommended": asdict(self.recommended),
+        }
+
+
+def recommend_cosine(sample: CosineSample, keep: float) -> tuple[list[ThresholdRow], CosineRecommendation]:
+    """Find the largest value that keeps a share of the relevant documents.
+
+    Args:
+        sample: The cosines.
+        keep: Share of the relevant documents to keep, between 0 and 1.
+
+    Returns:
+        The values to show, in ascending order, and the one to use.
+    """
+    rows, least = _threshold_rows(sample), keep - _ROUNDING
+    best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
+    surely = [row.min_cosine for row in rows[: best + 1] if row.recall.low >= least]
+    end = len(rows)
+    high = next((place for place in range(best + 1, end) if rows[place].recall.high < least), end) - 1
+    recommended = CosineRecommendation(
+        rows[best],
+        low=surely[-1] if surely else None,
+        high=rows[high].min_cosine,
+        overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
+    )
+    return [rows[place] for place in _shown_places(rows, best)], recommended
+
+
+def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
+    """Measure the effect of each value of the grid."""
+    kept = np.stack([_count_reaching(cosines) / len(cosines) for cosines in sample.relevant])  # (queries, thresholds)
+    relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
+    some = sample.compared > 0
+    unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
+    unrelated_size = int(sample.compared[some].mean())
+    return [
+        ThresholdRow(
+            float(value),
+            mean_confidence_interval(kept[:, place].tolist(), relevant_size),
+            mean_confidence_interval(unrelated[:, place].tolist(), unrelated_size),
+        )
+        for place, value in enumerate(COSINE_GRID)
+    ]
+
+
+def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
+    """Choose the rows to show, `best` included; return their positions.
+
+    The rows range from the last value that half of the unrelated documents reach to the last one that any relevant
+    document reaches.
+    """
+    first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
+    last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
+    step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
+    # The cosines are multiples of the step because the grid starts at -1, a multiple of every step.
+    return sorted({*range(first - first % step, last + 1, step), best})
+
+
+def _count_reaching(cosines: Doubles) -> Counts:
+    """Count the cosines that reach each value of the grid. *Shape:* ``(thresholds,)``."""
+    below: Counts = np.searchsorted(np.sort(cosines), COSINE_GRID, side="left").astype(np.int64)
+    return len(cosines) - below
+
+
+def count_unrelated(
+    queries: Vectors, vectors: Vectors, starts: Counts, relevant: Sequence[Sequence[int]]
+) -> tuple[Counts, Counts]:
+    """Compare queries with documents that are not relevant to them, in blocks of bounded size.
+
+    Args:
+        queries, vectors, starts: See `document_cosines`.
+        relevant: For each query, positions of the documents to leave out because they are relevant to it.
+
+    Returns:
+        `passed` and `compared` of `CosineSample`.
+    """
+    passed = np.zeros((len(queries), len(COSINE_GRID)), dtype=np.int64)
+    compared = np.zeros(len(queries), dtype=np.int64)
+    block = max(1, _BLOCK_COSINES // max(1, len(vectors)))
+    for begin in range(0, len(queries), block):
+        cosines = document_cosines(queries[begin : begin + block], vectors, starts)  # (block, documents)
+        for number, own in enumerate(cosines, start=begin):
+            unrelated = np.delete(own, relevant[number])
+            passed[number], compared[number] = _count_reaching(unrelated), len(unrelated)
+    return passed, compared
+
+
+def calibration_lines(report: Calibration) -> list[str]:
+    """Format the report as lines: the measured data, a table of values, the recommendation, commands that apply it."""
+    recommended, row = report.recommended, report.recommended.row
+    made = ", ".join(f"{kind}: {n:,}" for kind, n in report.kinds.items())
+    what = f"queries made of documents ({made})" if made else "labeled queries"
+    lines = [
+        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')} with vectors of "
+        f"{escape_unprintable(report.model)}",
+        f"{len(report.queries):,} {what}, compared with a sample of {pluralize(report.sample, 'document')}",
+    ]
+    if report.left_out:
+        lines.append("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items()))
+    lines.append(f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}")
+    lines += [
+        f"{each.min_cosine:>10.2f}{each.recall.mean:>9.3f}{f'{each.recall.low:.3f}–{each.recall.high:.3f}':>17}"
+        f"{f'{each.unrelated.mean:.3%}':>12}{100_000 * each.unrelated.mean:>13,.0f}"
+        for each in report.rows
+    ]
+    if made:
+        lines.append(
+            "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
+            "value may be too high or too low for real queries. Labeled queries (`queries=FILE`) give a better one."
+        )
+    interval = (
+        f"at most {recommended.high:.2f}; for a lower end, use more queries"
+        if recommended.low is None
+        else f"{recommended.low:.2f}–{recommended.high:.2f}"
+    )
+    lines.append(
+        f"Recommended to keep {report.keep:g} of the relevant documents: {row.min_cosine:.2f} (95 % interval: "
+        f"{interval}). It keeps {_format_percent(row.recall)}, and lets {_format_percent(row.unrelated)} of unrelated "
+        f"documents pass: about {row.unrelated.mean * report.documents:,.0f} of {report.documents:,} for each query."
+    )
+    if recommended.overlaps:
+        lines.append(
+            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: a minimum cosine does not separate them "
+            "from relevant ones. Rank by cosine without a minimum, use a hybrid search, choose a higher value from the "
+            "table if losing relevant documents is acceptable, or use a model that was trained on such texts."
+        )
+    value = f"{row.min_cosine:.2f}"
+    request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
+    lines.append(f"Use it for all searches: `es-sbert serve --min-cosine {value}`, or in one request: `{request}`")
+    return lines
+
+
+def _format_percent(share: ConfidenceInterval) -> str:
+    return f"{share.mean:.2%} ({share.low:.2%}–{share.high:.2%})"
+
+
 _PAGE = 500
+# Vectors of each relevant document of a query, *shape:* ``(vectors, dimensions)``.
+RelevantVectors = Sequence[Vectors]
 
 
 @dataclass(frozen=True)
@@ -201,40 +433,6 @@ class CalibrationDocument:
     text: str
     spans: Sequence[tuple[int, int]]
     vectors: Vectors
-
-
-@dataclass(frozen=True)
-class CalibrationQueries:
-    """Queries with the documents that are relevant to them.
-
-    Attributes:
-        queries: The queries; each has a relevant document in the index.
-        relevant: For each query, the vectors of each relevant document, of *shape* ``(vectors, dimensions)``.
-        kinds: Part of a document → number of queries made of it; empty for labeled queries.
-        left_out: Reason → number of documents or queries that were left out for it.
-    """
-
-    queries: Sequence[LabeledQuery]
-    relevant: Sequence[Sequence[Vectors]]
-    kinds: Mapping[str, int]
-    left_out: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class MeasuredCosines:
-    """The measured cosines, before a value is chosen.
-
-    Attributes:
-        queries: The queries.
-        cosines: The cosines of the queries, in the same order.
-        documents: Number of documents with a vector.
-        sample: Number of documents that serve as unrelated documents.
-    """
-
-    queries: CalibrationQueries
-    cosines: CosineSample
-    documents: int
-    sample: int
 
 
 class IndexCalibrator:
@@ -260,40 +458,15 @@ class IndexCalibrator:
         self._template = None if self.field.meta.text is None else TextTemplate.parse(self.field.meta.text)
 
     def calibrate(
-        self, measured: MeasuredCosines, keep: float, max_unrelated: float | None = None
-    ) -> CalibrationReport:
-        """Recommend a minimum cosine.
-
-        Args:
-            measured: Result of `measure`.
-            keep, max_unrelated: Condition for the recommended value, see `calibrate`.
-        """
-        queries = measured.queries
-        return CalibrationReport(
-            index=self._name,
-            field=self.field.name,
-            model=self.field.meta.model,
-            documents=measured.documents,
-            sample=measured.sample,
-            queries=len(queries.queries),
-            labelled=not queries.kinds,
-            kinds=queries.kinds,
-            left_out={reason: count for reason, count in queries.left_out.items() if count},
-            keep=keep,
-            max_unrelated=max_unrelated,
-            calibration=calibrate(measured.cosines, keep, max_unrelated),
-        )
-
-    def measure(
         self,
         encoder: Encoder,
         queries: Sequence[LabeledQuery] | None = None,
         *,
         sample: int = 1000,
-        seed: int = 0,
+        keep: float = 0.95,
         report: Callable[[str], None] = lambda message: None,
-    ) -> MeasuredCosines:
-        """Measure the cosines of queries with their relevant documents, and with others.
+    ) -> Calibration:
+        """Measure the cosines of queries with their relevant documents, and with others; recommend a minimum cosine.
 
         The index should not be written to at the same time.
 
@@ -301,7 +474,7 @@ class IndexCalibrator:
             encoder: The model of the field.
             queries: Labeled queries; None makes pseudo-queries from the sampled documents.
             sample: Number of documents to compare every query with.
-            seed: Seed of the random sample.
+            keep: Share of the relevant documents that the recommended value keeps.
             report: Called with a message before each step.
 
         Raises:
@@ -319,28 +492,47 @@ class IndexCalibrator:
         documents = self._engine.count(self.field.index, self._has_vector)
         every = self._engine.count(self.field.index, self._filter)
         left_out = Counter({"documents without a vector": every - documents})
-        report(f"reading {min(sample, documents, self._state.result_window):,} of {pluralize(documents, 'document')}")
-        sampled = self._sample_documents(sample, seed, left_out)
+        most = min(sample, self._state.result_window)
+        report(f"reading {min(most, documents):,} of {pluralize(documents, 'document')}")
+        source, extra = self._source(), self._doc_values
+        hits = random_hits(self._engine, self.field.index, self._has_vector, most, 0, source=source, extra=extra)
+        sampled = list(self._read(hits, left_out))
         if not sampled:
             raise IndexMismatch(
                 f"no document of {self._name} has a vector of {self.field.meta.model} in {self.field.name}",
                 f"Embed its documents first: `es-sbert ingest --index {self._name}"
                 f"{format_vector_field_option(self.field.name)}`.",
             )
+        kinds: Counter[str] = Counter()
         if queries is None:
-            wanted = self._pseudo_queries(encoder, sampled, left_out)
+            used, relevant = self._pseudo_queries(encoder, sampled, kinds, left_out)
         else:
-            wanted = self._labeled(queries, left_out)
-        report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}")
-        vectors = encoder.encode([query.text for query in wanted.queries], "query")
-        return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors), documents, len(sampled))
-
-    def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
-        """Read random documents; a seed selects the same ones as long as the index does not change."""
-        most = min(count, self._state.result_window)
-        source, extra = self._source(), self._doc_values
-        hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=source, extra=extra)
-        return list(self._read(hits, left_out))
+            used, relevant = self._labeled(queries, left_out)
+        report(f"embedding {pluralize(len(used), 'query', 'queries')}")
+        vectors = encoder.encode([query.text for query in used], "query")
+        places = {document.id: place for place, document in enumerate(sampled)}
+        own = [[places[id] for id in query.ids if id in places] for query in used]
+        passed, compared = count_unrelated(vectors, *_stack_vectors([document.vectors for document in sampled]), own)
+        if not compared.any():
+            raise IndexMismatch(f"{self._name} holds no unrelated documents", "Calibrate on a larger index.")
+        near = [
+            document_cosines(vector[None], *_stack_vectors(documents))[0]
+            for documents, vector in zip(relevant, vectors, strict=True)
+        ]
+        cosines = CosineSample(near, passed, compared)
+        return Calibration(
+            self._name,
+            self.field.name,
+            self.field.meta.model,
+            documents,
+            len(sampled),
+            used,
+            kinds,
+            {reason: count for reason, count in left_out.items() if count},
+            keep,
+            cosines,
+            *recommend_cosine(cosines, keep),
+        )
 
     def _source(self) -> Json | bool:
         """The parts of a document to read."""
@@ -367,13 +559,18 @@ class IndexCalibrator:
             yield CalibrationDocument(hit["_id"], found, text, spans, vectors)
 
     def _pseudo_queries(
-        self, encoder: Encoder, sampled: Sequence[CalibrationDocument], left_out: Counter[str]
-    ) -> CalibrationQueries:
+        self,
+        encoder: Encoder,
+        sampled: Sequence[CalibrationDocument],
+        kinds: Counter[str],
+        left_out: Counter[str],
+    ) -> tuple[list[LabeledQuery], list[RelevantVectors]]:
         made: list[tuple[CalibrationDocument, PseudoQuery]] = []
         for document in sampled:
             query = self._pseudo_query(document)
             if isinstance(query, PseudoQuery):
                 made.append((document, query))
+                kinds[query.kind.value] += 1
             else:
                 left_out[query] += 1
         if not made:
@@ -383,12 +580,11 @@ class IndexCalibrator:
                 "Pass labeled queries with `queries=FILE`.",
             )
         queries = [LabeledQuery(query.text, (document.id,)) for document, query in made]
-        kinds = dict(Counter(query.kind.value for _, query in made))
-        return CalibrationQueries(queries, self._vectors_without_query(encoder, made), kinds, left_out)
+        return queries, self._vectors_without_query(encoder, made)
 
     def _vectors_without_query(
         self, encoder: Encoder, made: Sequence[tuple[CalibrationDocument, PseudoQuery]]
-    ) -> list[list[Vectors]]:
+    ) -> list[RelevantVectors]:
         """Compute the vectors that each document would have without its query."""
         rests: dict[int, str] = {}
         kept: list[Vectors] = []
@@ -419,7 +615,9 @@ class IndexCalibrator:
         query = make_pseudo_query(self._template, document.source, document.text)
         return query or "documents whose text is too short for a query"
 
-    def _labeled(self, queries: Sequence[LabeledQuery], left_out: Counter[str]) -> CalibrationQueries:
+    def _labeled(
+        self, queries: Sequence[LabeledQuery], left_out: Counter[str]
+    ) -> tuple[list[LabeledQuery], list[RelevantVectors]]:
         ids = list(dict.fromkeys(id for query in queries for id in query.ids))
         size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents with different routings may share an id
         bodies: Iterator[Json] = (
@@ -441,22 +639,7 @@ class IndexCalibrator:
         if not kept:
             reason = f"{self._name} holds none of the {len(ids):,} labeled documents with a vector, such as {ids[0]!r}"
             raise IndexMismatch(reason, "Check that the ids are those of this index (`_id`).")
-        vectors = [[found[id].vectors for id in query.ids] for query in kept]
-        return CalibrationQueries(kept, vectors, {}, left_out)
-
-    def _cosines(
-        self, wanted: CalibrationQueries, sampled: Sequence[CalibrationDocument], vectors: Vectors
-    ) -> CosineSample:
-        places = {document.id: place for place, document in enumerate(sampled)}
-        own = [[places[id] for id in query.ids if id in places] for query in wanted.queries]
-        passed, compared = count_unrelated(vectors, *_stack_vectors([document.vectors for document in sampled]), own)
-        if not compared.any():
-            raise IndexMismatch(f"{self._name} holds no unrelated documents", "Calibrate on a larger index.")
-        relevant = [
-            document_cosines(vector[None], *_stack_vectors(documents))[0]
-            for documents, vector in zip(wanted.relevant, vectors, strict=True)
-        ]
-        return CosineSample(relevant, passed, compared)
+        return kept, [[found[id].vectors for id in query.ids] for query in kept]
 
 
 def _stack_vectors(documents: Sequence[Vectors]) -> tuple[Vectors, Counts]:

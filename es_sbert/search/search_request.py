@@ -53,7 +53,7 @@ class SearchOptions(TypedDict, total=False):
         exact: Compare the query with every vector instead of searching the graph.
         num_candidates: Candidates per shard; more are slower and miss fewer hits. Default: twice k, at least 100.
         oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
-            the default suits the type (`es-sbert index recall` measures it).
+            the default suits the type (`es-sbert index advise` measures it).
         min_cosine: Drop hits whose cosine is below it.
         boosts: Vector field → factor of its score, if several are searched.
         size: Hits to return of the k that the search finds; None for all k.

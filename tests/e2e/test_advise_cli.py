@@ -55,6 +55,9 @@ def test_printed_command_changes_the_index(
     assert done.code == 0, done.err
     report = done.summary
     assert (report["sampled"], report["queries"], report["from_file"]) == (COUNT, 40, True)
+    assert [search["num_candidates"] for search in report["searches"]] == [10, 20, 50, 100, 200, 500, 1000]
+    missing = cli("index", "advise", filled, "--url", engine_url, "--queries", tmp_path / "none")
+    assert (missing.code, "cannot be read" in missing.err) == (2, True)
     best = report["recommended"]
     assert (best["dimensions"], best["index_type"]) == (8, index_type)
 

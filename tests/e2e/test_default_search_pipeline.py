@@ -206,10 +206,9 @@ def analyses(at: Indices) -> Iterator[Any]:
         with_model=False,
     )
     # Random samples differ from index to index, but not how many documents they have.
-    advise = ("index", "advise", name, "--query-sample", "20", "--dimensions", "8", "--index-type", "hnsw")
+    advise = ("index", "advise", name, "--dimensions", "8", "--index-type", "hnsw")
     yield counts(at.run(*advise, "--json", with_model=False))
-    for command in (("index", "recall", name, "--sample", "20"), ("index", "calibrate", name, "--queries", labels)):
-        yield counts(at.run(*command, "--json"))
+    yield counts(at.run("index", "calibrate", name, "--queries", labels, "--json"))
     with open_engine(at.url) as engine:
         selection = DocumentSelection(name, sample=COUNT)
         yield [(found.key, found.source) for found in read_documents(engine, selection, ["text"])]

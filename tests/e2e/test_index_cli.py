@@ -199,40 +199,6 @@ def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_ind
     assert_refused(again, f"es-sbert has added nothing to {index}", "Check the name")
 
 
-def test_recall_command(run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
-    index = fresh_index(es9_url)
-    assert run("index", "create", index, "--shards", "1", "--replicas", "0", url=es9_url).code == 0
-    with open_engine(es9_url) as engine:
-        load(engine, index, "embedding", random_vectors(500, 384), lambda row: {"text": f"t{row}"})
-    done = run(
-        "index",
-        "recall",
-        index,
-        "--sample",
-        "20",
-        "--num-candidates",
-        "500",
-        "--num-candidates",
-        "20",
-        "--target",
-        "0.9",
-        url=es9_url,
-    )
-    assert done.code == 0, done.err
-    assert "Recommended for 0.9: num_candidates" in done.out
-    assert "exact search: one pass over all vectors" in done.err
-    (tmp_path / "queries.txt").write_text("a dog\na storm at sea\n")
-    done = run("index", "recall", index, "--queries", str(tmp_path / "queries.txt"), "--json", url=es9_url)
-    report = orjson.loads(done.out)
-    assert (report["queries"], report["documents"], len(report["rows"])) == (2, 500, 7)
-    assert_refused(run("index", "recall", index, "--oversample", "2", url=es9_url), "nothing to oversample", "Leave")
-    assert_refused(
-        run("index", "recall", index, "--queries", str(tmp_path / "none"), url=es9_url),
-        "cannot be read",
-        "Check the path",
-    )
-
-
 def test_calibrate_recommends_min_cosine(
     run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -270,11 +236,6 @@ def test_calibrate_recommends_min_cosine(
     assert run("ingest", "--index", index, file, "--id-field", "id", url=es9_url).code == 0
     shown = orjson.loads(run("index", "show", index, "--json", url=es9_url).out)
     assert shown["fields"][0]["min_cosine"] == float(value)
-
-    few = orjson.loads(run("index", "calibrate", index, "--max-unrelated", "0.01", "--json", url=es9_url).out)
-    assert few["recommended"]["row"]["unrelated"]["mean"] <= 0.01
-    refused = run("index", "calibrate", index, "--max-unrelated", "0.01", "--keep", "0.9", url=es9_url)
-    assert_refused(refused, "--keep and --max-unrelated cannot be combined", "one of the two")
 
     labeled.write_bytes(
         b"".join(

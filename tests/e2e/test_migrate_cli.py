@@ -163,7 +163,7 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     first, other = two_models
     for options, code, said in (
         (["--replace-index"], 2, "there is no terminal to ask for confirmation"),
-        (["--replace-index", "--yes"], 2, "Leave --replace-index out"),
+        (["--model", str(other), "--replace-index", "--yes"], 2, "Leave --replace-index out"),
         (["--cancel"], 2, "no migration of"),
         (["--text-field", "text", "--text-template", "{text}"], 2, "cannot be combined"),
         (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),

@@ -90,11 +90,6 @@ def test_commands_find_index_model_from_another_folder(workshop: Workshop) -> No
     doctor = workshop.on_index("doctor")
     assert f"ok    model: base ({workshop.fingerprint[:12]})" in doctor.out
     assert "FAIL" not in doctor.out
-    Path("queries.txt").write_text(QUERY)
-    recall = workshop.cli(
-        "index", "recall", workshop.index, "--url", workshop.url, "--queries", "queries.txt", "--k", "1"
-    )
-    assert recall.code == 0, recall.err
     Path("more.txt").write_text("the cat plays")
     assert workshop.on_index("ingest", "--dry-run", "more.txt").code == 0
     more = workshop.on_index("ingest", "more.txt", "--json")

@@ -12,8 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.diagnostics.calibration import COSINE_GRID
-from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabeledQuery
+from es_sbert.diagnostics.index_calibration import COSINE_GRID, IndexCalibrator, LabeledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
@@ -83,16 +82,14 @@ def brute_force(encoder: Encoder, held: dict[str, dict[str, Any]], queries: list
 
 
 def test_pseudo_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
-    found = IndexCalibrator(engine, filled, "embedding").measure(encoder, sample=1000)
+    found = IndexCalibrator(engine, filled, "embedding").calibrate(encoder, sample=1000)
     held = contents(engine.info.url, filled)
     assert (found.documents, found.sample) == (COUNT, COUNT)
-    assert found.queries.kinds == {"first sentence": 90, "first half of the words": 30}
-    assert {reason: count for reason, count in found.queries.left_out.items() if count} == {
-        "documents without a vector": len(held) - COUNT
-    }
-    own = [query.ids[0] for query in found.queries.queries]
+    assert found.kinds == {"first sentence": 90, "first half of the words": 30}
+    assert found.left_out == {"documents without a vector": len(held) - COUNT}
+    own = [query.ids[0] for query in found.queries]
     texts = [parts_of(held[id]["text"]) for id in own]
-    assert [query.text for query in found.queries.queries] == [query for query, _ in texts]
+    assert [query.text for query in found.queries] == [query for query, _ in texts]
 
     rests = encoder.encode([rest for _, rest in texts], "document")
     relevant = np.sum(encoder.encode([query for query, _ in texts], "query") * rests, axis=1)
@@ -106,15 +103,12 @@ def test_pseudo_queries_match_numpy(filled: str, engine: Engine, encoder: Encode
         assert (found.cosines.passed[number] <= high).all()
 
 
-def test_seed_selects_same_documents(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_sample_is_the_same_in_every_run(filled: str, engine: Engine, encoder: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
-    one, again, other = (index.measure(encoder, sample=30, seed=seed) for seed in (1, 1, 2))
-    assert [len(found.queries.queries) for found in (one, other)] == [30, 30]
-    assert {query.ids for query in one.queries.queries} == {query.ids for query in again.queries.queries}
-    assert {query.ids for query in one.queries.queries} != {query.ids for query in other.queries.queries}
-    report, same = (index.calibrate(measured, keep=0.8) for measured in (one, again))
-    assert report == same
-    assert 0 < report.calibration.recommended.row.min_cosine < 1
+    one, again = (index.calibrate(encoder, sample=30, keep=0.8) for _ in range(2))
+    assert len(one.queries) == 30
+    assert one.as_json() == again.as_json()
+    assert 0 < one.recommended.row.min_cosine < 1
 
 
 def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
@@ -123,15 +117,15 @@ def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encod
         LabeledQuery("storms", ("d2", "d42", "d62")),
         LabeledQuery("nothing", ("gone", "bare")),
     ]
-    found = IndexCalibrator(engine, filled, "embedding").measure(encoder, queries, sample=1000)
-    assert [query.ids for query in found.queries.queries] == [("d1", "d21"), ("d2", "d42", "d62")]
-    left_out = found.queries.left_out
+    found = IndexCalibrator(engine, filled, "embedding").calibrate(encoder, queries, sample=1000)
+    assert [query.ids for query in found.queries] == [("d1", "d21"), ("d2", "d42", "d62")]
+    left_out = found.left_out
     assert left_out["labelled documents that the index does not hold with a vector"] == 2
     assert left_out["queries without a relevant document in the index"] == 1
     cosines, ids, _ = brute_force(
         encoder, contents(engine.info.url, filled), [query.text for query in queries[:2]], ["", ""]
     )
-    for number, query in enumerate(found.queries.queries):
+    for number, query in enumerate(found.queries):
         expected = [cosines[number][ids.index(id)] for id in query.ids]
         np.testing.assert_allclose(found.cosines.relevant[number], expected, atol=CLOSE)
         assert found.cosines.compared[number] == COUNT - len(query.ids)
@@ -140,8 +134,8 @@ def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encod
 def test_recommended_min_cosine_keeps_recall_in_search(filled: str, engine: Engine, encoder: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
     queries = [LabeledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
-    report = index.calibrate(index.measure(encoder, queries), keep=0.7)
-    row = report.calibration.recommended.row
+    report = index.calibrate(encoder, queries, keep=0.7)
+    row = report.recommended.row
     kept = 0
     with SemanticIndex(filled, engine.info.url, encoder=encoder) as searched:
         for query in queries:
@@ -155,7 +149,7 @@ def test_filtered_alias_uses_only_its_documents(filled: str, engine: Engine, enc
     alias = f"{filled}-odd"
     actions = [{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}]
     engine.update_aliases(actions)
-    found = IndexCalibrator(engine, alias, "embedding").measure(encoder, sample=1000)
+    found = IndexCalibrator(engine, alias, "embedding").calibrate(encoder, sample=1000)
     assert (found.documents, found.sample) == (COUNT // 2, COUNT // 2)
     assert set(found.cosines.compared.tolist()) == {COUNT // 2 - 1}
 
@@ -185,10 +179,10 @@ def test_passages_exclude_query_and_score_by_nearest(
         passages=("24",),
     )
     index = IndexCalibrator(engine, index_name, "embedding")
-    found = index.measure(encoder)
+    found = index.calibrate(encoder)
     held = contents(engine.info.url, index_name)
-    assert found.queries.kinds == {"first sentence": 20}
-    for query, cosines in zip(found.queries.queries, found.cosines.relevant, strict=True):
+    assert found.kinds == {"first sentence": 20}
+    for query, cosines in zip(found.queries, found.cosines.relevant, strict=True):
         text = held[query.ids[0]]["text"]
         end = len(query.text) + 1
         passages = held[query.ids[0]]["embedding"]
@@ -199,7 +193,7 @@ def test_passages_exclude_query_and_score_by_nearest(
         rest = encoder.encode([text[end : passages[0]["end"]].strip()], "document")[0]
         expected = max(float(vector @ each / np.linalg.norm(each)) for each in [rest, *later])
         assert cosines.tolist() == [pytest.approx(expected, abs=CLOSE)]
-    [labeled] = index.measure(encoder, [LabeledQuery("a violin", ("d8",))]).cosines.relevant
+    [labeled] = index.calibrate(encoder, [LabeledQuery("a violin", ("d8",))]).cosines.relevant
     vector = encoder.encode(["a violin"], "query")[0]
     own = [vector_of(passage, "vector") for passage in held["d8"]["embedding"]]
     assert labeled.tolist() == [
@@ -228,13 +222,13 @@ def test_vectors_of_other_models_or_stale_texts_are_left_out(
         line for id, doc in changes for line in (orjson.dumps({"update": {"_id": id}}), orjson.dumps({"doc": doc}))
     ]
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    found = IndexCalibrator(engine, index_name, "embedding").measure(encoder)
-    assert {reason: count for reason, count in found.queries.left_out.items() if count} == {
+    found = IndexCalibrator(engine, index_name, "embedding").calibrate(encoder)
+    assert found.left_out == {
         "documents whose vector is of another model": 1,
         "documents whose text changed after their vector was made": 1,
         "documents without a text": 1,
     }
-    assert (found.documents, found.sample, len(found.queries.queries)) == (9, 8, 6)
+    assert (found.documents, found.sample, len(found.queries)) == (9, 8, 6)
 
 
 def test_invalid_calibrations_are_refused(
@@ -245,9 +239,9 @@ def test_invalid_calibrations_are_refused(
     index = IndexCalibrator(engine, filled, "embedding")
     other = _OtherModel(encoder)
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
-        index.measure(other)  # type: ignore[arg-type]
+        index.calibrate(other)  # type: ignore[arg-type]
     with pytest.raises(IndexMismatch, match="none of the 2 labeled documents with a vector, such as 'x'") as caught:
-        index.measure(encoder, [LabeledQuery("a", ("x", "y"))])
+        index.calibrate(encoder, [LabeledQuery("a", ("x", "y"))])
     assert "_id" in caught.value.remedy
     info = encoder.info
     ensure_vector_field(
@@ -256,16 +250,16 @@ def test_invalid_calibrations_are_refused(
         FieldRequest(name="embedding", fingerprint=info.fingerprint, model_name=info.model, dimensions=info.dimensions),
     )
     with pytest.raises(IndexMismatch, match="is not known, so queries cannot be made") as caught:
-        IndexCalibrator(engine, index_name, "embedding").measure(encoder)
+        IndexCalibrator(engine, index_name, "embedding").calibrate(encoder)
     assert f"`es-sbert index create {index_name} --text-field FIELD`" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no document of") as caught:
-        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabeledQuery("a", ("x",))])
+        IndexCalibrator(engine, index_name, "embedding").calibrate(encoder, [LabeledQuery("a", ("x",))])
     assert f"`es-sbert ingest --index {index_name}`" in caught.value.remedy
     vector = vector_value(engine.info, random_vectors(1, info.dimensions)[0])
     lines = (orjson.dumps({"index": {"_id": "x"}}), orjson.dumps({"embedding": vector}))
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
     with pytest.raises(IndexMismatch, match="holds no unrelated document"):
-        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabeledQuery("a", ("x",))])
+        IndexCalibrator(engine, index_name, "embedding").calibrate(encoder, [LabeledQuery("a", ("x",))])
 
 
 class _OtherModel:

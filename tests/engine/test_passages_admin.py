@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from es_sbert.diagnostics.index_size import count_vectors
-from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
+from es_sbert.diagnostics.recall import RecallQueries, measure_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -64,10 +64,8 @@ def test_passages_recall_size_and_migration_with_two_fields(
     passages = sum(len(read_stored_vectors(source["embedding"], 0)) for source in before.values())
     assert passages > COUNT
     assert count_vectors(engine, index_name, field) == passages
-    [row] = measure_recall(
-        engine, field, sample_queries(engine, field, 20, 0), [SearchSetting(300, None)], k=5, target=0.9
-    ).rows
-    assert row.recall.mean > 0.9
+    queries = RecallQueries(first.encode([text_of(number) for number in range(20)], "query"), [None] * 20)
+    assert measure_index(engine, field, queries)[-1].recall.mean > 0.9
 
     result = place.migrate(second)
     try:

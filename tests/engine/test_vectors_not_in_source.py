@@ -12,16 +12,15 @@ import pytest
 
 from es_sbert.analysis import read_index, search_duplicates
 from es_sbert.analysis.field_writer import FieldWriter
-from es_sbert.diagnostics.index_advice import AdviceRequest, read_sample
+from es_sbert.diagnostics.index_advice import read_sample
 from es_sbert.diagnostics.index_calibration import IndexCalibrator
-from es_sbert.diagnostics.recall import measure_recall, recall_settings, sample_queries
+from es_sbert.diagnostics.recall import RecallQueries, measure_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -60,11 +59,10 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
 
     def measurements(index: str) -> list[Any]:
         field = read_vector_field(engine, index, "embedding")
-        queries = sample_queries(engine, field, 60, 0)  # all documents, as in the other samples
-        settings = recall_settings(IndexType.HNSW, 5, [60], [])
-        recall = measure_recall(engine, field, queries, settings, k=5, target=0.9).rows[0].recall.mean
-        sample = read_sample(engine, field, AdviceRequest(sample=60), queries.vectors)
-        cosines = IndexCalibrator(engine, index, "embedding").measure(tiny, sample=60).cosines
+        queries = tiny.encode(["a river", "a town"], "query")
+        recall = measure_index(engine, field, RecallQueries(queries, [None] * 2))[-1].recall.mean
+        sample = read_sample(engine, field, 60, queries)
+        cosines = IndexCalibrator(engine, index, "embedding").calibrate(tiny, sample=60).cosines
         similar = SemanticIndex(index, engine, encoder=tiny).similar_to("d1", k=5)
         return [
             read_index(engine, index, "embedding").vectors,

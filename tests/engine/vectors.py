@@ -55,12 +55,14 @@ def load(
     engine.refresh(index)
 
 
-def fill(engine: Engine, index: str, count: int, dimensions: int, index_type: str = "hnsw") -> VectorField:
-    """Create an index of one shard whose field `embedding` has random vectors, and return the field."""
+def fill(
+    engine: Engine, index: str, count: int, dimensions: int, index_type: str = "hnsw", shards: int = 1
+) -> VectorField:
+    """Create an index whose field `embedding` has random vectors, and return the field."""
     request = FieldRequest(
         name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=dimensions, index_type=index_type
     )
-    field = ensure_vector_field(engine, index, request, shards=1, replicas=0)
+    field = ensure_vector_field(engine, index, request, shards=shards, replicas=0)
     load(engine, index, "embedding", random_vectors(count, dimensions), lambda row: {"row": row})
     return field
 

@@ -8,7 +8,6 @@ import pytest
 
 from es_sbert.diagnostics.index_advice import AdviceRequest, advise
 from es_sbert.diagnostics.index_calibration import IndexCalibrator
-from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch
@@ -49,20 +48,17 @@ def test_index_of_a_changed_type_is_loaded_searched_and_moved_but_not_measured(
         index.add([{"_id": "new", "text": text_of(1000)}])
         engine.refresh(place.index)
         assert index.search(text_of(1000), k=1).hits[0].id == "new"
-    IndexCalibrator(engine, place.index, "embedding").measure(encoder, sample=20)
+    IndexCalibrator(engine, place.index, "embedding").calibrate(encoder, sample=20)
 
     field = read_vector_field(engine, place.index, "embedding")
     refusal = re.escape("was changed to int8_hnsw in place")
-    queries = sample_queries(engine, field, 10, 0)
     with pytest.raises(IndexMismatch, match=refusal) as refused:
-        measure_recall(engine, field, queries, [SearchSetting(10, 1.0)], k=5, target=0.9)
-    assert f"`es-sbert index migrate {place.index} --index-type int8_hnsw`" in refused.value.remedy
-    with pytest.raises(IndexMismatch, match=refusal):
         advise(engine, place.index, field, AdviceRequest())
+    assert f"`es-sbert index migrate {place.index} --index-type int8_hnsw`" in refused.value.remedy
 
     result = place.migrate(encoder, index_type="int8_hnsw")
     assert result.finished
     place.assert_holds(everything() | {"new": {"text": text_of(1000)}}, encoder)
     moved = read_vector_field(engine, result.target, "embedding")
-    queries = sample_queries(engine, moved, 10, 0)
-    assert measure_recall(engine, moved, queries, [SearchSetting(10, 1.0)], k=5, target=0.9).documents > 10
+    wanted = AdviceRequest(index_types=("int8_hnsw",), element_types=("float",))
+    assert advise(engine, result.target, moved, wanted).searches[-1].recall.mean > 0.9

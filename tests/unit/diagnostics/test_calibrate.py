@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics import calibration as calibrate_module
-from es_sbert.diagnostics.calibration import (
+from es_sbert.diagnostics import index_calibration
+from es_sbert.diagnostics.index_calibration import (
     COSINE_GRID,
     Calibration,
-    CalibrationReport,
     CosineSample,
-    calibrate,
+    LabeledQuery,
     calibration_lines,
     count_unrelated,
+    recommend_cosine,
 )
 from es_sbert.diagnostics.recall import document_cosines
 from tests.engine.vectors import cosines, random_vectors
@@ -46,7 +45,7 @@ def share(cosines: Sequence[float], value: float) -> float:
 def test_recommends_the_largest_value_with_enough_recall(
     queries: list[tuple[list[float], list[float]]], keep: float
 ) -> None:
-    recommended = calibrate(sample_of(queries), keep).recommended
+    _, recommended = recommend_cosine(sample_of(queries), keep)
     enough = [
         value for value in COSINE_GRID if np.mean([share(relevant, value) for relevant, _ in queries]) >= keep - 1e-9
     ]
@@ -60,12 +59,12 @@ def test_recommends_the_largest_value_with_enough_recall(
 @given(QUERIES)
 def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float]]]) -> None:
     sample = sample_of(queries)
-    found = calibrate(sample, 0.8)
-    values = [row.min_cosine for row in found.rows]
+    rows, recommended = recommend_cosine(sample, 0.8)
+    values = [row.min_cosine for row in rows]
     assert values == sorted(set(values))
-    assert found.recommended.row in found.rows
+    assert recommended.row in rows
     assert len(values) <= 18
-    for row in found.rows:
+    for row in rows:
         value = row.min_cosine
         assert row.recall.mean == pytest.approx(np.mean([share(relevant, value) for relevant, _ in queries]))
         assert row.unrelated.mean == pytest.approx(np.mean([share(unrelated, value) for _, unrelated in queries]))
@@ -80,7 +79,7 @@ def test_unrelated_counts_equal_brute_force(queries: int, documents: int, most_v
     vectors, wanted = random_vectors(int(counts.sum()), 4, seed), random_vectors(queries, 4, seed + 50)
     relevant = [random.choice(documents, size=random.integers(0, documents), replace=False).tolist() for _ in wanted]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate_module, "_BLOCK_COSINES", 2 * len(vectors))  # two queries at a time
+        patch.setattr(index_calibration, "_BLOCK_COSINES", 2 * len(vectors))  # two queries at a time
         passed, compared = count_unrelated(wanted, vectors, starts, relevant)
     for number, query in enumerate(wanted):
         nearest = [
@@ -105,50 +104,34 @@ def test_document_cosine_is_that_of_the_nearest_chunk() -> None:
 def test_interval_narrows_with_more_queries() -> None:
     random = np.random.default_rng(0)
 
-    def found(count: int) -> Calibration:
-        return calibrate(sample_of([([cosine], [0.0]) for cosine in random.uniform(0.3, 0.9, count)]), 0.95)
-
-    few, many = found(5), found(1000)
-    assert few.recommended.low is None
-    assert many.recommended.low is not None
-    assert 0.3 <= many.recommended.low <= many.recommended.row.min_cosine <= many.recommended.high <= 0.37
-
-
-def test_value_by_share_of_unrelated_is_the_lowest_that_few_enough_reach() -> None:
-    unrelated = [place / 100 for place in range(100)]  # as many reach a value as lie above it
-    sample = sample_of([([0.9], unrelated)] * 50)
-    for target in (0.5, 0.1, 0.01):
-        found = calibrate(sample, 0.95, target).recommended
-        assert found.row.unrelated.mean <= target + 1e-9
-        assert share(unrelated, found.row.min_cosine - 0.01) > target
-        assert found.low is not None
-        assert found.low <= found.row.min_cosine <= found.high
-        assert found.overlaps == (target > 0.05)
-    chosen = calibrate(sample, 0.95, 0.01)
-    text = "\n".join(calibration_lines(replace(report_of(chosen, labeled=True), max_unrelated=0.01)))
-    assert "Recommended to let at most 0.01 of the unrelated documents pass: 0.99" in text
+    few, many = (
+        recommend_cosine(sample_of([([cosine], [0.0]) for cosine in random.uniform(0.3, 0.9, count)]), 0.95)[1]
+        for count in (5, 1000)
+    )
+    assert few.low is None
+    assert many.low is not None
+    assert 0.3 <= many.low <= many.row.min_cosine <= many.high <= 0.37
 
 
-def report_of(calibration: Calibration, *, labeled: bool) -> CalibrationReport:
-    return CalibrationReport(
+def report_of(queries: Sequence[tuple[list[float], list[float]]], *, labeled: bool) -> Calibration:
+    return Calibration(
         index="docs",
         field="embedding",
         model="m",
         documents=20_000,
         sample=100,
-        queries=4,
-        labelled=labeled,
-        kinds={} if labeled else {"first sentence": 4},
+        queries=[LabeledQuery("q", ("d",))] * len(queries),
+        kinds={} if labeled else {"first sentence": len(queries)},
         left_out={"documents without a vector": 7},
         keep=0.75,
-        max_unrelated=None,
-        calibration=calibration,
+        cosines=sample_of(queries),
+        **dict(zip(("rows", "recommended"), recommend_cosine(sample_of(queries), 0.75), strict=True)),
     )
 
 
 def test_report_ends_with_the_command_to_run() -> None:
     queries = [([0.5], [0.1] * 99 + [0.45])] * 4
-    lines = calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labeled=True))
+    lines = calibration_lines(report_of(queries, labeled=True))
     assert lines[-1] == (
         "Use it for all searches: `es-sbert serve --min-cosine 0.50`, or in one request: "
         '`{"match": {"semantic": {"query": "…", "min_cosine": 0.50}}}`'
@@ -164,8 +147,14 @@ def test_report_ends_with_the_command_to_run() -> None:
 
 def test_report_explains_pseudo_queries_and_overlaps() -> None:
     queries = [([0.5], [0.6] * 50 + [0.1] * 50)] * 4
-    text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labeled=False)))
+    text = "\n".join(calibration_lines(report_of(queries, labeled=False)))
     assert "4 queries made of documents (first sentence: 4)" in text
     assert "not real queries" in text
     assert "a minimum cosine does not separate them from relevant ones" in text
     assert "about 10,000 of 20,000 for each query" in text
+
+
+def test_json_has_the_figures_but_no_cosines_of_queries() -> None:
+    found = report_of([([0.5], [0.1])] * 4, labeled=True).as_json()
+    assert (found["queries"], found["labelled"], "cosines" in found) == (4, True, False)
+    assert found["recommended"]["row"] in found["rows"]

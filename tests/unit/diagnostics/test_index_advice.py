@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from es_sbert.diagnostics.index_advice import (
     recommend_layout,
 )
 from es_sbert.diagnostics.index_size import estimate_size
+from es_sbert.diagnostics.recall import SearchMeasurement
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
@@ -42,21 +43,21 @@ def field(index_type: str = "hnsw", model: str = "mine", dimensions: int = 384, 
     )
 
 
-def row(layout: VectorLayout, low: float, **values: Any) -> LayoutMeasurement:
-    sizes = [
-        estimate_size(ES9, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
-        for count in (100_000, 5_000)
-    ]
+def row(layout: VectorLayout, low: float, count: int = 100_000, **values: Any) -> LayoutMeasurement:
+    size = estimate_size(ES9, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
     recall = ConfidenceInterval(low + 0.01, low, low + 0.02)
-    return replace(LayoutMeasurement(layout, recall, 1.0, 2.0, sizes[1].index, *sizes, "es-sbert …"), **values)
+    wanted = layout.dimensions, layout.element_type, layout.index_type
+    made = LayoutMeasurement(*wanted, recall, 1.0, 2.0, False, size.memory, size.disk, "es-sbert …")
+    return replace(made, **values)
 
 
 def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
     current = VectorLayout(384, FLOAT, IndexType.HNSW)
-    recalls = {384: (1.0, 1.0), 128: (0.98, 0.96)}
+    searches = [SearchMeasurement(each, ConfidenceInterval(low + 0.01, low, low + 0.02), 1.25, 3.0)
+                for each, low in ((10, 0.80), (50, 0.96))]  # fmt: skip
     made = IndexAdvice(
-        "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows),
-        recalls, recommend_layout(rows, current, 0.95),
+        "docs-1", "embedding", "Elasticsearch 9.4.3", 10, current, 80_000, 5_000, 300, False, 0.95, searches, 50, rows,
+        recommend_layout(rows, current, 0.95),
     )  # fmt: skip
     return replace(made, **values)
 
@@ -149,10 +150,9 @@ def test_recall_of_exact_search_by_other_cosines() -> None:
     assert exact_recalls(whole, whole) == [1.0] * 20
     other = whole + random.normal(size=whole.shape)
     expected = [
-        len(set(np.argsort(-a[:50])[:10]) & set(np.argsort(-b[:50])[:10])) / 10
-        for a, b in zip(whole, other, strict=True)
+        len(set(np.argsort(-a)[:10]) & set(np.argsort(-b)[:10])) / 10 for a, b in zip(whole, other, strict=True)
     ]
-    assert exact_recalls(whole, other, 50) == pytest.approx(expected)
+    assert exact_recalls(whole, other) == pytest.approx(expected)
 
 
 def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
@@ -180,35 +180,23 @@ def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
 def test_change_that_saves_little_is_not_recommended(
     count: int, smaller: VectorLayout, low: float, changes: bool
 ) -> None:
-    def sized(layout: VectorLayout, low: float) -> LayoutMeasurement:
-        size = estimate_size(ES9, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
-        return row(layout, low, estimate=size)
-
-    now = replace(sized(VectorLayout(384, FLOAT, IndexType.HNSW), low), changes=None)
-    found = advice([sized(smaller, 0.96), now], vectors=count)
+    now = row(VectorLayout(384, FLOAT, IndexType.HNSW), low, count, command=None)
+    found = advice([row(smaller, 0.96, count), now], vectors=count)
     said = "\n".join(advice_lines(found))
-    assert found.recommended is found.rows[0 if changes else 1]
+    assert found.recommended is found.layouts[0 if changes else 1]
     assert ("There is nothing to gain." in said) is not changes
     assert ("  es-sbert …" in said) is changes
 
 
-def test_recall_is_extrapolated_by_the_loss_of_each_quadrupling() -> None:
-    short = advice([row(VectorLayout(128, FLOAT, IndexType.INT8_HNSW), 0.96)])
-    # 80,000 of 5,000 documents are two quadruplings; each costs 0.98 - 0.96.
-    assert short.expected_recall == pytest.approx(0.97 - 2 * 0.02)
-    assert "Extrapolated to 80,000 vectors, its recall is about 0.930" in "\n".join(advice_lines(short))
-    assert "below the minimum" in "\n".join(advice_lines(short))
-    whole = advice([row(VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.96)])
-    assert whole.expected_recall == pytest.approx(0.97)
-    assert "Extrapolated" not in "\n".join(advice_lines(whole))
-    assert advice([row(VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.5)]).expected_recall is None
-
-
-def test_missing_graph_is_told() -> None:
-    layout = VectorLayout(384, FLOAT, IndexType.BBQ_HNSW)
-    built = row(layout, 0.96)
-    flat = replace(built, sample_bytes=built.sample_estimate.index - built.sample_estimate.graph)
-    assert not built.lacks_graph
-    assert flat.lacks_graph
-    assert not replace(built, sample_bytes=None).lacks_graph
-    assert "did not build a graph for so few vectors of bbq_hnsw" in "\n".join(advice_lines(advice([flat])))
+def test_report_has_searches_of_the_whole_index_and_missing_graphs() -> None:
+    found = advice([row(VectorLayout(384, FLOAT, IndexType.BBQ_HNSW), 0.96, lacks_graph=True)])
+    said = "\n".join(advice_lines(found))
+    assert "            50     0.9700  0.9600–0.9800        1.2      3.0 ← recommended" in said
+    assert "did not build a graph for so few vectors of bbq_hnsw" in said
+    none = advice([], recommended_num_candidates=None)
+    assert "None of these surely has a recall of 0.95" in "\n".join(advice_lines(none))
+    assert "No layout keeps a recall of 0.95" in advice_lines(none)[-1]
+    assert asdict(found)["layouts"][0].keys() == {
+        "dimensions", "element_type", "index_type", "recall", "median_ms", "p95_ms", "lacks_graph", "memory_estimate",
+        "disk_estimate", "command",
+    }  # fmt: skip
