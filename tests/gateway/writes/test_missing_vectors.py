@@ -71,10 +71,7 @@ def told(caplog: pytest.LogCaptureFixture, index: str) -> list[str]:
     ("document", "reason"),
     [
         ({"n": 1}, "no_text"),
-        ({"text": None, "title": None}, "no_text"),
-        ({"text": " ", "title": ""}, "no_text"),
         ({"text": [], "title": [None, " "]}, "no_text"),
-        ({"text": 5, "title": 6}, "not_text"),
         ({"text": ["a", 5], "title": [7]}, "not_text"),
     ],
 )

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
-from tests.engine.ingest_support import contents, open_engine
+from tests.engine.ingest_support import contents
 from tests.engine.vectors import field_of
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
 from tests.gateway.writes.support import JSON, bulk_lines, make
 
 pytestmark = pytest.mark.one_engine
@@ -57,35 +50,6 @@ def test_unembeddable_documents_are_rejected_per_item_for_retry(
     assert contents(engine_url, unknown) == {}
 
 
-def test_unembeddable_documents_pass_without_vectors_if_configured(
-    engine_url: str, unknown: str, tiny: Path, tiny_encoder: Encoder
-) -> None:
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url),
-        models=tiny_settings(tiny),
-        semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
-    )
-    with ExitStack() as stack:
-        url = stack.enter_context(served(Gateway(settings)))
-        client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
-        vector = tiny_encoder.encode(["a dog"], "document")[0].tolist()
-        assert client.put(f"/{unknown}/_doc/1", json={"text": "a cat", "embedding": vector}).status_code == 201
-        assert client.put(f"/{unknown}/_doc/2", json={"text": "a cat"}).status_code == 201
-        lines = bulk_lines([("update", {"_id": "1"}, {"doc": {"text": "a mat"}})])
-        assert client.post(f"/{unknown}/_bulk", content=lines, headers=JSON).json()["errors"] is False
-        held = contents(engine_url, unknown)
-        assert held["1"].get("embedding") is None, "it stood for another text"
-        assert held["2"] == {"text": "a cat", "_version": 1}
-        metrics = client.get("/metrics").text
-        assert 'es_sbert_gateway_documents_total{outcome="without"} 2.0' in metrics
-        with open_engine(engine_url) as engine:
-            state = engine.get_index(unknown)
-            assert state is not None
-        damaged = {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}
-        httpx.put(f"{engine_url}/{unknown}/_mapping", json=damaged, timeout=300, trust_env=False).raise_for_status()
-        assert client.put(f"/{unknown}/_doc/3", json={"text": "a cat"}).status_code == 201
-
-
 @pytest.mark.parametrize("body", [b"", b'{"index":{}}\n{"text":"a"}', b'{"index":{}}\n'])
 def test_malformed_request_gets_engines_own_error(
     engine_url: str, client: httpx.Client, empty: str, body: bytes
@@ -94,17 +58,6 @@ def test_malformed_request_gets_engines_own_error(
     through = client.post(f"/{empty}/_bulk", content=body, headers=JSON)
     assert through.status_code == direct.status_code == 400
     assert through.json() == direct.json()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"{}\n", b'{"index":{}}\n{"text":"a"}\n{"text"\n{}\n', b'{"bogus":{}}\n{"text":"a"}\n', b"\xff\xfe\n\n"],
-)
-def test_line_that_is_no_action_is_refused(client: httpx.Client, empty: str, body: bytes) -> None:
-    answer = client.post(f"/{empty}/_bulk", content=body, headers=JSON)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "illegal_argument_exception"
-    assert client.get(f"/{empty}/_count").json()["count"] == 0
 
 
 def test_malformed_documents_are_rejected_by_engine(client: httpx.Client, empty: str) -> None:
@@ -165,26 +118,6 @@ def test_document_without_text_template_is_rejected_with_remedy(
     assert off.status_code == 201
     [partial] = [record.message for record in caplog.records if "partial updates" in record.message]
     assert textless in partial
-
-
-def test_document_without_text_template_passes_if_configured(
-    engine_url: str, textless: str, tiny: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url),
-        models=tiny_settings(tiny),
-        semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
-    )
-    with ExitStack() as stack:
-        url = stack.enter_context(served(Gateway(settings)))
-        client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
-        for number in range(3):
-            assert client.put(f"/{textless}/_doc/{number}", json={"text": "a cat"}).status_code == 201
-        assert 'es_sbert_gateway_documents_total{outcome="without"} 3.0' in client.get("/metrics").text
-    assert contents(engine_url, textless)["2"] == {"text": "a cat", "_version": 1}
-    [told] = [record.message for record in caplog.records if textless in record.message]
-    assert told.startswith(f"documents for {textless} are written without a vector")
-    assert "logged once; the metric's reason is text_unknown" in told
 
 
 def test_model_names_from_mapping_are_only_logged(
