@@ -53,8 +53,8 @@ from es_sbert.gateway.search.search_handler import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
+from es_sbert.gateway.search_page import PageApi, ui_routes
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.gateway.ui.page_api import PageApi, ui_routes
 from es_sbert.gateway.writes.missing_vectors import UnreadReason
 from es_sbert.gateway.writes.write_handler import WriteHandler
 

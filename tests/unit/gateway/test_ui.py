@@ -12,8 +12,8 @@ import pytest
 from starlette.applications import Starlette
 
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
-from es_sbert.gateway.ui.page_api import (
+from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
+from es_sbert.gateway.search_page import (
     CONTENT_TYPES,
     CosinesRequest,
     DocumentRef,

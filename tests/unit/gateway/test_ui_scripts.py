@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.gateway.ui.page_api import page_files
+from es_sbert.gateway.search_page import page_files
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from tests.programs import program
 

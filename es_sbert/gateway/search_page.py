@@ -25,6 +25,7 @@ from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
+from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
 from es_sbert.gateway.metrics import GatewayMetrics
@@ -42,7 +43,6 @@ from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings, Limits
-from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import (
     CHUNK_VECTOR,

@@ -1,1 +1,0 @@
-"""The search page at `/ui`: static files, and an API for what the engine itself cannot do."""
