@@ -220,10 +220,6 @@ class EmbeddedText:
     tokens: list[int]
     max_tokens: int
 
-    def field(self, info: EngineInfo, provenance: EmbeddingProvenance) -> VectorFieldValue:
-        """Build the value of the vector field."""
-        return build_field_value(info, self.chunked, self.vectors, self.tokens, self.max_tokens, provenance)
-
 
 class DocumentEmbedder:
     """Embeds texts of documents.
@@ -239,13 +235,12 @@ class DocumentEmbedder:
 
     async def __call__(self, texts: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
         """Embed texts, each for a vector field. The result of a text that cannot be embedded is its error."""
-        results: list[EmbeddedText | EsSbertError | None] = [None] * len(texts)
+        results: dict[int, EmbeddedText | EsSbertError] = {}
         rows_by_model = _group_rows((target.meta.model, target.meta.fingerprint) for target, _ in texts)
         for (model, fingerprint), rows in rows_by_model.items():
             embedded = await self._of_model(model, fingerprint, [texts[row] for row in rows])
-            for row, result in zip(rows, embedded, strict=True):
-                results[row] = result
-        return [result for result in results if result is not None]
+            results.update(zip(rows, embedded, strict=True))
+        return [results[row] for row in range(len(texts))]
 
     async def _of_model(
         self, model: str, fingerprint: str, field_texts: Sequence[tuple[EmbeddingTarget, str]]
@@ -465,7 +460,8 @@ def add_vectors(
                 if isinstance(result, EsSbertError):
                     errors[item.written.number] = result
                 else:
-                    filled[member].append(result.field(info, provenance))
+                    vectors, tokens, limit = result.vectors, result.tokens, result.max_tokens
+                    filled[member].append(build_field_value(info, result.chunked, vectors, tokens, limit, provenance))
         count += any(filled.values()) and item.written.number not in errors
         prepared[item.written.number] = item.written.with_vectors(item.changes, filled)
     return PreparedItems(prepared, errors, count)
