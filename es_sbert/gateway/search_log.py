@@ -18,7 +18,6 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -37,16 +36,6 @@ from es_sbert.gateway.settings import (
     monthly_index_pattern,
 )
 from es_sbert.messages import be, log_event, pluralize
-
-
-class SearchKind(StrEnum):
-    """Kind of a search."""
-
-    LEXICAL = "lexical"
-    SEMANTIC = "semantic"
-    HYBRID = "hybrid"
-    BROWSE = "browse"
-
 
 # Lines that are written at once.
 _BATCH = 500
@@ -276,12 +265,13 @@ class SearchTrace:
     status: int | None = None
 
     @property
-    def kind(self) -> SearchKind:
+    def kind(self) -> str:
+        """`lexical`, `semantic`, `hybrid`, or `browse` for a search without a query."""
         if any(query.syntax is SemanticSyntax.HYBRID for query in self.queries):
-            return SearchKind.HYBRID
+            return "hybrid"
         if self.queries or self.is_semantic:
-            return SearchKind.SEMANTIC
-        return SearchKind.BROWSE if self.lacks_query else SearchKind.LEXICAL
+            return "semantic"
+        return "browse" if self.lacks_query else "lexical"
 
 
 # `hits.total` of a response, an object or (rest_total_hits_as_int) a number; it precedes the hits themselves.

@@ -25,7 +25,6 @@ What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -151,8 +150,6 @@ class VectorQuery:
         boost: Factor of the score.
         inner_hits: With chunks: the name of the inner hits that hold the nearest chunk; None for no inner hits, as
             aggregations need it. Each clause of a request needs a different name.
-        nested_parameters: With chunks: parameters of the `nested` query that replace the usual ones.
-        chunk_query_name: With chunks: the `_name` of the query inside `nested`, which matches chunks.
     """
 
     field: str
@@ -165,8 +162,6 @@ class VectorQuery:
     min_cosine: float | None = None
     boost: float = 1.0
     inner_hits: str | None = None
-    nested_parameters: Json = dataclasses.field(default_factory=dict)
-    chunk_query_name: str | None = None
 
     def __post_init__(self) -> None:
         check_k(self.k)
@@ -345,12 +340,10 @@ def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) 
 
 def _nested_query(query: VectorQuery, inner: Json) -> Json:
     """Turn a query over chunks into one over documents."""
-    if query.chunk_query_name is not None:
-        inner = {"bool": {"must": [inner], "_name": query.chunk_query_name}}
     nested: Json = {"path": query.field, "score_mode": "max", "query": inner, "ignore_unmapped": True}
     if query.inner_hits is not None:
         nested["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
-    return {"nested": nested | query.nested_parameters | _boost(query)}
+    return {"nested": nested | _boost(query)}
 
 
 def _boost(query: VectorQuery) -> Json:

@@ -199,14 +199,6 @@ def test_required_phrase_is_required_of_semantic_hits(place: Place) -> None:
     assert ours["hits"]["total"] == own["hits"]["total"]
 
 
-def test_semantic_query_is_filtered_by_a_match_in_filter(place: Place) -> None:
-    """A filter never becomes hybrid, so it restricts the semantic query next to it during the search."""
-    semantic, order = {"match": {"semantic": {"query": TEXT, "k": 5}}}, {"match": {"text": "order"}}
-    body: Json = {"query": {"bool": {"must": [semantic], "filter": [order]}}}
-    assert len(ids(place.search(body))) == 5
-    assert set(ids(place.search(body))) <= set(ORDERS.values())
-
-
 @pytest.mark.parametrize("name", list(RESTRICTIONS)[:2])
 def test_semantic_query_is_filtered_by_any_query_that_never_becomes_hybrid(place: Place, name: str) -> None:
     semantic: Json = {"match": {"semantic": {"query": TEXT, "k": 5}}}

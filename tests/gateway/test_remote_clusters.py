@@ -102,10 +102,7 @@ def connect_clusters(url: str, addresses: dict[str, str | None]) -> None:
     "query",
     [
         SEMANTIC,
-        {"query_string": {"query": f'semantic:"{QUERY}"'}},
         {"bool": {"must_not": [SEMANTIC]}},
-        {"exists": {"field": "semantic"}},
-        {"semantic": {"field": "embedding", "query": QUERY}},
         {"knn": {"field": "embedding", "k": 3, "query_vector_builder": {"text_embedding": {"model_text": QUERY}}}},
         {"neural": {"embedding": {"query_text": QUERY, "k": 3}}},
     ],

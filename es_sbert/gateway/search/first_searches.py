@@ -52,8 +52,8 @@ def first_body(query: Json, search: Json) -> Json:
     return {"query": query, **same, "_source": False, "track_total_hits": False}
 
 
-async def search_first(upstream: Upstream, first: Json, search: Json, context: RewriteContext) -> UpstreamReply:
-    """Send a search with the caller's credentials.
+async def search_first(upstream: Upstream, first: Json, search: Json, context: RewriteContext) -> Json | None:
+    """Send a search with the caller's credentials; None if the engine rejects it, since it rejects the client's too.
 
     Args:
         first: The search to send, see `first_body`.
@@ -61,24 +61,35 @@ async def search_first(upstream: Upstream, first: Json, search: Json, context: R
         context: Its parameters, with a `preference`, so that both searches use the same shard copies.
 
     Raises:
-        EngineUnreachable: the engine did not respond.
+        BadRequest: it asks for a document beyond `index.max_result_window` of an index.
+        EngineUnreachable, RequestFailed: the search failed.
     """
     options = {name: value for name, value in context.options.items() if name in _SHARD_PARAMETERS}
     credentials, expression = credential_headers(context.headers), context.expression or "_all"
     if "pit" in search:  # a point in time determines the indices
-        return await upstream.search("/_search", credentials, first)
-    if len(expression) <= MAX_EXPRESSION_LENGTH:
-        return await upstream.search(f"/{expression}/_search?{urlencode(options)}", credentials, first)
-    # Names that do not fit into a URL go into the body of an `_msearch`.
-    header = {"index": [unquote(name) for name in expression.split(",")], **options}
-    first = without_search_pipeline(upstream.engine_type_or_default, first)
-    lines = orjson.dumps(header) + b"\n" + orjson.dumps(first) + b"\n"
-    reply = await upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
-    if reply.status != 200:
-        return reply
-    with upstream.parsing("POST /_msearch"):
-        [answer] = reply.body["responses"]
-        return UpstreamReply(int(answer.get("status", 200)), answer)
+        reply = await upstream.search("/_search", credentials, first)
+    elif len(expression) <= MAX_EXPRESSION_LENGTH:
+        reply = await upstream.search(f"/{expression}/_search?{urlencode(options)}", credentials, first)
+    else:
+        # Names that do not fit into a URL go into the body of an `_msearch`.
+        header = {"index": [unquote(name) for name in expression.split(",")], **options}
+        plain = without_search_pipeline(upstream.engine_type_or_default, first)
+        lines = orjson.dumps(header) + b"\n" + orjson.dumps(plain) + b"\n"
+        reply = await upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
+        if reply.status == 200:
+            with upstream.parsing("POST /_msearch"):
+                [answer] = reply.body["responses"]
+                reply = UpstreamReply(int(answer.get("status", 200)), answer)
+    if reply.status not in CLIENT_ERROR_STATUSES:
+        # Accept a partial result: a lower cosine, or none, only lets more documents through, and the client's search
+        # itself reports missing shards.
+        return upstream.require_object(reply, "POST _search", partial_ok=True)
+    if "from" in first and "max_result_window" in str(reply.body):
+        raise BadRequest(
+            f"k is {first['from'] + 1}, more than the index.max_result_window of a searched index",
+            "Ask for fewer documents, with k in the request or -k of es-sbert serve, or raise the setting.",
+        )
+    return None
 
 
 class TopKCutoff:
@@ -135,27 +146,12 @@ class TopKCutoff:
         async def search(query: QueryPlaceholder) -> Json | None:
             kth = kth_hit_body(engine_type, query.semantic, vector(query.semantic), query.filters, body)
             async with semaphore:
-                return await self._search(kth, body, context)
+                return await search_first(self._upstream, kth, body, context)
 
         found = dict(zip(distinct, await gather_or_cancel(map(search, distinct.values())), strict=True))
         with self._upstream.parsing("POST _search"):
             answers = ((query, found[key]) for query, key in keys.items())
             return {query: kth_hit_cosine(engine_type, answer) for query, answer in answers if answer is not None}
-
-    async def _search(self, kth: Json, body: Json, context: RewriteContext) -> Json | None:
-        """The engine's response; None if it rejects the search, since it will reject the client's search too."""
-        answer = await search_first(self._upstream, kth, body, context)
-        if answer.status not in CLIENT_ERROR_STATUSES:
-            # Accept a partial result: a lower cosine, or none, only lets more documents through, and the client's
-            # search itself reports missing shards.
-            return self._upstream.require_object(answer, "POST _search", partial_ok=True)
-        reason = str(answer.body)
-        if "max_result_window" in reason:
-            raise BadRequest(
-                f"k is {kth['from'] + 1}, more than the index.max_result_window of a searched index",
-                "Ask for fewer documents, with k in the request or -k of es-sbert serve, or raise the setting.",
-            )
-        return None
 
 
 def _cutoff_key(query: QueryPlaceholder) -> str:
@@ -175,14 +171,13 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
     each shard by definition.
     """
-    if any(_matches_more_than_k(engine_type, semantic, part) for part in semantic.target.groups):
+    if any(_matches_more_than_k(engine_type, part) for part in semantic.target.groups):
         return True
     return semantic.target.shards > 1 and semantic.syntax not in NATIVE_SYNTAXES
 
 
-def _matches_more_than_k(engine_type: EngineType, semantic: SemanticQuery, part: SearchScope) -> bool:
-    is_rescored = part.oversample(part.name) is not None and semantic.oversample != 0
-    oversampled = engine_type is EngineType.OPENSEARCH and is_rescored
+def _matches_more_than_k(engine_type: EngineType, part: SearchScope) -> bool:
+    oversampled = engine_type is EngineType.OPENSEARCH and part.oversample(part.name) is not None
     return oversampled or part.meta.index_type == IndexType.FLAT
 
 
@@ -196,8 +191,7 @@ def kth_hit_body(
         filters: Queries that every hit must match.
         search: The search that contains the query.
     """
-    # The score must be that of the nearest chunk, even if the client's `nested` query scores in another way.
-    plain = replace(semantic, boost=1.0, nested=None)
+    plain = replace(semantic, boost=1.0)
     found = query_without_vector(engine_type, plain, filters, None, matches_candidates=False)
     query = QueryPlaceholder(plain, filters, found).native_query(engine_type, vector, None, CandidateCounts())
     return first_body(query, search) | {"from": semantic.k - 1, "size": 1}

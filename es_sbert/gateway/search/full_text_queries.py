@@ -16,6 +16,7 @@ from luqum.thread import parse
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.semantic_query import (
+    MULTI_FIELD_QUERIES,
     SemanticQueryParser,
     check_parameters,
     check_word_parameters,
@@ -23,7 +24,6 @@ from es_sbert.gateway.search.semantic_query import (
     parse_query_text,
 )
 
-_MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 _BOOSTED = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
 
 
@@ -33,7 +33,7 @@ def split_virtual_fields(kind: str, body: Json, parser: SemanticQueryParser) -> 
     Raises:
         BadRequest: the Lucene syntax is invalid, or the text of a semantic query has operators.
     """
-    if kind not in _MULTI_FIELD_QUERIES:
+    if kind not in MULTI_FIELD_QUERIES:
         return None
     virtual, others = _partition_fields(body, parser)
     if not virtual:

@@ -79,15 +79,11 @@ class VectorHider:
             indices = await self._indices.get(names)
             if not indices:
                 return ()
-            owners: dict[str, set[str]] = {}
-            not_hidden: set[str] = set()
-            for index, fields in indices.fields.items():
-                for name, meta in fields.items():
-                    owners.setdefault(name, set()).add(index)
-                    if not self._may_hide(meta):
-                        not_hidden.add(name)
-            hidden = {name: index_names for name, index_names in owners.items() if name not in not_hidden}
-            members = {member: owner for name, owner in hidden.items() for member in (name, document_meta_field(name))}
+            members: dict[str, set[str]] = {}  # the name of a field → the indices in which it is a vector field
+            for name in {name for fields in indices.fields.values() for name in fields}:
+                owners = {index: fields[name] for index, fields in indices.fields.items() if name in fields}
+                if all(map(self._may_hide, owners.values())):
+                    members |= {member: set(owners) for member in (name, document_meta_field(name))}
             if members and indices.is_mixed:
                 elsewhere = await self._indices.mapped_elsewhere(names, members)
                 members = {name: owner for name, owner in members.items() if name not in elsewhere}
@@ -99,12 +95,12 @@ class VectorHider:
 
     async def hide(self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi) -> Parameters | None:
         """Leave the vectors out of the hits of a parsed search, which is changed; see `hide_in_search`."""
-        # Most searches that have to be parsed say which fields they want: no index is looked up for them.
-        if not self.applies(api, context.options) or not await offload_if_large(
-            context.size, _sources_without, body, params, ("",)
-        ):
+        if not self.applies(api, context.options):
             return None
-        return hide_in_search(body, params, await self.fields(context))
+        # Most searches that have to be parsed say which fields they want: no index is looked up for them.
+        if not await offload_if_large(context.size, _sources_without, body, params, ("",)):
+            return None
+        return await offload_if_large(context.size, hide_in_search, body, params, await self.fields(context))
 
     def _may_hide(self, meta: VectorFieldMeta) -> bool:
         return self._policy is HideVectors.ALWAYS or meta.text is not None

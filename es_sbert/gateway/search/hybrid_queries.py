@@ -22,7 +22,7 @@ from typing import Any
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import ThrottledLog
-from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.compound_queries import Member, clause_list
 from es_sbert.gateway.search.first_searches import MAX_CONCURRENT, first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext, sorts_by_score
@@ -229,7 +229,11 @@ class HybridRanker:
             if filters:
                 query = {"bool": {"must": [query], "filter": list(filters)}}
             async with semaphore:
-                return await self._search(first_body(query, body) | {"size": size}, body, context)
+                answer = await search_first(self._upstream, first_body(query, body) | {"size": size}, body, context)
+            if answer is None:
+                return None
+            with self._upstream.parsing("POST _search"):
+                return [((hit["_index"], hit["_id"]), float(hit["_score"])) for hit in answer["hits"]["hits"]]
 
         async def rank(nearest: QueryPlaceholder) -> Json:
             words, k, filters = nearest.words or {}, nearest.semantic.k, nearest.filters
@@ -257,16 +261,6 @@ class HybridRanker:
 
         ranked = await gather_or_cancel(rank(placeholder) for placeholder in placeholders)
         return dict(zip(placeholders, ranked, strict=True))
-
-    async def _search(self, first: Json, body: Json, context: RewriteContext) -> _Hits | None:
-        """Send a search; None if the engine rejects it."""
-        answer = await search_first(self._upstream, first, body, context)
-        if answer.status in CLIENT_ERROR_STATUSES:
-            return None
-        # Accept a partial result: the client's search itself reports missing shards.
-        found = self._upstream.require_object(answer, "POST _search", partial_ok=True)
-        with self._upstream.parsing("POST _search"):
-            return [((hit["_index"], hit["_id"]), float(hit["_score"])) for hit in found["hits"]["hits"]]
 
 
 def ranking_query(words: Json, documents: _Hits, best_score: float) -> Json:

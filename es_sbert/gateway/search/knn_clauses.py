@@ -55,11 +55,9 @@ class QueryPlaceholder:
         semantic, query = self.semantic, replace(self.query, vector=vector)
         if cutoff is not None and cutoff > (semantic.min_cosine or -1.0):
             query = replace(query, min_cosine=cutoff)
-        calibrated = semantic.calibrated
-        clause = knn_clause(engine_type, semantic.target, query, counts, semantic.oversample, calibrated=calibrated)
-        name = semantic.name if semantic.nested is None else semantic.nested.get("_name")
-        if name is not None:
-            clause["bool"]["_name"] = name
+        clause = knn_clause(engine_type, semantic.target, query, counts, calibrated=semantic.calibrated)
+        if semantic.name is not None:
+            clause["bool"]["_name"] = semantic.name
         return clause
 
 
@@ -122,7 +120,6 @@ def query_without_vector(
     candidates = semantic.num_candidates
     if matches_candidates and not exceeds_k_by_candidates(semantic):
         candidates = semantic.k
-    nested = semantic.nested or {}
     query = VectorQuery(
         field=semantic.target.name,
         vector=[],  # see `native_query`
@@ -133,9 +130,6 @@ def query_without_vector(
         boost=semantic.boost,
         passages=semantic.target.meta.passages is not None,
         inner_hits=inner_hits,
-        nested_parameters={member: value for member, value in nested.items() if member != "_name"},
-        # In a client's `nested` query, the name of the inner query applies to chunks.
-        chunk_query_name=None if semantic.nested is None else semantic.name,
     )
     if query.passages and engine_type is EngineType.ELASTICSEARCH:
         methods = {part.method(engine_type, exact=False) for part in semantic.target.groups}
@@ -157,42 +151,30 @@ def knn_clause(
     target: SearchScope,
     query: VectorQuery,
     counts: CandidateCounts,
-    oversample: float | None = None,
     *,
     calibrated: bool = False,
 ) -> Json:
     """Create a `bool` that searches a field in all its indices, each by its index type and the filter of its alias.
 
     Args:
-        oversample: Replaces the oversampling of quantized indices.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
     """
     clauses: list[Json] = []
     for number, part in enumerate(target.groups):
-        usual = part.oversample(target.name)
         part_query = replace(
             query,
-            # Vectors that are not quantized need no rescoring.
-            oversample=usual if usual is None or oversample is None else oversample,
+            oversample=part.oversample(target.name),
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
             min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
         )
-        if number:
-            part_query = _with_numbered_inner_hits(part_query, number)
+        if number and query.inner_hits is not None:
+            # Engines require a different name for each clause.
+            part_query = replace(part_query, inner_hits=f"{query.inner_hits}.{number}")
         if engine_type is EngineType.OPENSEARCH:
             part_query = counts.distinct(part_query)
         clause = vector_clause(engine_type, part.method(engine_type, exact=False), part_query)
         clauses.append({"bool": {"must": [clause], "filter": [index_filter(part.indices)]}})
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
-
-
-def _with_numbered_inner_hits(query: VectorQuery, number: int) -> VectorQuery:
-    """Add a number to the name of a query's inner hits: engines require a different name for each clause."""
-    inner_hits = query.nested_parameters.get("inner_hits")
-    if inner_hits is not None:
-        inner_hits = inner_hits | {"name": f"{inner_hits.get('name', query.field)}.{number}"}
-        return replace(query, nested_parameters=query.nested_parameters | {"inner_hits": inner_hits})
-    return query if query.inner_hits is None else replace(query, inner_hits=f"{query.inner_hits}.{number}")
 
 
 def _larger(one: float | None, other: float | None) -> float | None:

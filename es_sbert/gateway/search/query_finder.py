@@ -39,7 +39,7 @@ from es_sbert.gateway.search.knn_clauses import (
     SectionPlaceholder,
     query_without_vector,
 )
-from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax, parse_nested
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.index.mapping import has_vector_query
 
 # Queries that match everything, or are supported only at the top level; and what is not a query.
@@ -326,13 +326,19 @@ class QueryFinder:
         if query is None:
             return
         if query.semantic is not None:
-            self._add(query.place, query.semantic, position)
+            semantic = query.semantic.without_k() if position.negative else query.semantic
+            self._found.add(query.place, self._placeholder(semantic, position))
         elif self._hybrid and query.full_text and query.becomes_hybrid:
             semantic, exact = self._hybrid.query(query.full_text)
             nearest = self._placeholder(semantic, position)
             self._found.add(query.place, replace(nearest, words=query.node, exact=exact, has_cutoff=False))
         elif query.kind in JOINING_QUERIES:
-            self._replace_in_joined(query, position)
+            if query.contains_semantic:
+                raise BadRequest(
+                    f"a semantic query cannot be used inside `{query.kind}`",
+                    f"Put it next to the {query.kind} query, in the same bool. It searches passages without `nested`, "
+                    "and returns the nearest one as inner hits.",
+                )
         elif query.kind == "bool":
             self._replace_in_bool(query, position)
         else:
@@ -343,39 +349,12 @@ class QueryFinder:
             for member, inner in query.inner:
                 self._replace(inner, _inner_position(position, member))
 
-    def _add(self, place: Place, semantic: SemanticQuery, position: QueryPosition) -> None:
-        placeholder = self._placeholder(semantic.without_k() if position.negative else semantic, position)
-        self._found.add(place, placeholder)
-
     def _placeholder(self, semantic: SemanticQuery, position: QueryPosition) -> QueryPlaceholder:
-        # A client's own `nested` query returns the inner hits that it asks for.
-        with_inner_hits = position.with_inner_hits and semantic.nested is None
-        inner_hits = self._inner_hits_name(semantic) if with_inner_hits else None
+        inner_hits = self._inner_hits_name(semantic) if position.with_inner_hits else None
         query = query_without_vector(
             self._engine_type, semantic, position.filters, inner_hits, matches_candidates=self._matches_candidates
         )
         return QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative)
-
-    def _replace_in_joined(self, query: _Query, position: QueryPosition) -> None:
-        """Replace a query on documents other than the hits. These documents have no vectors, unless they are chunks.
-
-        Raises:
-            BadRequest: the query contains a semantic query on such documents, which would silently match nothing.
-        """
-        if not query.contains_semantic:
-            return
-        kind, body, semantic = query.kind, query.body, query.inner[0][1].semantic
-        passages = semantic is not None and semantic.target.meta.passages is not None
-        if semantic is not None and passages and kind == "nested" and body.get("path") == semantic.target.name:
-            parameters, boost = parse_nested(body, f"nested on {body['path']}")
-            semantic = replace(semantic, nested=parameters, boost=semantic.boost * boost)
-            self._add(query.place, semantic, position)
-            return
-        documents = "nested documents" if kind == "nested" else "parent and child documents"
-        raise BadRequest(
-            f"a semantic query cannot be used inside `{kind}`: vectors of {documents} are not searched",
-            f"Put it next to the {kind} query, in the same bool.",
-        )
 
     def _replace_in_bool(self, query: _Query, position: QueryPosition) -> None:
         """Replace the queries in a `bool`, which applies its other clauses to them.
@@ -462,7 +441,7 @@ def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[
     for placeholder in placeholders:
         semantic = placeholder.semantic
         words = placeholder.words if isinstance(placeholder, QueryPlaceholder) else None
-        parts = (("filter", semantic.filter), ("nested", semantic.nested), ("query", words))
+        parts = (("filter", semantic.filter), ("query", words))
         pending += [(name, part) for name, part in parts if part is not None]
     seen: set[tuple[str, int]] = set()
     while pending:

@@ -21,7 +21,7 @@ from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE
+from es_sbert.search.vector_query import MAX_K
 
 _SCORE = frozenset({"boost", "_name"})
 # Parameters that control how words are expanded or missing words are treated, and that exclude no document.
@@ -38,39 +38,25 @@ _WORD_PARAMETERS: Mapping[str, tuple[object, ...]] = {
     "slop": (0, "0"),
 }
 _FULL_TEXT = frozenset({"query", "k", "min_cosine"}) | _SCORE | _WITHOUT_EFFECT | _WORD_PARAMETERS.keys()
-_MULTI_FIELD = (_FULL_TEXT - {"k", "min_cosine"}) | {"fields", "type", "tie_breaker"}
-_QUERY_STRING = frozenset({
-    "allow_leading_wildcard", "analyze_wildcard", "analyzer", "auto_generate_synonyms_phrase_query", "default_field",
-    "default_operator", "enable_position_increments", "escape", "fields", "fuzziness", "fuzzy_max_expansions",
-    "fuzzy_prefix_length", "fuzzy_rewrite", "fuzzy_transpositions", "lenient", "max_determinized_states",
-    "minimum_should_match", "phrase_slop", "query", "quote_analyzer", "quote_field_suffix", "rewrite", "tie_breaker",
-    "time_zone", "type",
+# The engine applies these to the other fields of the query, or to how the syntax is read.
+_MULTI_FIELD = (_FULL_TEXT - {"k", "min_cosine"}) | frozenset({
+    "allow_leading_wildcard", "analyze_wildcard", "default_field", "default_operator", "enable_position_increments",
+    "escape", "fields", "flags", "fuzzy_max_expansions", "fuzzy_prefix_length", "max_determinized_states",
+    "phrase_slop", "quote_analyzer", "quote_field_suffix", "rewrite", "tie_breaker", "time_zone", "type",
 })  # fmt: skip
-_SIMPLE_QUERY_STRING = frozenset({
-    "analyze_wildcard", "analyzer", "auto_generate_synonyms_phrase_query", "default_operator", "fields", "flags",
-    "fuzzy_max_expansions", "fuzzy_prefix_length", "fuzzy_transpositions", "lenient", "minimum_should_match", "query",
-    "quote_field_suffix",
-})  # fmt: skip
+# Full-text queries on one field. On the virtual field they all mean the same: Kibana sends a phrase for quoted words.
+SINGLE_FIELD_QUERIES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
+MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 # Query type → the parameters that are applied, or change nothing.
 _PARAMETERS: Mapping[str, Collection[str]] = {
-    "match": _FULL_TEXT,
-    "match_bool_prefix": _FULL_TEXT,
-    "match_phrase": _FULL_TEXT,
-    "match_phrase_prefix": _FULL_TEXT,
-    "multi_match": _MULTI_FIELD,
-    "combined_fields": _MULTI_FIELD,
-    "query_string": _QUERY_STRING | _SCORE,
-    "lucene": (_QUERY_STRING | {"boost"}) - {"minimum_should_match"},
-    "simple_query_string": _SIMPLE_QUERY_STRING | _SCORE,
+    **dict.fromkeys(SINGLE_FIELD_QUERIES, _FULL_TEXT),
+    **dict.fromkeys(MULTI_FIELD_QUERIES, _MULTI_FIELD),
+    "lucene": _MULTI_FIELD - {"minimum_should_match", "_name"},
     "semantic": _SCORE | {"field", "query"},
-    "knn": _SCORE | {"field", "filter", "k", "num_candidates", "query_vector_builder", "rescore_vector", "similarity"},
+    "knn": _SCORE | {"field", "filter", "k", "num_candidates", "query_vector_builder", "similarity"},
     "text_embedding": frozenset({"model_id", "model_text"}),
-    "neural": _SCORE
-    | {"filter", "k", "max_distance", "method_parameters", "min_score", "model_id", "query_text", "rescore"},
-    "method_parameters": frozenset({"ef_search"}),
-    "nested": _SCORE | {"ignore_unmapped", "inner_hits", "path", "query", "score_mode"},
+    "neural": _SCORE | {"filter", "k", "max_distance", "min_score", "model_id", "query_text"},
 }
-_SCORE_MODES = ("avg", "max", "min", "none", "sum")
 
 
 def check_parameters(kind: str, location: str, parameters: Iterable[str]) -> None:
@@ -112,58 +98,6 @@ def _is_one_of(value: Any, values: tuple[object, ...]) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | str) and value in values
 
 
-def parse_nested(body: Json, location: str) -> tuple[Json, float]:
-    """Parse a `nested` query around a semantic one: its parameters apart from path and query, and its boost.
-
-    Unmapped indices match nothing, with `ignore_unmapped` or without: only indices with the field are searched.
-
-    Raises:
-        BadRequest: a parameter is unknown or invalid.
-    """
-    check_parameters("nested", location, body)
-    mode = body.get("score_mode", "max")
-    if mode not in _SCORE_MODES:
-        raise BadRequest(f"score_mode of {location} is {mode!r}", f"Use one of {', '.join(_SCORE_MODES)}.")
-    inner_hits = body.get("inner_hits")
-    if inner_hits is not None and not isinstance(inner_hits, dict):
-        raise BadRequest(
-            f"inner_hits of {location} is a JSON {json_type_name(inner_hits)}, not an object",
-            "Use an object, e.g. {}.",
-        )
-    parameters = {name: body[name] for name in ("inner_hits", "_name") if body.get(name) is not None}
-    return parameters | {"score_mode": mode}, number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
-
-
-def _oversample(value: Any, member: str, location: str) -> float | None:
-    """Convert `rescore_vector` of Elasticsearch's `knn` or `rescore` of OpenSearch's `neural` to a factor.
-
-    Args:
-        member: The member of the value that holds the factor.
-
-    Returns:
-        The factor; None for the default.
-
-    Raises:
-        BadRequest: the value is invalid.
-    """
-    if value is None or (value is True and member == "oversample_factor"):
-        return None
-    if not isinstance(value, dict) or value.keys() != {member}:
-        raise BadRequest(f"{location} is not supported", f'Write {{"{member}": 2}}.')
-    return number_between(value[member], f"{member} of {location}", 1.0, MAX_OVERSAMPLE)
-
-
-def _ef_search(value: Any, location: str) -> int | None:
-    """Parse the `method_parameters` of OpenSearch's `neural` query, and return `ef_search`; None if it is missing."""
-    if value is None:
-        return None
-    location = f"method_parameters of {location}"
-    if not isinstance(value, dict):
-        raise BadRequest(f"{location} is a JSON {json_type_name(value)}, not an object", 'Write {"ef_search": 100}.')
-    check_parameters("method_parameters", location, value)
-    return positive_integer(value["ef_search"], f"ef_search in {location}") if "ef_search" in value else None
-
-
 def number_between(value: object, location: str, lowest: float, highest: float) -> float:
     """Check a number.
 
@@ -184,10 +118,6 @@ def positive_integer(value: object, location: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_K:
         raise BadRequest(f"{location} is {value!r}", f"Use a whole number from 1 to {MAX_K:,}.")
     return value
-
-
-# Full-text queries on one field. On the virtual field they all mean the same: Kibana sends a phrase for quoted words.
-SINGLE_FIELD_QUERIES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
 
 
 class SemanticSyntax(StrEnum):
@@ -216,11 +146,9 @@ class SemanticQuery:
         min_cosine: Documents below this cosine are dropped.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
         num_candidates: Vectors that each shard compares; None derives it from k.
-        oversample: In quantized fields, this many times k candidates are rescored; None for the default.
         boost: Factor of the score.
         name: The query's `_name`.
         syntax: Syntax of the query in the request.
-        nested: Parameters of the `nested` query around it (`parse_nested`); None if the client wrote none.
     """
 
     target: SearchScope = field(repr=False)
@@ -229,11 +157,9 @@ class SemanticQuery:
     filter: Json | None = None
     min_cosine: float | None = None
     num_candidates: int | None = None
-    oversample: float | None = None
     boost: float = 1.0
     name: str | None = None
     syntax: SemanticSyntax = SemanticSyntax.SEMANTIC
-    nested: Json | None = None
     calibrated: bool = False
 
     @property
@@ -341,10 +267,8 @@ class SemanticQueryParser:
             return None
         location = f"knn on {body['field']}"
         check_parameters("text_embedding", f"query_vector_builder of {location}", embedding)
-        oversample = None
         if not is_section:
             check_parameters("knn", location, body)
-            oversample = _oversample(body.get("rescore_vector"), "oversample", f"rescore_vector of {location}")
         candidates = body.get("num_candidates")
         if candidates is not None:
             positive_integer(candidates, f"num_candidates of {location}")
@@ -356,7 +280,6 @@ class SemanticQueryParser:
             body,
             min_cosine=_cosine_or_none(body.get("similarity"), f"similarity of {location}"),
             num_candidates=candidates,
-            oversample=oversample,
         )
 
     def _neural(self, body: Json) -> SemanticQuery | None:
@@ -390,8 +313,6 @@ class SemanticQueryParser:
             location,
             radial | options | {"_name": _name(body) or _name(options)},
             min_cosine=min_cosine,
-            num_candidates=_ef_search(options.get("method_parameters"), location),
-            oversample=_oversample(options.get("rescore"), "oversample_factor", f"rescore of {location}"),
         )
 
     def _semantic(self, body: Json) -> SemanticQuery | None:
@@ -413,7 +334,6 @@ class SemanticQueryParser:
         *,
         min_cosine: float | None,
         num_candidates: int | None = None,
-        oversample: float | None = None,
     ) -> SemanticQuery:
         is_native = syntax in NATIVE_SYNTAXES
         return SemanticQuery(
@@ -423,7 +343,6 @@ class SemanticQueryParser:
             filter=_filter(options.get("filter")),
             min_cosine=min_cosine,
             num_candidates=num_candidates if is_native else self.settings.num_candidates,
-            oversample=oversample,
             boost=number_between(options.get("boost", 1.0), f"boost of {location}", 0.0, 1e9),
             name=_name(options),
             syntax=syntax,

@@ -18,7 +18,6 @@ from tests.unit.gateway.rewriting import PASSAGES, Rewriting, clauses, vector_fi
 
 TEXT = "how do plants make energy"
 SEMANTIC: Json = {"match": {"semantic": TEXT}}
-QUANTIZED = ResolvedIndices({"docs": {"embedding": vector_field(index_type="int8_hnsw")}}, {"docs": 1})
 PASSAGES_OF_TWO_TYPES = ResolvedIndices(
     {
         "docs": {"embedding": vector_field(passages=ChunkRules(tokens=64, overlap=8))},
@@ -27,6 +26,8 @@ PASSAGES_OF_TWO_TYPES = ResolvedIndices(
     {"docs": 1, "old": 1},
 )
 BOTH = list(EngineType)
+# Parameters of OpenSearch's query that the gateway does not apply.
+NEURAL_PARAMETERS = ("expand_nested_docs", "method_parameters", "query_image", "query_tokens", "rescore")
 
 
 def knn(**parameters: Any) -> Json:
@@ -38,98 +39,19 @@ def neural(field: str = "embedding", **parameters: Any) -> Json:
     return {"neural": {field: {"query_text": TEXT, "k": 5, **parameters}}}
 
 
-def around(query: Json, **parameters: Any) -> Json:
-    return {"nested": {"path": "embedding", "query": query, **parameters}}
-
-
 def match(**parameters: Any) -> Json:
     return {"match": {"semantic": {"query": TEXT, **parameters}}}
 
 
-@pytest.mark.parametrize("engine_type", BOTH)
-@pytest.mark.parametrize("inner", [neural("embedding.vector", boost=3), knn(field="embedding.vector", boost=3)])
-def test_nested_keeps_its_parameters(engine_type: EngineType, inner: Json) -> None:
-    inner_hits = {"name": "mine", "size": 5, "_source": ["embedding.start"], "fields": ["embedding.end"]}
-    written = around(inner, inner_hits=inner_hits, score_mode="avg", boost=2, ignore_unmapped=False, _name="outer")
-    rewritten = Rewriting(PASSAGES, engine_type).query(written)
-    [nested] = clauses(rewritten, "nested")
-    assert nested["inner_hits"] == inner_hits
-    assert nested["score_mode"] == "avg"
-    assert nested["boost"] == 6
-    assert rewritten["bool"]["_name"] == "outer"
-
-
-def test_name_of_a_query_inside_nested_is_one_of_passages() -> None:
-    rewritten = Rewriting(PASSAGES).query(around(neural("embedding.vector", _name="inner")))
-    [nested] = clauses(rewritten, "nested")
-    assert clauses(nested["query"], "_name") == ["inner"]
-    assert "_name" not in rewritten["bool"]
-
-
-def test_nested_without_inner_hits_returns_none() -> None:
-    rewritten = Rewriting(PASSAGES).query(around(neural("embedding.vector")))
-    assert not clauses(rewritten, "inner_hits")
-    assert clauses(rewritten, "score_mode") == ["max"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({"score_mode": "best"}, "score_mode of nested on embedding is 'best'"),
-        ({"inner_hits": []}, "inner_hits of nested on embedding is a JSON array"),
-        ({"scoremode": "max"}, "nested on embedding has the parameter 'scoremode'"),
-        ({"boost": "two"}, "boost of nested on embedding is 'two'"),
-    ],
-)
-def test_nested_refuses_other_parameters(parameters: Json, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        Rewriting(PASSAGES).query(around(neural("embedding.vector"), **parameters))
-
-
 def test_inner_hits_of_the_gateway_have_other_names_than_the_callers() -> None:
-    own: Json = {"nested": {"path": "comments", "query": {"match_all": {}}, "inner_hits": {"name": "embedding_2"}}}
-    query = {"bool": {"should": [around(neural("embedding.vector"), inner_hits={}), SEMANTIC, own]}}
-    rewritten = Rewriting(PASSAGES).query(query)
-    names = [hits.get("name", "embedding") for hits in clauses(rewritten, "inner_hits")]
-    assert names == ["embedding", "embedding_3", "embedding_2"]
+    own: Json = {"nested": {"path": "comments", "query": {"match_all": {}}, "inner_hits": {"name": "embedding"}}}
+    rewritten = Rewriting(PASSAGES).query({"bool": {"should": [SEMANTIC, SEMANTIC, own]}})
+    assert [hits["name"] for hits in clauses(rewritten, "inner_hits")] == ["embedding_2", "embedding_3", "embedding"]
 
 
 def test_inner_hits_are_numbered_in_indices_of_another_type() -> None:
-    rewritten = Rewriting(PASSAGES_OF_TWO_TYPES).query(around(neural("embedding.vector"), inner_hits={"size": 2}))
-    assert clauses(rewritten, "inner_hits") == [{"size": 2}, {"size": 2, "name": "embedding.1"}]
-
-
-@pytest.mark.parametrize("engine_type", BOTH)
-def test_ef_search_is_the_number_of_candidates(engine_type: EngineType) -> None:
-    rewritten = Rewriting(engine_type=engine_type).query(neural(method_parameters={"ef_search": 77}))
-    assert [*clauses(rewritten, "ef_search"), *clauses(rewritten, "num_candidates")] == [77]
-
-
-@pytest.mark.parametrize("engine_type", BOTH)
-@pytest.mark.parametrize(
-    ("query", "factor"),
-    [
-        (neural(rescore={"oversample_factor": 4}), 4),
-        (knn(rescore_vector={"oversample": 4}), 4),
-        (neural(rescore=True), None),
-        (neural(), None),
-    ],
-)
-def test_oversampling_is_the_callers(engine_type: EngineType, query: Json, factor: float | None) -> None:
-    rewritten = Rewriting(QUANTIZED, engine_type).query(query)
-    if engine_type is EngineType.ELASTICSEARCH:
-        usual = clauses(Rewriting(QUANTIZED).query(neural()), "rescore_vector")
-        assert clauses(rewritten, "rescore_vector") == (usual if factor is None else [{"oversample": factor}])
-        return
-    [found] = clauses(rewritten, "knn")
-    usual_k = clauses(Rewriting(QUANTIZED, engine_type).query(neural()), "k")[0]
-    assert found["embedding"]["k"] == {None: usual_k, 4: 20}[factor]
-    assert clauses(rewritten, "script_score")
-
-
-@pytest.mark.parametrize("query", [neural(rescore={"oversample_factor": 4}), knn(rescore_vector={"oversample": 4})])
-def test_oversampling_changes_nothing_where_vectors_are_not_quantized(query: Json) -> None:
-    assert not clauses(Rewriting().query(query), "rescore_vector")
+    rewritten = Rewriting(PASSAGES_OF_TWO_TYPES).query(SEMANTIC)
+    assert [hits["name"] for hits in clauses(rewritten, "inner_hits")] == ["embedding", "embedding.1"]
 
 
 def test_section_knn_keeps_every_parameter() -> None:
@@ -158,19 +80,8 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        (neural(query_image="aGk="), "neural on embedding has the parameter 'query_image'"),
-        (neural(query_tokens={"a": 1}), "has the parameter 'query_tokens'"),
-        (
-            neural(method_parameters={"nprobes": 3}),
-            "method_parameters of neural on embedding has the parameter 'nprobes'",
-        ),
-        (neural(method_parameters={"ef_search": 0}), "ef_search in method_parameters of neural on embedding is 0"),
-        (neural(method_parameters=3), "method_parameters of neural on embedding is a JSON"),
-        (neural(rescore={"factor": 3}), "rescore of neural on embedding is not supported"),
-        (neural(rescore={"oversample_factor": 50}), "oversample_factor of rescore of neural on embedding is 50"),
-        (neural(rescore=False), "rescore of neural on embedding is not supported"),
         (neural(min_score=0.5, max_distance=1), "sets both min_score and max_distance"),
-        (neural(expand_nested_docs=True), "has the parameter 'expand_nested_docs'"),
+        *((neural(**{name: 1}), f"has the parameter '{name}'") for name in NEURAL_PARAMETERS),
         (knn(visit_percentage=20), "knn on embedding has the parameter 'visit_percentage'"),
         (
             {"neural": {"embedding": {"query_text": TEXT}, "boost": 2}},
@@ -178,9 +89,7 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
         ),
         (knn(query_vector=[1]), "knn on embedding has the parameter 'query_vector'"),
         (knn(inner_hits={}), "knn on embedding has the parameter 'inner_hits'"),
-        (knn(rescore_vector={"factor": 2}), "rescore_vector of knn on embedding is not supported"),
-        (knn(rescore_vector={"oversample": 99}), "oversample of rescore_vector of knn on embedding is 99"),
-        (knn(rescore_vector={"oversample": 0}), "oversample of rescore_vector of knn on embedding is 0"),
+        (knn(rescore_vector={"oversample": 2}), "knn on embedding has the parameter 'rescore_vector'"),
         (
             knn(query_vector_builder={"text_embedding": {"model_text": TEXT, "truncate": 3}}),
             "query_vector_builder of knn on embedding has the parameter 'truncate'",

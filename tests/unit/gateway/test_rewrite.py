@@ -249,13 +249,11 @@ def test_query_string_operators_equal_their_symbols(symbols: str, words: str) ->
     assert clauses(by_words, "knn") or clauses(by_words, "exists")
 
 
-def test_semantic_query_in_nested_context_requires_chunk_field() -> None:
-    neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
-    [nested] = clauses(Rewriting(PASSAGES).query({"bool": {"must": [neural], "filter": [EN]}}), "nested")
-    assert (nested["path"], nested["query"]["knn"]["filter"]) == ("embedding", EN)
-    for kind, more in (("nested", {"path": "comments"}), ("has_child", {"type": "answer"}), ("has_parent", {})):
-        with pytest.raises(UsageError, match=f"cannot be used inside `{kind}`"):
-            Rewriting().query({"bool": {"must": [{kind: more | {"query": {"bool": {"must": [SEMANTIC]}}}}]}})
+def test_semantic_query_on_joined_documents_is_refused() -> None:
+    for kind, more in (("nested", {"path": "embedding"}), ("has_child", {"type": "answer"}), ("has_parent", {})):
+        for query in (SEMANTIC, {"bool": {"must": [{"neural": {"embedding.vector": {"query_text": TEXT}}}]}}):
+            with pytest.raises(UsageError, match=f"cannot be used inside `{kind}`"):
+                Rewriting(PASSAGES).query({"bool": {"must": [{kind: more | {"query": query}}]}})
         untouched = {"query": {kind: more | {"query": {"match": {"comments.text": "a"}}}}}
         assert Rewriting(hybrid=True)(untouched) is untouched
 
@@ -502,12 +500,6 @@ def test_must_not_excludes_all_documents_above_min_cosine(engine_type: EngineTyp
     assert {knn["k"] for knn in clauses(rewritten, "knn") if "k" in knn} <= {MAX_K}
     assert 0.9 not in clauses(rewritten, "similarity"), "the cosine of a k-th document is no minimum here"
     assert clauses(Rewriting().query(query), "similarity") == [0.3]
-
-
-def test_chunk_search_is_filtered_by_clauses_around_nested() -> None:
-    neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
-    both = Rewriting(PASSAGES).query({"bool": {"must": [neural, SEMANTIC], "filter": [EN]}})
-    assert [knn["filter"] for knn in clauses(both, "knn")] == [EN, EN]
 
 
 class Counting(dict[str, Any]):
