@@ -63,16 +63,9 @@ class DocumentMeta(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the object as it is stored next to the vector."""
-        members: dict[str, Any] = {
-            "fingerprint": self.fingerprint,
-            "text_hash": self.text_hash,
-            "document_hash": self.document_hash,
-            "tokens": self.tokens,
-            "truncated": self.truncated,
-            "embedded_at": self.embedded_at,
-        }
-        if self.passages is not None:
-            members["passages"] = self.passages
+        members = self._asdict()
+        if self.passages is None:
+            del members["passages"]
         return members
 
 

@@ -24,11 +24,11 @@ from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of
-from tests.engine.vectors import vector_value
+from tests.engine.vectors import request_for, state_of, vector_mapping, vector_value
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -50,14 +50,6 @@ def documents(count: int = COUNT) -> list[dict[str, Any]]:
 
 def texts(found: list[dict[str, Any]], template: TextTemplate = TITLE) -> list[str]:
     return [template.render(document) for document in found]
-
-
-def vector_mapping(engine: Engine, dimensions: int, **changed: Any) -> Json:
-    """A vector field as an application would map it, without es-sbert."""
-    if engine.info.engine_type is EngineType.ELASTICSEARCH:
-        return {"type": "dense_vector", "dims": dimensions, "similarity": "cosine"} | changed
-    method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
-    return {"type": "knn_vector", "dimension": dimensions, "method": method} | changed
 
 
 def create(engine: Engine, index: str, *, dimensions: int = 16, mappings: Json | None = None, **changed: Any) -> None:
@@ -108,17 +100,6 @@ def run(
     **settings: Any,
 ) -> AdoptionReport:
     return adopt_vectors(engine, read_adoptable_field(engine, index, field, text), encoder, **settings)
-
-
-def request_for(encoder: Encoder, **changes: Any) -> FieldRequest:
-    info = encoder.info
-    return FieldRequest("vector", info.fingerprint, info.model, info.dimensions, text="{title}", **changes)
-
-
-def mapping(engine: Engine, index: str) -> Json:
-    state = engine.get_index(index)
-    assert state is not None
-    return state.mappings
 
 
 def versions(engine: Engine, index: str) -> dict[str, int]:
@@ -215,12 +196,12 @@ def test_text_changed_after_adoption_is_reembedded(engine: Engine, plain: str, t
 
 
 def assert_untouched(engine: Engine, index: str, before: Json, was: dict[str, int]) -> None:
-    assert mapping(engine, index) == before
+    assert state_of(engine, index).mappings == before
     assert versions(engine, index) == was
 
 
 def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: Encoder) -> None:
-    before, was = mapping(engine, plain), versions(engine, plain)
+    before, was = state_of(engine, plain).mappings, versions(engine, plain)
     report = run(engine, plain, tiny, TextTemplate.parse("{body}"))
     assert (report.exit_code, report.check.is_accepted, report.written) == (1, False, None)
     assert_untouched(engine, plain, before, was)
@@ -231,7 +212,7 @@ def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: 
 
 def test_another_model_is_refused(engine: Engine, plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
-    before, was = mapping(engine, plain), versions(engine, plain)
+    before, was = state_of(engine, plain).mappings, versions(engine, plain)
     with Encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
         report = run(engine, plain, other)
     assert (report.exit_code, report.written) == (1, None)
@@ -285,7 +266,7 @@ def test_field_with_other_similarity_is_adopted_after_reindex(
     assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy
     # The remedy, step by step.
     copy = fresh_index(engine.info.url)
-    ensure_vector_field(engine, copy, request_for(tiny))
+    ensure_vector_field(engine, copy, request_for(tiny, name="vector", text="{title}"))
     reindex = {"source": {"index": index_name}, "dest": {"index": copy}}
     if engine.request_api("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
         write(engine, copy, documents(), vectors)
@@ -297,7 +278,7 @@ def test_field_with_other_similarity_is_adopted_after_reindex(
 
 
 def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
-    ensure_vector_field(engine, index_name, request_for(tiny, passages=ChunkRules.from_tokens(16)))
+    ensure_vector_field(engine, index_name, request_for(tiny, name="vector", passages=ChunkRules.from_tokens(16)))
     with pytest.raises(IndexMismatch, match="holds several vectors per document") as caught:
         run(engine, index_name, tiny)
     assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
@@ -306,11 +287,11 @@ def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder
 def test_field_that_the_mapping_has_forgotten_is_adopted_again(engine: Engine, plain: str, tiny: Encoder) -> None:
     """Another program has replaced `_meta`; every document still has its metadata."""
     run(engine, plain, tiny)
-    before, documents_before = mapping(engine, plain), contents(engine.info.url, plain)
+    before, documents_before = state_of(engine, plain).mappings, contents(engine.info.url, plain)
     engine.put_mapping(plain, {"_meta": {"owner": "app"}})
     report = run(engine, plain, tiny)
     assert (report.check.is_accepted, report.without_metadata, report.exit_code) == (True, 0, 0)
-    after = mapping(engine, plain)
+    after = state_of(engine, plain).mappings
     assert after["_meta"] == {"owner": "app", "es_sbert": before["_meta"]["es_sbert"]}
     assert contents(engine.info.url, plain) == documents_before
     with pytest.raises(IndexMismatch, match="es-sbert already fills"):

@@ -20,13 +20,14 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
+from es_sbert.index.vector_field import ensure_vector_field, read_vector_field
 from es_sbert.ingest.dry_run import dry_run
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, sentences, tiny_encoder, write_jsonl
+from tests.engine.vectors import request_for, state_of
 
 pytestmark = pytest.mark.one_engine
 
@@ -209,7 +210,7 @@ def test_many_indices_are_searched_at_once(rolling: Rolling, encoder: Encoder) -
     names = [f"{rolling.alias}-many-{'x' * 150}-{number:02}" for number in range(20)]
     try:
         for name in names:
-            ensure_vector_field(rolling.engine, name, request_for(encoder), shards=1, replicas=0)
+            ensure_vector_field(rolling.engine, name, request_for(encoder, text="{text}"), shards=1, replicas=0)
         with opened(rolling, f"{rolling.alias}-*", encoder) as index:
             assert len(index.search(TEXT, 10)) == 6
             assert len(index.hybrid(TEXT, 10)) == 6
@@ -219,12 +220,6 @@ def test_many_indices_are_searched_at_once(rolling: Rolling, encoder: Encoder) -
     finally:
         for name in names:
             rolling.engine.delete_index(name)
-
-
-def request_for(encoder: Encoder, **changes: Any) -> FieldRequest:
-    info = encoder.info
-    known: dict[str, Any] = {"name": "embedding", "fingerprint": info.fingerprint, "model_name": info.model}
-    return FieldRequest(**known | {"dimensions": info.dimensions, "text": "{text}"} | changes)
 
 
 def test_load_goes_to_the_write_index_and_adds_its_field(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
@@ -271,23 +266,21 @@ def test_template_of_the_docs_gives_the_next_index_the_field(rolling: Rolling, e
         read_vector_field(rolling.engine, index, "embedding") for index in (rolling.old, f"{rolling.alias}-000003")
     )
     assert new.meta == old.meta
-    state = rolling.engine.get_index(new.index)
-    assert state is not None
+    state = state_of(rolling.engine, new.index)
     assert {"embedding", "embedding_meta"} == state.mappings["properties"].keys()
     assert set(state.mappings["_meta"]["es_sbert"]) == {"fields"}
 
 
 def test_load_by_another_model_leaves_the_write_index_alone(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
-    other = request_for(encoder, fingerprint="0" * 32, model_name="other")
+    other = request_for(encoder, fingerprint="0" * 32, model_name="other", text="{text}")
     with pytest.raises(IndexMismatch, match=f"{rolling.old}.embedding holds vectors of the model"):
         ensure_vector_field(rolling.engine, rolling.alias, other)
     with pytest.raises(IndexMismatch, match="has one vector per document, so it cannot be searched together with"):
         load(rolling.url, encoder, rolling.alias, write_jsonl(tmp_path / "new.jsonl", sentences(1)),
              dead=tmp_path / "dead", id_field="id", passages=("16",))  # fmt: skip
-    state = rolling.engine.get_index(rolling.new)
-    assert state is not None
+    state = state_of(rolling.engine, rolling.new)
     assert "embedding" not in state.mappings.get("properties", {})
-    field = ensure_vector_field(rolling.engine, rolling.alias, request_for(encoder, text=None))
+    field = ensure_vector_field(rolling.engine, rolling.alias, request_for(encoder))
     assert (field.index, field.meta.text) == (rolling.new, "{text}")
 
 

@@ -18,10 +18,11 @@ from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.migration.prepare_migration import check_template_fields
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, load, write_jsonl
+from tests.engine.vectors import request_for, state_of
 
 PROPERTIES: Json = {
     "title": {"type": "text", "copy_to": "all", "fields": {"raw": {"type": "keyword"}}},
@@ -41,12 +42,6 @@ def filled(engine: Engine, index_name: str) -> IndexState:
     engine.bulk(index_name, b'{"index":{"_id":"1"}}\n' + orjson.dumps(DOCUMENT) + b"\n")
     engine.refresh(index_name)
     return state_of(engine, index_name)
-
-
-def state_of(engine: Engine, index: str) -> IndexState:
-    state = engine.get_index(index)
-    assert state is not None
-    return state
 
 
 @pytest.mark.parametrize("field", FILLED)
@@ -84,12 +79,6 @@ def test_documents_may_bring_the_target_of_copy_to(
     path = write_jsonl(tmp_path / "docs.jsonl", [{"id": "2", "all": "A storm."}])
     summary = load(engine_url, tiny, filled.name, path, dead=tmp_path / "dead", id_field="id", text_fields=("all",))
     assert (summary.indexed, "embedding" in contents(engine_url, filled.name)["2"]) == (1, True)
-
-
-def request_for(encoder: Encoder, **changes: Any) -> FieldRequest:
-    info = encoder.info
-    known: dict[str, Any] = {"name": "embedding", "fingerprint": info.fingerprint, "model_name": info.model}
-    return FieldRequest(**known | {"dimensions": info.dimensions} | changes)
 
 
 @pytest.fixture(params=["es9", "es8"])

@@ -15,7 +15,7 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import ElementType, IndexType, vector_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
 from es_sbert.search import SemanticIndex
-from tests.engine.vectors import load, random_vectors
+from tests.engine.vectors import load, random_vectors, state_of
 from tests.tiny import write_tiny_bert
 
 DOCUMENTS = [
@@ -48,8 +48,7 @@ def index(es9_url: str, es9_index: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_bfloat16_vectors_are_loaded_and_searched(index: SemanticIndex, es9: Engine, es9_index: str) -> None:
     es9.refresh(es9_index)
-    state = es9.get_index(es9_index)
-    assert state is not None
+    state = state_of(es9, es9_index)
     assert state.mappings["properties"]["embedding"]["element_type"] == "bfloat16"
     assert vector_fields(state.mappings, es9_index)["embedding"].element_type is ElementType.BFLOAT16
     hits = index.search("the cat sleeps on the mat").hits
@@ -72,8 +71,7 @@ def test_other_element_type_of_a_field_is_refused(index: SemanticIndex, es9: Eng
 def test_mapping_that_disagrees_with_meta_is_refused(es9: Engine, es9_index: str) -> None:
     request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, element_type="bfloat16")
     ensure_vector_field(es9, es9_index, request)
-    state = es9.get_index(es9_index)
-    assert state is not None
+    state = state_of(es9, es9_index)
     meta = state.mappings["_meta"]
     del meta["es_sbert"]["fields"]["embedding"]["element_type"]
     es9.put_mapping(es9_index, {"_meta": meta})

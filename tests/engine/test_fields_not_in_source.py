@@ -26,7 +26,7 @@ from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.migration.remove_vectors import remove_vectors
 from tests.engine.ingest_support import load, sentences
-from tests.engine.vectors import vector_value
+from tests.engine.vectors import state_of, vector_value
 
 Writer = Callable[[Engine, str, Encoder, Path], object]
 POLICY = RetryPolicy(30)
@@ -76,13 +76,11 @@ def test_every_writer_refuses_before_a_field_is_lost(
         lines += [{"index": {"_id": document["id"]}}, {"text": document["text"], "secret": "s", **vectors}]
     assert all(result.ok for result in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
     engine.refresh(index_name)
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     # The vectors of another program, which can be adopted.
     entry = state.mappings["_meta"]["es_sbert"]["fields"]
     engine.put_mapping(index_name, {"_meta": {"es_sbert": {"fields": {"embedding": entry["embedding"]}}}})
-    before = engine.get_index(index_name)
-    assert before is not None
+    before = state_of(engine, index_name)
 
     for name, write in WRITERS.items():
         with pytest.raises(VectorIndexError, match="does not keep") as told:
@@ -91,7 +89,6 @@ def test_every_writer_refuses_before_a_field_is_lost(
         engine.refresh(index_name)
         for field in ("secret", "embedding", "vector"):
             assert engine.count(index_name, {"exists": {"field": field}}) == 6, (name, field)
-        after = engine.get_index(index_name)
-        assert after is not None
+        after = state_of(engine, index_name)
         assert after.mappings == before.mappings, name
         assert engine.get_index(f"{index_name}-new") is None

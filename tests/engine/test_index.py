@@ -23,7 +23,7 @@ from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_es8, also_opensearch2, on_every_version
 from tests.engine.sources import read_sources
-from tests.engine.vectors import load, random_vectors, vector_value
+from tests.engine.vectors import load, random_vectors, state_of, vector_value
 
 DIMENSIONS = 64
 Open = Callable[[str], Engine]
@@ -59,8 +59,7 @@ def test_missing_index_is_created_once(engine: Engine, index_name: str) -> None:
     again = ensure(engine, index_name, text="{title}")
     assert again == VectorField(index_name, "embedding", created.meta, FieldOutcome.PRESENT)
     assert read_vector_field(engine, index_name, "embedding") == again
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     assert state.settings["index.number_of_shards"] == "2"
     assert state.settings["index.number_of_replicas"] == "0"
     assert state.mappings["properties"]["embedding_meta"]["properties"]["fingerprint"] == {"type": "keyword"}
@@ -144,8 +143,7 @@ def test_field_is_added_and_foreign_meta_kept(engine: Engine, index_name: str) -
     assert first.outcome is second.outcome is FieldOutcome.ADDED
     # An OpenSearch index without index.knn takes no graph: exact search it is.
     assert first.meta.index_type == ("hnsw" if engine.info.engine_type is EngineType.ELASTICSEARCH else "flat")
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     meta = state.mappings["_meta"]
     assert meta["owner"] == "search team"
     assert meta["es_sbert"]["note"] == "kept"
@@ -238,14 +236,12 @@ def test_text_is_set_by_first_load_and_kept(engine: Engine, index_name: str) -> 
 def test_setting_text_keeps_other_meta(engine: Engine, index_name: str) -> None:
     ensure(engine, index_name)
     ensure(engine, index_name, name="second", text="{title}")
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     meta = state.mappings["_meta"]
     meta["owner"], meta["es_sbert"]["note"] = "search team", "kept"
     engine.put_mapping(index_name, {"_meta": meta})
     assert ensure(engine, index_name, text="{body}").outcome is FieldOutcome.TEXT_SET
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     meta["es_sbert"]["fields"]["embedding"]["text"] = "{body}"
     assert state.mappings["_meta"] == meta
     assert ensure(engine, index_name, text="{body}").outcome is FieldOutcome.PRESENT

@@ -34,18 +34,13 @@ from es_sbert.migration.migration_state import (
     read_target_pointer,
     set_target_pointer,
 )
+from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
 
 FINGERPRINT = "a" * 32
 MIGRATION = MigrationState(alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1,))
 PROGRESS = (7,)
-
-
-def state_of(engine: Engine, index: str) -> IndexState:
-    state = engine.get_index(index)
-    assert state is not None
-    return state
 
 
 def request(name: str, **changed: Any) -> FieldRequest:

@@ -23,8 +23,7 @@ from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
-from tests.engine.test_adopt import vector_mapping
-from tests.engine.vectors import vector_value
+from tests.engine.vectors import vector_mapping, vector_value
 
 pytestmark = pytest.mark.one_engine
 

@@ -32,7 +32,7 @@ from es_sbert.migration.remove_vectors import remove_vectors
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, two_encoders
-from tests.engine.vectors import vector_value
+from tests.engine.vectors import state_of, vector_value
 
 pytestmark = pytest.mark.one_engine
 
@@ -119,8 +119,7 @@ def numbers_kept(engine: Engine, index: str, document_id: str) -> bool:
 
 def is_rewritten(engine: Engine, index: str) -> bool:
     """Whether the engine itself changes numbers in `_source`, but not in the terms, because it takes vectors out."""
-    state = engine.get_index(index)
-    assert state is not None
+    state = state_of(engine, index)
     return rewrites_numbers(engine.info, state)
 
 

@@ -17,6 +17,7 @@ from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import with_meta_entry
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field
 from tests.engine.ingest_support import load, wait_until, write_jsonl
+from tests.engine.vectors import state_of
 
 DIMENSIONS = 16
 FLAT: Json = {"type": "knn_vector", "dimension": DIMENSIONS, "space_type": "cosinesimil"}
@@ -36,12 +37,6 @@ def index(opensearch2_url: str, fresh_index: Callable[[str], str]) -> str:
 def ensure(engine: Engine, index: str, index_type: str | None = None) -> VectorField:
     request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, index_type=index_type)
     return ensure_vector_field(engine, index, request)
-
-
-def mapping(engine: Engine, index: str) -> Json:
-    state = engine.get_index(index)
-    assert state is not None
-    return state.mappings
 
 
 def test_engine_fails_shards_without_index_knn(engine: Engine, index: str) -> None:
@@ -70,12 +65,12 @@ def test_flat_field_is_refused_before_an_index_is_made(engine: Engine, index: st
 @pytest.mark.parametrize("index_type", [None, "hnsw"])
 def test_index_without_index_knn_gets_no_vector_field(engine: Engine, index: str, index_type: str | None) -> None:
     engine.create_index(index, {"mappings": {"properties": {"title": {"type": "keyword"}}}})
-    before = mapping(engine, index)
+    before = state_of(engine, index).mappings
     with pytest.raises(IndexMismatch, match=WITHOUT_KNN) as caught:
         ensure(engine, index, index_type)
     for command in ("es-sbert index create NEW", f"from {index} to NEW", "es-sbert ingest --index NEW"):
         assert command in caught.value.remedy
-    assert mapping(engine, index) == before
+    assert state_of(engine, index).mappings == before
 
 
 @pytest.mark.parametrize("from_file", [True, False])
@@ -104,8 +99,7 @@ def test_vectors_in_index_without_index_knn_are_not_adopted(engine: Engine, inde
 def test_no_command_changes_the_mapping_of_such_an_index(engine: Engine, index: str) -> None:
     """As commands do that note or add something of their own: analyses, loads, calibration."""
     engine.create_index(index, {"mappings": {"properties": {"embedding": FLAT}}})
-    state = engine.get_index(index)
-    assert state is not None
+    state = state_of(engine, index)
     with pytest.raises(IndexMismatch, match=WITHOUT_KNN):
         update_mapping(engine, state, lambda found: {"_meta": with_meta_entry({}, "note", "new")})
     assert engine.get_index(index) == state
@@ -113,8 +107,7 @@ def test_no_command_changes_the_mapping_of_such_an_index(engine: Engine, index: 
 
 def test_index_without_vectors_may_be_changed(engine: Engine, index: str) -> None:
     engine.create_index(index, {})
-    state = engine.get_index(index)
-    assert state is not None
+    state = state_of(engine, index)
 
     def plan(found: Any) -> Json | None:
         return None if "_meta" in found.mappings else {"_meta": with_meta_entry({}, "note", "new")}

@@ -22,14 +22,14 @@ from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.migration.remove_vectors import remove_vectors
 from tests.engine.ingest_support import Rounds, contents, letters, load, same_vectors, vector_of, write_jsonl
-from tests.engine.test_adopt import vector_mapping
+from tests.engine.vectors import request_for, vector_mapping
 
 SYNTHETIC = {"index.mapping.source.mode": "synthetic"}
 KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
@@ -256,14 +256,9 @@ def test_index_that_cannot_keep_vectors_is_refused_before_a_write(place: Place, 
                 load(engine.info.url, tiny, index, *files, dead=dead, dry_run=dry_run, text_template=TEXT, **options)
     if kind == "derived":
         with pytest.raises(VectorIndexError, match=message):
-            ensure_vector_field(engine, index, field_request(tiny))
+            ensure_vector_field(engine, index, request_for(tiny, text="{text}"))
     assert engine.get_index(index) == before
     assert engine.count(index) == 0
-
-
-def field_request(encoder: Encoder) -> FieldRequest:
-    info = encoder.info
-    return FieldRequest("embedding", info.fingerprint, info.model, info.dimensions, text="{text}")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +279,7 @@ def test_adopt_remove_and_migrate_refuse_what_they_cannot_write_again(
     engine.update_aliases([{"add": {"index": index, "alias": alias}}])
     with pytest.raises(VectorIndexError, match=message):
         read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}"))
-    ensure_vector_field(engine, index, field_request(tiny))  # for documents that the gateway writes
+    ensure_vector_field(engine, index, request_for(tiny, text="{text}"))  # for documents that the gateway writes
     before = engine.get_index(index)
     with pytest.raises((VectorIndexError, IndexMismatch), match=message):
         remove_vectors(engine, index, policy=RetryPolicy(60))

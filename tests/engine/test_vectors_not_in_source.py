@@ -29,6 +29,7 @@ from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import SemanticIndex
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.engine.vectors import state_of
 
 
 def create(engine: Engine, index: str, source: Json) -> None:
@@ -126,7 +127,6 @@ def test_passages_are_refused_before_anything_is_written(
         if files:
             engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river"}\n')
             engine.refresh(index_name)
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     assert "_meta" not in state.mappings
     assert engine.count(index_name) == 1

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import bulk_vector_value, to_float_list
 from es_sbert.index.mapping import VectorFieldMeta
@@ -71,3 +72,25 @@ def field_of(info: EncoderInfo, text: str = "{text}", **changes: Any) -> VectorF
     """Metadata of a vector field with the vectors of an encoder."""
     known = {"fingerprint": info.fingerprint, "model": info.model, "dimensions": info.dimensions, "index_type": "hnsw"}
     return VectorFieldMeta(**known | {"text": text} | changes)
+
+
+def request_for(encoder: Encoder, **changes: Any) -> FieldRequest:
+    """The request for the vector field `embedding` of an encoder."""
+    info = encoder.info
+    known: dict[str, Any] = {"name": "embedding", "fingerprint": info.fingerprint, "model_name": info.model}
+    return FieldRequest(**known | {"dimensions": info.dimensions} | changes)
+
+
+def vector_mapping(engine: Engine, dimensions: int, **changes: Any) -> Json:
+    """The mapping of a vector field as an application would make it, without es-sbert."""
+    if engine.info.engine_type is EngineType.ELASTICSEARCH:
+        return {"type": "dense_vector", "dims": dimensions, "similarity": "cosine"} | changes
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+    return {"type": "knn_vector", "dimension": dimensions, "method": method} | changes
+
+
+def state_of(engine: Engine, index: str) -> IndexState:
+    """The state of an index that exists."""
+    state = engine.get_index(index)
+    assert state is not None
+    return state
