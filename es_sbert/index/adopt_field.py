@@ -7,10 +7,9 @@ from functools import cached_property
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.error_mapping import killed_migration_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, VectorIndexError
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.index_meta import require_index_knn
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
@@ -37,9 +36,6 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 
-_WRITE_BLOCKS = (
-    "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
-)  # fmt: skip
 # Engine type → the similarity that es-sbert uses, and the mapping parameter that sets it.
 _COSINE_BY_ENGINE = {
     EngineType.ELASTICSEARCH: ("cosine", "similarity"),
@@ -123,7 +119,8 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
     template = (text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])).template
     if vector_field not in vector_fields(state.mappings, state.name):
         return adoptable_field(engine.info, state, vector_field, template)
-    _check_takes_updates(state)
+    check_can_hold_vectors(state)
+    check_source_is_whole(state)
     field = vector_field_from_state(engine, state, vector_field)
     if field.meta.passages is not None:
         raise _several_vectors_error(state, vector_field)
@@ -136,7 +133,8 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     check_not_being_removed(state)
     mapped = _vector_mapping(info, state, vector_field)
-    _check_takes_updates(state)
+    check_can_hold_vectors(state)
+    check_source_is_whole(state)
     if mapped.dimensions is None:
         raise IndexMismatch(
             f"the mapping of {state.name}.{vector_field} does not set the number of dimensions",
@@ -211,20 +209,6 @@ def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatc
         "Embed the documents into another field: "
         f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
     )
-
-
-def _check_takes_updates(state: IndexState) -> None:
-    """Refuse an index whose documents cannot be updated or would lose fields in an update."""
-    check_can_hold_vectors(state)
-    check_source_is_whole(state)
-    block = next((name for name in _WRITE_BLOCKS if state.has_setting(name)), None)
-    if block is not None:
-        raise VectorIndexError(
-            f"{state.name} has the block {block}, so metadata cannot be added to its documents",
-            (f"{killed_migration_remedy(state.name)} " if block == _WRITE_BLOCKS[0] else "")
-            + f"Remove a block that was set by hand (`PUT {state.name}/_settings` with "
-            f'{{"{block}": null}}), and run the command again.',
-        )
 
 
 def _mapping_problem(info: EngineInfo, property: Json, mapped: VectorMapping) -> str | None:

@@ -200,18 +200,6 @@ def test_index_with_incomplete_source_is_rejected(mappings: Json, message: str) 
     refused(VectorIndexError, message, "`es-sbert ingest --index NEW FILE`", ELASTICSEARCH, DENSE, **mappings)
 
 
-@pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
-def test_write_blocked_index_is_rejected(block: str) -> None:
-    refused(
-        VectorIndexError,
-        f"docs has the block index.blocks.{block}",
-        "docs/_settings",
-        ELASTICSEARCH,
-        DENSE,
-        settings={f"index.blocks.{block}": "true"},
-    )
-
-
 def test_model_with_other_dimensions_is_rejected() -> None:
     with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, but the model 'm' makes 768"):
         look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 768)
