@@ -24,9 +24,6 @@ _NAMES = {
     "es_sbert.analysis.similarity": ("most_similar_pairs", "pairs_above"),
     "es_sbert.analysis.text_collection": ("read_files", "read_index"),
 }
-__all__ = [
-    "cluster_names", "cluster_texts", "duplicate_groups", "most_similar_pairs", "pairs_above", "read_files",
-    "read_index", "search_duplicates",
-]  # fmt: skip
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -31,16 +31,6 @@ _NAMES = {
     ),
     "es_sbert.search.semantic_index": ("SemanticIndex",),
 }
-__all__ = [
-    "AsyncSemanticIndex",
-    "Hit",
-    "HybridHit",
-    "HybridResult",
-    "Passage",
-    "RankedHits",
-    "Reranking",
-    "SearchResult",
-    "SemanticIndex",
-]
+__all__ = sorted(name for names in _NAMES.values() for name in names)
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

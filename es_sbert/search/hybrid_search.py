@@ -7,8 +7,9 @@ gateway does the same for full-text queries of applications.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from es_sbert.engines.engine_info import EngineType
@@ -36,31 +37,9 @@ DEFAULT_DEPTH = 100
 _DocumentKey = tuple[str, str]  # index and id
 
 
-@dataclass(frozen=True)
-class FusionWeights:
-    """The weights of both rankings; only their ratio matters.
-
-    Attributes:
-        semantic, lexical: Above 0.
-
-    Raises:
-        UsageError: a weight is not above 0, or not finite.
-    """
-
-    semantic: float
-    lexical: float
-
-    def __post_init__(self) -> None:
-        for name in ("semantic", "lexical"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise UsageError(
-                    f"the {name} weight must be above 0 and finite, not {getattr(self, name):g}",
-                    "Set the semantic and the keyword weight; to leave one search out, use the other search alone.",
-                )
-
-
-# Measured (docs/results.md, Measured once): the best mean over three collections, or close to it.
-DEFAULT_WEIGHTS = FusionWeights(3.0, 1.0)
+# The semantic and the keyword weight, of which only the ratio matters. Measured (docs/results.md, Measured once): the
+# best mean over three collections, or close to it.
+DEFAULT_WEIGHTS = (3.0, 1.0)
 
 
 def keyword_query(text: str, fields: Sequence[str]) -> Json:
@@ -256,7 +235,7 @@ def hybrid_request(
             "a hybrid search does not support sort or aggregations",
             "Leave them out, search without hybrid, or send the query to `es-sbert serve --hybrid`, which does.",
         )
-    depth, weights = _read_depth(params.k, options), _read_weights(options)
+    depth, (semantic_weight, lexical_weight) = _read_depth(params.k, options), _read_weights(options)
     method = scope.method(engine_type, params.exact)
     queries = build_vector_queries(scope, vectors, params, depth)
     if params.min_cosine is None and min_cosines:
@@ -273,7 +252,7 @@ def hybrid_request(
     if exact is not None:
         bodies[EXACT] = {"query": {"bool": {"must": [exact], **filters}}} | shown_with_name
         bodies[EXACT] |= {"size": EXACT_HITS, "track_total_hits": False}
-    weight_of = {query.field: weights.semantic * query.boost for query in queries} | {LEXICAL: weights.lexical}
+    weight_of = {query.field: semantic_weight * query.boost for query in queries} | {LEXICAL: lexical_weight}
     reader = HybridReader(engine_type, method, scope, queries)
 
     def read(answers: Sequence[Json]) -> HybridResult:
@@ -292,13 +271,19 @@ def _read_depth(k: int, options: HybridOptions) -> int:
     return depth
 
 
-def _read_weights(options: HybridOptions) -> FusionWeights:
+def _read_weights(options: HybridOptions) -> tuple[float, float]:
+    """Read the semantic and the keyword weight."""
     weights = options.get("weights")
+    if weights is None:
+        return DEFAULT_WEIGHTS
     try:
-        return DEFAULT_WEIGHTS if weights is None else FusionWeights(*weights)
-    except UsageError:  # caught first, because it is a ValueError too
-        raise
+        semantic, lexical = weights
+        is_valid = 0.0 < semantic < math.inf and 0.0 < lexical < math.inf
     except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
         raise UsageError(
-            f"the weights must be two numbers, not {weights!r}", "Set the semantic and the keyword weight: (3, 1)."
-        ) from None
+            f"the weights must be two finite numbers above 0, not {weights!r}",
+            "Set the semantic and the keyword weight: (3, 1). To leave one search out, use the other search alone.",
+        )
+    return semantic, lexical

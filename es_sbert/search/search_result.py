@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from reprlib import Repr
-from typing import Generic, Self, TypeVar, overload
+from typing import ClassVar, Generic, Self, TypeVar, overload
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import root_cause
@@ -165,41 +165,22 @@ class Reranking:
 
 
 @dataclass(frozen=True)
-class ShardFailure:
-    """A shard that is missing from a search result.
-
-    Attributes:
-        index: Its concrete index; empty if the engine does not say.
-        shard: Its number; None if the engine does not say.
-        reason: Reason for the failure.
-    """
-
-    index: str
-    shard: int | None
-    reason: str
-
-    def __str__(self) -> str:
-        where = "a shard" if self.shard is None else f"shard {self.shard}"
-        return f"{where}{f' of {self.index}' if self.index else ''}: {self.reason}"
-
-
-@dataclass(frozen=True)
 class PartialResult:
     """The missing shards of a search result (`allow_partial`).
 
     Attributes:
         failed, total: Number of missing shards, and of all shards of the search.
         timed_out: Whether the engine stopped at its own time limit, before all documents were compared.
-        failures: The failed shards for which the engine gives a reason; it may give equal reasons only once.
+        failures: What failed, as `shard 2 of docs: REASON`; the engine may give equal reasons only once.
     """
 
     failed: int
     total: int
     timed_out: bool
-    failures: tuple[ShardFailure, ...] = ()
+    failures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        reasons = [str(failure) for failure in self.failures[:3]]
+        reasons = list(self.failures[:3])
         if len(self.failures) > 3:
             reasons.append(f"{len(self.failures) - 3} more")
         if self.failed and not reasons:
@@ -212,7 +193,7 @@ class PartialResult:
 def read_partial(answers: Iterable[Json]) -> PartialResult | None:
     """Return the missing shards of the responses to one request; None if the responses are complete."""
     failed, total, timed_out = 0, 0, False
-    failures: dict[tuple[str, int | None], ShardFailure] = {}
+    failures: dict[tuple[str, int], str] = {}
     for answer in answers:
         shards = answer.get("_shards", {})
         # OpenSearch does not count a shard without an active copy as failed.
@@ -221,9 +202,9 @@ def read_partial(answers: Iterable[Json]) -> PartialResult | None:
         timed_out = timed_out or bool(answer.get("timed_out"))
         for each in shards.get("failures", ()):
             _, reason = root_cause(each.get("reason") or {})
-            number = each.get("shard", -1)
-            failure = ShardFailure(each.get("index") or "", number if number >= 0 else None, reason or "no active copy")
-            failures.setdefault((failure.index, failure.shard), failure)
+            index, number = each.get("index") or "", each.get("shard", -1)
+            where = f"{'a shard' if number < 0 else f'shard {number}'}{f' of {index}' if index else ''}"
+            failures.setdefault((index, number), f"{where}: {reason or 'no active copy'}")
     if not failed and not timed_out:
         return None
     return PartialResult(failed, total, timed_out, tuple(failures.values()))
@@ -246,6 +227,8 @@ class RankedHits(Generic[AnyHit]):
         indices_without_field: Indices of the search that lack one of its vector fields. A vector search has no hits
             from them; a hybrid search finds their documents by keywords only.
     """
+
+    _search: ClassVar[str] = "vector"
 
     hits: tuple[AnyHit, ...]
     took_ms: int
@@ -282,27 +265,19 @@ class RankedHits(Generic[AnyHit]):
         lines += [f"  … {len(self.hits) - _REPR_HITS:,} more"] if len(self.hits) > _REPR_HITS else []
         return "\n".join(lines) + ">"
 
-    @property
-    def _search(self) -> str:
-        return "vector"
-
 
 @dataclass(frozen=True, repr=False)
 class SearchResult(RankedHits[Hit]):
     """The result of a semantic search."""
 
-    @property
-    def _search(self) -> str:
-        return "semantic"
+    _search: ClassVar[str] = "semantic"
 
 
 @dataclass(frozen=True, repr=False)
 class HybridResult(RankedHits[HybridHit]):
     """The result of a hybrid search."""
 
-    @property
-    def _search(self) -> str:
-        return "hybrid"
+    _search: ClassVar[str] = "hybrid"
 
 
 def semantic_name(field: str) -> str:

@@ -197,7 +197,7 @@ class HybridRanker:
     def __init__(self, upstream: Upstream, semantic_weight: float | None) -> None:
         self._upstream = upstream
         self._weights = {
-            _SEMANTIC: semantic_weight or DEFAULT_WEIGHTS.semantic / DEFAULT_WEIGHTS.lexical,
+            _SEMANTIC: semantic_weight or DEFAULT_WEIGHTS[0] / DEFAULT_WEIGHTS[1],
             LEXICAL: 1.0,
         }
         self._log = ThrottledLog(logger, interval=math.inf)

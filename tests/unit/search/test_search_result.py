@@ -148,7 +148,7 @@ def test_failed_shard_without_a_reason_is_described_by_its_type() -> None:
     partial = read_partial([answer, answer])
     assert partial is not None
     assert (partial.failed, partial.total) == (2, 3)
-    assert [str(failure) for failure in partial.failures] == [
+    assert list(partial.failures) == [
         "shard 2 of docs: node not connected",
         "a shard: no reason given",
     ]
