@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from es_sbert.cli.logs import is_json_logging, log_errors_only
 from es_sbert.cli.options import encoder_arguments, engine_settings
 from es_sbert.cli.output import print_report
 from es_sbert.cli.setting_names import with_options
-from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.config import EngineSettings
 from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from es_sbert.ingest.ingest_settings import IngestSettings
     from es_sbert.ingest.load_plan import LoadPlan
     from es_sbert.ingest.progress import LoadObserver
-    from es_sbert.ingest.ray_runner import RayRunner
     from es_sbert.ingest.reconcile import PruneCandidates
 
 
@@ -61,7 +60,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     """
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import wait_for_engine
-    from es_sbert.errors import ClusterError, EngineError, UsageError
+    from es_sbert.errors import ClusterError, EngineError, UsageError, require_extra
     from es_sbert.ingest.ingest_settings import resolve_sources
     from es_sbert.ingest.load import run_load
     from es_sbert.ingest.load_plan import plan_load
@@ -106,8 +105,11 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         if ray is None:
             run = partial(run_load, engine, stack.enter_context(_load_encoder(plan, encoder)))
         else:
-            encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
-            run = partial(stack.enter_context(_ray_runner(ray, plan, connection, **encoder)).run_load, engine)
+            require_extra("ray", "ray")
+            from es_sbert.ingest.ray_runner import open_ray_runner
+
+            runner = open_ray_runner(ray, plan, connection, count=options["ray_workers"], **encoder)
+            run = partial(stack.enter_context(runner).run_load, engine)
         stack.enter_context(handle_signals(control, log_message))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
@@ -179,29 +181,6 @@ def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
     if stored is None:
         return Encoder(report=log_message, **encoder)
     return Encoder.for_index(plan.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
-
-
-def _ray_runner(
-    address: str, plan: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
-) -> AbstractContextManager[RayRunner]:
-    """Open a runner on a Ray cluster.
-
-    Raises:
-        UsageError: the extra `ray` is not installed.
-        ModelNotFound: the model of the index is not on this machine.
-    """
-    from es_sbert.bundle.model_lookup import find_index_model
-    from es_sbert.errors import require_extra
-
-    require_extra("ray", "ray")
-    from es_sbert.ingest.ray_runner import open_ray_runner
-
-    stored = plan.stored
-    if model is None and stored is not None:
-        found = find_index_model(plan.settings.index, stored.model, stored.fingerprint)
-        # Pass public models by name: the folders of packages and of the hub's cache differ between machines.
-        model = found.name if found.is_public else str(found.folder)
-    return open_ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)
 
 
 @contextmanager

@@ -172,13 +172,6 @@ _ray_options = option_group(
         metavar="N",
         help="Workers on the cluster, each with a GPU or --threads CPUs.  [default: all that fit]",
     ),
-    click.option(
-        "--ray-part-bytes",
-        type=click.IntRange(min=1024),
-        metavar="BYTES",
-        default=16 << 20,
-        help="Size of the parts that long files are split into, in bytes.",
-    ),
 )
 ingest_options = shared.combine_options(
     _main_options,

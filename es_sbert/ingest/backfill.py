@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.error_class import ErrorClass
-from es_sbert.engines.index_scan import IndexSlice, ScanPage, scan_index
-from es_sbert.engines.index_state import ShardState
+from es_sbert.engines.index_scan import IndexSlice, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import error_class
@@ -199,15 +199,6 @@ class IndexReader:
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents, as `scan_index` reads them. If reading fails, the documents so far are still loaded."""
-        for page in self._pages():
-            if page.is_rewritten:
-                # Most documents of such a page were read and written by this load.
-                yield from self.stale_in(page.hits)
-                continue
-            for hit in page.hits:
-                yield from self._read(hit)
-
-    def _pages(self) -> Iterator[ScanPage]:
         try:
             for page in scan_index(
                 self._engine,
@@ -218,7 +209,10 @@ class IndexReader:
                 slice=self._slice,
                 retrying=self._context.retrying,
             ):
-                yield page
+                # Most documents of a page that was rewritten were read and written by this load.
+                yield from (
+                    self.stale_in(page.hits) if page.is_rewritten else chain.from_iterable(map(self._read, page.hits))
+                )
                 if self._control.stop_reading.is_set():
                     return
         except EngineError as error:
@@ -227,6 +221,10 @@ class IndexReader:
     def _query(self) -> Json:
         settings = self._context.plan.settings
         return scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
+
+    def _look_up(self, keys: Sequence[DocumentKey], query: Json) -> dict[DocumentKey, Json]:
+        ids, source = [document_id for document_id, _ in keys], {"includes": self.includes}
+        return self._context.retrying(multi_get, self._engine, self._index, ids, query=query, source=source)
 
     def find_stale(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
         """Return the keys of the documents that a load would embed now; no outcome is recorded.
@@ -237,8 +235,7 @@ class IndexReader:
         """
         stale: set[DocumentKey] = set()
         for page_keys in batched(keys, SCAN_PAGE):
-            ids, source = [document_id for document_id, _ in page_keys], {"includes": self.includes}
-            hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=self._query(), source=source)
+            hits = self._look_up(page_keys, self._query())
             stale.update(key for key in page_keys if key in hits and self.stale_document(hits[key]) is not None)
         return stale
 
@@ -248,15 +245,14 @@ class IndexReader:
         Documents that cannot be read, because the engine is unreachable or the user stopped the load, are left for the
         next run.
         """
-        left, source = dict.fromkeys(conflicts), {"includes": self.includes}
+        left = dict.fromkeys(conflicts)
         try:
             if not self._control.stop_embedding.is_set():
                 self._context.retrying(self._engine.refresh, self._index)
             for keys in batched(list(conflicts), SCAN_PAGE):
                 if self._control.stop_embedding.is_set():
                     break
-                ids, query = [document_id for document_id, _ in keys], scan_query(self._targets)
-                hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=query, source=source)
+                hits = self._look_up(keys, scan_query(self._targets))
                 for key in keys:
                     del left[key]
                     hit = hits.get(key)
@@ -371,24 +367,17 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
             embed_in_place(context, encoder, reader, watcher.documents(), tick)
             idle = True
         if not stop.is_set() and watcher.is_check_due():
-            _embed_missed(context, encoder, reader, watcher, tick)
+            try:
+                missed = watcher.missed_documents()
+            except EngineError as error:
+                context.control.end_early(reading_failed(error))
+                continue
+            record_watch_check(context, len(missed))
+            if missed:
+                context.outcomes.ledger.add_read(len(missed))
+                embed_in_place(context, encoder, reader, missed, tick)
         tick()
     _count_lacking(context, watcher, caught_up=caught_up)
-
-
-def _embed_missed(
-    context: LoadContext, encoder: Encoder, reader: IndexReader, watcher: IndexWatcher, tick: Callable[[], None]
-) -> None:
-    """Embed the documents that the watch has missed, if any."""
-    try:
-        missed = watcher.missed_documents()
-    except EngineError as error:
-        context.control.end_early(reading_failed(error))
-        return
-    record_watch_check(context, len(missed))
-    if missed:
-        context.outcomes.ledger.add_read(len(missed))
-        embed_in_place(context, encoder, reader, missed, tick)
 
 
 def _count_lacking(context: LoadContext, watcher: IndexWatcher, *, caught_up: bool) -> None:
@@ -438,7 +427,8 @@ class IndexWatcher:
         self._backing = self._backing_indices()
         self._changes = ShardChanges(context.engine, self._index, context.retrying)
         self._latest = self._changes.states()
-        self._seen = {shard: _SeenWrites.from_shard(state) for shard, state in self._latest.items()}
+        # Shard → its history, and the last sequence number of it that was seen.
+        self._seen = {shard: (state.history, state.global_checkpoint) for shard, state in self._latest.items()}
         self._checked = time.monotonic()
         self._retries = 0
 
@@ -454,7 +444,7 @@ class IndexWatcher:
             self._context.check_index_unchanged()
             self._latest = self._changes.states()
         except EngineError as error:
-            self._end_watch(error)
+            self._context.control.end_early(reading_failed(error))
         return any(self._seen_of(shard) < state.global_checkpoint for shard, state in self._latest.items())
 
     def documents(self) -> Iterator[Document]:
@@ -469,7 +459,7 @@ class IndexWatcher:
                     return
                 yield from self._reader.stale_in(hits)
         except EngineError as error:
-            self._end_watch(error)
+            self._context.control.end_early(reading_failed(error))
 
     def is_check_due(self) -> bool:
         """Whether to look for missed documents, because some time has passed or a request was retried."""
@@ -535,8 +525,8 @@ class IndexWatcher:
 
     def _seen_of(self, shard: int) -> int:
         """Last sequence number of a shard that was seen; -1 if the history of the shard has changed."""
-        seen = self._seen.get(shard)
-        return -1 if seen is None or seen.history != self._latest[shard].history else seen.seq_no
+        history, seq_no = self._seen.get(shard, ("", -1))
+        return seq_no if history == self._latest[shard].history else -1
 
     def _backing_indices(self) -> set[str]:
         """Names of the backing indices of the index's data stream; none if the index belongs to no data stream."""
@@ -554,9 +544,6 @@ class IndexWatcher:
                 f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
             )
 
-    def _end_watch(self, error: EngineError) -> None:
-        self._context.control.end_early(reading_failed(error))
-
     def _unseen_pages(self) -> Iterator[list[Json]]:
         """Read the unseen writes of all shards; those of a page count as seen when the next one is requested."""
         query, includes, alias = scan_query(self._context.targets), self._reader.includes, self._name
@@ -568,21 +555,10 @@ class IndexWatcher:
                 hits = read(shard, seen, up_to)
                 yield hits
                 seen = hits[-1]["_seq_no"] if len(hits) == page else up_to
-                self._seen[shard] = _SeenWrites(state.history, seen)
+                self._seen[shard] = (state.history, seen)
 
 
 # Seconds between two searches of a watch for documents that it has missed.
 CHECK_SECONDS = 300.0
 # Writes that are read after a watch was stopped, to count what it leaves: some seconds.
 _LAST_WRITES = 10_000
-
-
-class _SeenWrites(NamedTuple):
-    """The writes to a shard that were seen: all up to a sequence number, within one history of the shard."""
-
-    history: str
-    seq_no: int
-
-    @classmethod
-    def from_shard(cls, state: ShardState) -> _SeenWrites:
-        return cls(state.history, state.global_checkpoint)

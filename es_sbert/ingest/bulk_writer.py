@@ -8,8 +8,6 @@ load therefore fails as soon as a document differs from what was sent.
 
 from __future__ import annotations
 
-import math
-import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +25,6 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Backoff, error_class
 from es_sbert.errors import (
-    AccessDenied,
     DocumentsAltered,
     EngineError,
     IndexMismatch,
@@ -188,9 +185,7 @@ class ReadBackCheck:
         self._lock = threading.Lock()
         self._sample: list[SentDocument] = []
         self._seen = 0
-        self._next_sampled = 0
-        self._threshold = 1.0
-        self._chance = random.Random()
+        self._chance = np.random.default_rng()
 
     @contextmanager
     def exclusive_first_request(self) -> Iterator[None]:
@@ -276,43 +271,29 @@ class ReadBackCheck:
         """Add documents to the sample, by reservoir sampling: each document of the load has the same chance."""
         fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
         with self._lock:
-            first, self._seen = self._seen, self._seen + len(fit)
-            while self._next_sampled < self._seen:
-                sent = SentDocument.from_action(*fit[self._next_sampled - first], self._context.targets)
+            numbers = np.arange(self._seen + 1, self._seen + len(fit) + 1)  # (documents,)
+            self._seen += len(fit)
+            for row in np.flatnonzero(self._chance.random(len(fit)) * numbers < SAMPLE_DOCUMENTS).tolist():
+                sent = SentDocument.from_action(*fit[row], self._context.targets)
                 if len(self._sample) < SAMPLE_DOCUMENTS:
                     self._sample.append(sent)
                 else:
-                    self._sample[self._chance.randrange(SAMPLE_DOCUMENTS)] = sent
-                self._next_sampled += 1 + self._draw_skipped()
-
-    def _draw_skipped(self) -> int:
-        """Draw the number of documents to skip before the next one of the sample.
-
-        Algorithm L (Li 1994): the number of random draws grows only with the logarithm of the number of documents.
-        """
-        if len(self._sample) < SAMPLE_DOCUMENTS:
-            return 0
-        # The largest key of the sample, if each document had a random key and the sample were those of the smallest.
-        self._threshold *= (1.0 - self._chance.random()) ** (1 / SAMPLE_DOCUMENTS)
-        return int(math.log(1.0 - self._chance.random()) / math.log1p(-self._threshold))
+                    self._sample[self._chance.integers(SAMPLE_DOCUMENTS)] = sent
 
     def _check(self, sent: Sequence[SentDocument]) -> None:
-        try:
-            self._compare(sent)
-        except IndexMissing:
-            # The index was deleted after the documents were acknowledged.
-            raise self._context.index_replaced_error() from None
-
-    def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
-        name = context.index.concrete
         names = [
             name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
         ]
         keys = [(document.id, document.routing) for document in sent]
-        stored = context.engine.mget(name, keys, source_includes=list(dict.fromkeys(names)))
-        missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
-        for document, found in (*zip(sent, stored, strict=True), *self._find_misrouted(missing)):
+        try:
+            stored = context.engine.mget(context.index.concrete, keys, source_includes=list(dict.fromkeys(names)))
+            missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
+            pairs = [*zip(sent, stored, strict=True), *self._find_misrouted(missing)]
+        except IndexMissing:
+            # The index was deleted after the documents were acknowledged.
+            raise context.index_replaced_error() from None
+        for document, found in pairs:
             # A document that is missing or was written again is skipped: another writer changed it after this write.
             if found is None or (found["_seq_no"], found["_primary_term"]) != document.version:
                 continue
@@ -324,16 +305,14 @@ class ReadBackCheck:
         """Search for documents that a lookup by id and routing does not find, because another shard holds them."""
         if not missing:
             return []
-        context = self._context
-        name = context.index.concrete
-        context.engine.refresh(name)
+        engine, name = self._context.engine, self._context.index.concrete
+        engine.refresh(name)
         ids = [document.id for document in missing]
-        hits = multi_get(context.engine, name, ids, source=context.engine.info.source_with_vectors())
+        hits = multi_get(engine, name, ids, source=engine.info.source_with_vectors())
         return [(document, hit) for document in missing for hit in hits.values() if hit["_id"] == document.id]
 
     def _altered_error(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
-        context = self._context
-        name = context.index.concrete
+        context, name = self._context, self._context.index.concrete
         index = context.engine.get_index(name)
         change = (
             f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
@@ -344,18 +323,19 @@ class ReadBackCheck:
             # Other documents of the index may be altered too; there is no record of them.
             again = "embed the documents into a different `vector_field`"
         values = {} if index is None else {setting: index.setting(setting) for setting in PIPELINE_SETTINGS}
-        pipelines = {name: value for name, value in values.items() if value not in (None, "_none")}
-        if pipelines:
-            named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
-            unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
+        pipelines = {setting: value for setting, value in values.items() if value not in (None, "_none")}
+        if not pipelines:
             return DocumentsAltered(
-                f"{change}. {named}: an ingest pipeline sees every document that is written",
-                "Remove the processor that does this from the pipeline, or switch the pipeline off "
-                f"(`PUT {name}/_settings` with {unset}), and {again}.",
+                f"{change}. The index has no ingest pipeline: a plugin of the engine, or a proxy in front of it, did "
+                "this",
+                f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
             )
+        named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
+        unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
         return DocumentsAltered(
-            f"{change}. The index has no ingest pipeline: a plugin of the engine, or a proxy in front of it, did this",
-            f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
+            f"{change}. {named}: an ingest pipeline sees every document that is written",
+            "Remove the processor that does this from the pipeline, or switch the pipeline off "
+            f"(`PUT {name}/_settings` with {unset}), and {again}.",
         )
 
     def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:
@@ -417,12 +397,11 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
 
 # The request was rejected as a whole: split it until the offending document is alone.
 _SPLIT_STATUSES = frozenset({400, 413})
-_OVERLOAD_STATUSES = frozenset({429, 503})
+# The engine is overloaded, or the connection broke before a response arrived.
+_OVERLOAD_STATUSES = frozenset({0, 429, 503})
 # HTTP 500 for one item may be transient: it is retried, but only within the budget.
 _INTERNAL_SERVER_ERROR = 500
 _BLOCKED_REASON = "cluster_block_exception"
-# The following reasons are not about a document: every later one would be rejected too.
-_DELETED_REASON = "index_not_found_exception"  # the load ends with an error that says so
 
 
 def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> str | None:
@@ -434,13 +413,13 @@ def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> 
     """
     if document.version is not None:  # ingest pipelines do not see partial updates
         return None
-    is_there = result.id == document.id and result.index == index
-    if is_there and result.result != "noop":
-        return None
-    settings = f"see the settings {' and '.join(PIPELINE_SETTINGS)} of {index}"
     if result.result == "noop":
-        return f"an ingest pipeline drops it: {settings}"
-    return f"an ingest pipeline writes it to {result.index} as {result.id!r}: {settings}"
+        change = "drops it"
+    elif (result.id, result.index) != (document.id, index):
+        change = f"writes it to {result.index} as {result.id!r}"
+    else:
+        return None
+    return f"an ingest pipeline {change}: see the settings {' and '.join(PIPELINE_SETTINGS)} of {index}"
 
 
 @dataclass
@@ -450,20 +429,16 @@ class _Attempt:
     Attributes:
         retryable: Actions to send again, in the order of the request.
         reason: Reason for the retry, as one line.
+        statuses: The HTTP statuses of the retryable actions, or that of the request; 0 for a broken connection.
         halves: Groups to send instead, because the request was rejected as a whole.
-        overloaded: Whether the engine is overloaded.
         answered: Whether the engine returned a result for every action.
-        server_errors: Whether all retryable actions failed with HTTP 500.
-        disconnected: Whether the connection broke before a response arrived.
     """
 
     retryable: list[DocumentAction] = field(default_factory=list)
     reason: str = ""
+    statuses: set[int] = field(default_factory=set)
     halves: Sequence[list[DocumentAction]] = ()
-    overloaded: bool = False
     answered: bool = False
-    server_errors: bool = False
-    disconnected: bool = False
 
 
 class BulkWriter:
@@ -518,7 +493,7 @@ class BulkWriter:
             if self._leave_if_stopped(group):
                 return ()
             attempt = self._attempt(group, backoff.seconds_left)
-        if attempt.overloaded:
+        if attempt.statuses & _OVERLOAD_STATUSES:
             throttle.decrease()
         if attempt.retryable:
             if len(attempt.retryable) < len(group):
@@ -560,13 +535,13 @@ class BulkWriter:
             if not attempt.answered:
                 self._given_up.set()  # each further request might take as long to fail
             return ()
-        elif attempt.server_errors:
+        elif attempt.statuses == {_INTERNAL_SERVER_ERROR} and attempt.answered:
             for action in actions:
                 self._record_failure(action, f"the engine kept failing on it for {seconds:g} s: {attempt.reason}")
             return ()
         else:
             self._control.stop_sending(f"{reason} (retried for {seconds:g} s)")
-        if attempt.disconnected and len(actions) > 1:
+        if 0 in attempt.statuses and len(actions) > 1:
             # Split, because the body may be the cause: a proxy limits its size, or it keeps the server too busy.
             return split_in_half(actions)
         return (actions,)
@@ -595,13 +570,12 @@ class BulkWriter:
         writes = sum(result.ok and result.index == self._index and result.result != "noop" for result in results)
         self._outcomes.record_in_index([(action.document.key, version) for action, version in acknowledged], writes)
         self._record_outcomes([action for action, _ in acknowledged])
-        attempt = _Attempt(answered=True, server_errors=True)
+        attempt = _Attempt(answered=True)
         for action, result in others:
             if result.may_succeed_later:
                 attempt.retryable.append(action)
                 attempt.reason = result.reason
-                attempt.overloaded |= result.status in _OVERLOAD_STATUSES
-                attempt.server_errors &= result.status == _INTERNAL_SERVER_ERROR
+                attempt.statuses.add(result.status)
             else:
                 self._record(action, result)
         self.read_back.check_first_request([(action, each) for action, each in acknowledged if each is not None])
@@ -611,25 +585,22 @@ class BulkWriter:
         """Decide how to continue after a request that failed as a whole."""
         status = error.status if isinstance(error, RequestFailed) else 0
         if error_class(error) is not ErrorClass.PERMANENT:
-            disconnected = status == 0
-            overloaded = status in _OVERLOAD_STATUSES or disconnected
-            return _Attempt(group, error.message, overloaded=overloaded, disconnected=disconnected)
+            return _Attempt(group, error.message, {status})
         if status == 413:
             self._context.throttle.limit_body(size)
+        if status in _SPLIT_STATUSES and len(group) > 1:
+            return _Attempt(halves=split_in_half(group))
         if status in _SPLIT_STATUSES:
-            if len(group) > 1:
-                return _Attempt(halves=split_in_half(group))
             self._record_failure(group[0], error.message)
         else:
-            remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
-            self._control.stop_sending(error.message + remedy)
+            self._control.stop_sending_after(error)
             self._leave(group)
         return _Attempt()
 
     def _record_outcomes(self, actions: Sequence[DocumentAction]) -> None:
         """Record the outcomes of documents that the index holds as they were sent."""
-        indexed = [action for action in actions if action.outcome is DocumentOutcome.INDEXED]
-        self._outcomes.ledger.add_indexed([(action.lost_tokens, action.chunks) for action in indexed])
+        indexed = [(each.lost_tokens, each.chunks) for each in actions if each.outcome is DocumentOutcome.INDEXED]
+        self._outcomes.ledger.add_indexed(indexed)
         if len(indexed) < len(actions):
             for action in actions:
                 if action.outcome is not DocumentOutcome.INDEXED:
@@ -641,12 +612,14 @@ class BulkWriter:
         misrouted = misrouted_reason(document, result, self._index) if result.ok else None
         if misrouted is not None:
             self._record_failure(action, misrouted)
-        elif is_closed(result.kind, reason) or result.is_denied or reason.startswith(_DELETED_REASON):
-            if result.is_denied:
-                self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
-            elif is_closed(result.kind, reason):
-                self._control.stop_sending(f"the index {self._index} is closed: open it")
+        elif result.is_denied:
+            self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
             self._leave([action])
+        elif is_closed(result.kind, reason):
+            self._control.stop_sending(f"the index {self._index} is closed: open it")
+            self._leave([action])
+        elif reason.startswith("index_not_found_exception"):
+            self._leave([action])  # the load ends with an error that says so
         elif document.version is not None and result.status == 409:
             self._uncount_embedded(action)
             self._conflicts[document.key] = action

@@ -209,19 +209,18 @@ class ChangeDetection:
         """
         plan = WindowPlan()
         hits = {} if self._empty_index else self._look_up(documents)
+        held: dict[str, Json] = {}
+        if self._alias is not None:
+            # Documents, by their ids, that other indices of the alias hold and searches of it find.
+            others = [document for document in documents if document.key not in hits]
+            held = {hit["_id"]: hit for hit in self._search_ids(self._alias, others, not_in=self._index).values()}
+        same = self._find_same_content(documents, held, hits) if held else set()
         decisions = [
-            detect_changes(document, self._stored_vectors(document, hits.get(document.key)), self._targets)
+            self._compare_held(document, held[document.id], same)
+            if document.id in held and document.key not in hits
+            else detect_changes(document, self._stored_vectors(document, hits.get(document.key)), self._targets)
             for document in documents
         ]
-        held = {} if self._alias is None else self._look_up_older([one for one in documents if one.key not in hits])
-        if held:
-            same = self._find_same_content(documents, held, hits)
-            decisions = [
-                self._compare_held(document, held[document.id], same)
-                if document.id in held and document.key not in hits
-                else decision
-                for document, decision in zip(documents, decisions, strict=True)
-            ]
         writes = [
             (document, decision)
             for document, decision in zip(documents, decisions, strict=True)
@@ -231,7 +230,7 @@ class ChangeDetection:
         for document, decision in writes:
             self._add_write(document, decision, vectors.get(document.key, {}), plan)
             for number in decision.discarded:
-                self._outcomes.dropped[self._targets[number].field] += 1
+                self._outcomes.ledger.dropped[self._targets[number].field] += 1
         self._record_unwritten(documents, decisions, hits, held)
         return plan
 
@@ -241,24 +240,19 @@ class ChangeDetection:
             # Refreshed, because newer versions win over dead letters, even versions written a moment ago.
             self._context.control.check()
             self._context.retrying(self._engine.refresh, self._index)
-        # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
-        query = named_vectors_query((target.field, target.meta) for target in self._targets)
-        hits = self._search_ids(self._index, query, documents)
+        hits = self._search_ids(self._index, documents)
         found_ids = {document_id for document_id, _ in hits}
         for document in documents:
             if document.id in found_ids and document.key not in hits and any(document.texts):
-                self._outcomes.rerouted += 1
+                self._outcomes.ledger.rerouted += 1
         return hits
 
-    def _look_up_older(self, documents: list[Document]) -> dict[str, Json]:
-        """Look up the documents, by their ids, that other indices of the alias hold and searches of it find."""
-        assert self._alias is not None, "the load names an alias of several indices"
+    def _search_ids(self, name: str, documents: list[Document], not_in: str | None = None) -> dict[DocumentKey, Json]:
+        # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
         query = named_vectors_query((target.field, target.meta) for target in self._targets)
-        query["bool"]["must_not"] = [{"term": {"_index": self._index}}]
-        return {hit["_id"]: hit for hit in self._search_ids(self._alias, query, documents).values()}
-
-    def _search_ids(self, name: str, query: Json, documents: list[Document]) -> dict[DocumentKey, Json]:
         source = {"includes": self._compared_fields}
+        if not_in is not None:
+            query["bool"]["must_not"] = [{"term": {"_index": not_in}}]
         look_up = partial(multi_get, query=query, source=source, result_window=self._window, hit_fields=_HIT_FIELDS)
         hits: dict[DocumentKey, Json] = {}
         for group in document_windows(documents, max(1, min(_LOOKUP, self._window // 2)), _LOOKUP_BYTES):
@@ -313,20 +307,15 @@ class ChangeDetection:
             same: Ids of documents with the same content.
         """
         source = hit.get("_source") or {}
-        metas = [read_document_meta(source, target.meta_field) for target in self._targets]
-        is_same = document.id in same
-        if any(is_superseded(document, meta) for meta in metas):
+        if any(is_superseded(document, read_document_meta(source, each.meta_field)) for each in self._targets):
             return ChangeDecision(Decision.SUPERSEDED)
         if any(self._texts_changed(document, source)):
             return ChangeDecision(Decision.HELD)
         compared = zip(self._targets, document.texts, stored_vectors(hit, self._targets), strict=True)
-        changes = [vector_change(target, text, stored) for target, text, stored in compared]
-        lacking = tuple(number for number, change in enumerate(changes) if change is VectorChange.EMBED)
-        if lacking:
+        lacking = tuple(number for number, each in enumerate(compared) if vector_change(*each) is VectorChange.EMBED)
+        if lacking or (any(document.texts) and document.id not in same):
             return ChangeDecision(Decision.HELD, lacking)
-        if any(document.texts) and not is_same:
-            return ChangeDecision(Decision.HELD)
-        return _UNCHANGED if is_same else _EMPTY
+        return _UNCHANGED if document.id in same else _EMPTY
 
     def _texts_changed(self, document: Document, source: Json) -> list[bool]:
         """For each target, whether the text in the index is known to differ from the source's."""
@@ -355,25 +344,19 @@ class ChangeDetection:
         vectors: dict[DocumentKey, Json] = {}
         for keys in batched(list(reused), _VECTOR_LOOKUP):
             self._context.control.check()
-            if doc_values:
-                vectors |= self._search_vectors(keys, targets, doc_values)
+            if not doc_values:
+                found = self._context.retrying(self._engine.mget, self._index, keys, source_includes=fields)
+                hits = {key: hit for key, hit in zip(keys, found, strict=True) if hit is not None}
+                vectors |= {key: hit.get("_source") or {} for key, hit in hits.items()}
                 continue
-            found = self._context.retrying(self._engine.mget, self._index, keys, source_includes=fields)
-            vectors |= {key: hit.get("_source") or {} for key, hit in zip(keys, found, strict=True) if hit is not None}
+            # `_source` lacks some of the vectors, which only a search returns.
+            source, window = self._engine.info.source_with_vectors(fields), self._context.index.state.result_window
+            find = partial(multi_get, source=source, extra=doc_values, result_window=window)
+            hits = self._context.retrying(find, self._engine, self._index, [document_id for document_id, _ in keys])
+            for key, hit in hits.items():
+                values = {target.field: stored_value(hit, target.field) for target in targets}
+                vectors[key] = (hit.get("_source") or {}) | values
         return vectors
-
-    def _search_vectors(
-        self, keys: Sequence[DocumentKey], targets: EmbeddingTargets, doc_values: Json
-    ) -> dict[DocumentKey, Json]:
-        """Look up vectors, some of which `_source` lacks, by a search."""
-        names = [name for target in targets for name in (target.field, target.meta_field)]
-        source, window = self._engine.info.source_with_vectors(names), self._context.index.state.result_window
-        find = partial(multi_get, source=source, extra=doc_values, result_window=window)
-        hits = self._context.retrying(find, self._engine, self._index, [document_id for document_id, _ in keys])
-        return {
-            key: (hit.get("_source") or {}) | {target.field: stored_value(hit, target.field) for target in targets}
-            for key, hit in hits.items()
-        }
 
     def _add_write(self, document: Document, decision: ChangeDecision, source: Json, plan: WindowPlan) -> None:
         """Plan the write of a document with the vectors that it keeps.
@@ -393,7 +376,7 @@ class ChangeDetection:
             elif target.filled:
                 to_embed.append(number)  # the document or its vector was removed since the first lookup
             else:
-                self._outcomes.dropped[target.field] += 1  # not in _source, so it cannot be written again
+                self._outcomes.ledger.dropped[target.field] += 1  # not in _source, so it cannot be written again
         if to_embed:
             plan.embed.append(EmbeddingTask(document, tuple(to_embed), tuple(reused)))
             return
@@ -412,7 +395,7 @@ class ChangeDetection:
             if made.decision is Decision.UNCHANGED and document.key in hits:
                 unchanged.append((document.key, hit_version(hits[document.key])))
             elif made.decision is Decision.UNCHANGED:
-                self._outcomes.held[held[document.id]["_index"]] += 1
+                self._outcomes.ledger.held[held[document.id]["_index"]] += 1
             elif made.decision is Decision.HELD:
                 index = held[document.id]["_index"]
                 self._outcomes.record_dead_letter(self._held_dead_letter(document, index, made.to_embed))
@@ -428,21 +411,18 @@ class ChangeDetection:
             lacking: Numbers of the targets without a current vector there; empty if the content differs.
         """
         plan = self._context.plan
+        retry = f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}`"
         if lacking:
             fields = ", ".join(self._targets[number].field for number in lacking)
-            embed = (
-                f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}`, with the model and the vector "
-                "fields of this load, embeds it there"
-            )
+            embed = f"{retry}, with the model and the vector fields of this load, embeds it there"
             if plan.from_python:
                 embed = f"add it to {index} to embed it there"
-            reason = f"{index} of the alias {self._alias} holds this document without a current vector in {fields}: "
-            return replace(document.rejected(reason + embed), index=index)
-        update = f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}` updates it there"
-        if plan.from_python:
-            update = f"add it to {index} to update it there"
-        reason = (
-            f"{index} of the alias {self._alias} holds this id with other content, and searches would find both: "
-            f"{update}. If the two are different documents, load into {self._index} by its name"
-        )
+            reason = f"this document without a current vector in {fields}: {embed}"
+        else:
+            update = f"add it to {index} to update it there" if plan.from_python else f"{retry} updates it there"
+            reason = (
+                f"this id with other content, and searches would find both: {update}. If the two are different "
+                f"documents, load into {self._index} by its name"
+            )
+        reason = f"{index} of the alias {self._alias} holds {reason}"
         return replace(document.rejected(reason), index=index)

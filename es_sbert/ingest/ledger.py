@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ PackedVersions = NDArray[np.int64]  # (documents, 2)
 # them up, and the term has 19 bits left.
 _SEQ_NO_BITS = 44
 _MAX_TERM = (1 << (63 - _SEQ_NO_BITS)) - 1
-_BLOCK = 1 << 16
 
 
 def hit_version(hit: Json) -> Version:
@@ -62,17 +61,6 @@ def _key_digest(key: DocumentKey) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-class VersionRecorder(Protocol):
-    """Takes the versions of a load."""
-
-    def add(self, versions: PackedVersions, writes: int) -> None:
-        """Record that documents of the index have these versions.
-
-        Args:
-            writes: Number of writes of this load among them; the other documents were found unchanged.
-        """
-
-
 class WrittenVersions:
     """The versions that a load has written or found unchanged. Thread-safe.
 
@@ -86,30 +74,22 @@ class WrittenVersions:
     def __init__(self) -> None:
         self.writes = 0
         self._lock = threading.Lock()
-        self._full: list[PackedVersions] = []
-        self._last: PackedVersions = np.empty((_BLOCK, 2), dtype=np.int64)
-        self._used = 0
-
-    def __len__(self) -> int:
-        return sum(map(len, self._full)) + self._used
+        self._parts: list[PackedVersions] = [np.empty((0, 2), dtype=np.int64)]
 
     def add(self, versions: PackedVersions, writes: int) -> None:
-        """See `VersionRecorder`."""
+        """Record that documents of the index have these versions.
+
+        Args:
+            writes: Number of writes of this load among them; the other documents were found unchanged.
+        """
         with self._lock:
             self.writes += writes
-            while len(versions):
-                if self._used == len(self._last):
-                    self._full.append(self._last)
-                    self._last, self._used = np.empty((_BLOCK, 2), dtype=np.int64), 0
-                part = versions[: len(self._last) - self._used]
-                self._last[self._used : self._used + len(part)] = part
-                self._used += len(part)
-                versions = versions[len(part) :]
+            self._parts.append(versions)
 
     def packed(self) -> PackedVersions:
         """All versions, in the order in which they were added."""
         with self._lock:
-            return np.concatenate([*self._full, self._last[: self._used]])
+            return np.concatenate(self._parts)
 
 
 class VersionMatch(IntEnum):
@@ -224,14 +204,15 @@ class ErrorReasons:
         kind = _kind(reason)
         with self._lock:
             if kind in self._first or len(self._first) < _MAX_REASONS:
-                self._first.setdefault(kind, reason)
+                short = reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
+                self._first.setdefault(kind, short)
                 self._counts[kind] += 1
 
     def most_frequent(self) -> list[tuple[int, str]]:
         """Most frequent kinds of reasons: the number of occurrences, and the first reason of each kind."""
         with self._lock:
             kinds = self._counts.most_common(_REPORTED_REASONS)
-            return [(count, _shortened(self._first[kind])) for kind, count in kinds]
+            return [(count, self._first[kind]) for kind, count in kinds]
 
 
 class ErrorMonitor:
@@ -263,12 +244,11 @@ class ErrorMonitor:
         if self._stopped.is_set() or not self._limit.is_exceeded(read, failed):
             return
         self._stopped.set()
-        reasons = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
+        frequent = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
         self._stop(
             f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
-            f"{setting_text('max_errors', str(self._limit))} "
-            f"allows. Most frequent: {reasons}. They are in {self._dead_letters}. Correct the source, or add "
-            '`max_errors="off"`'
+            f"{setting_text('max_errors', str(self._limit))} allows. Most frequent: {frequent}. They are in "
+            f'{self._dead_letters}. Correct the source, or add `max_errors="off"`'
         )
 
 
@@ -276,10 +256,6 @@ def _kind(reason: str) -> str:
     """Replace the parts of a reason that differ from document to document: quoted text and numbers."""
     plain = re.sub(r"'[^']*'|\"[^\"]*\"", "…", reason)
     return re.sub(r"\d+", "0", re.sub(r"the id \S+ ", "the id … ", plain))[:_REASON_CHARACTERS]
-
-
-def _shortened(reason: str) -> str:
-    return reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
 
 
 class DocumentOutcome(StrEnum):
@@ -300,8 +276,12 @@ class LedgerError(RuntimeError):
     """The counts do not add up: a bug in this program."""
 
 
+_SUMS = ("read", "truncated", "lost_tokens", "chunks", "retries", "rejected", "rerouted")
+_COUNTERS = ("outcomes", "missing_fields", "dropped", "held")
+
+
 class Ledger:
-    """Thread-safe counts of one load.
+    """Thread-safe counts of one load. Other modules read its counts, and change them by its methods.
 
     Attributes:
         read: Number of records read from the sources.
@@ -309,23 +289,28 @@ class Ledger:
         lost_tokens: Number of tokens that were cut off in truncated documents.
         chunks: Number of chunks that got vectors, in documents that were written.
         retries: Number of requests and documents that were sent again.
+        rejected: Number of records that are not documents. Their ids are unknown, so pruning is unsafe.
+        rerouted: Number of documents whose routing in the index differs from the source's.
         embedded: Number of documents that are embedded and have no outcome yet. A window in progress counts by the
             fraction of its tokens that are embedded.
+        outcomes: Outcome → number of documents.
         missing_fields: Text field → number of documents in which it is missing or null.
+        dropped: Vector field → number of documents that lost their vector, because their text changed and this load
+            does not fill the field.
+        held: Other index of the load's alias → number of documents that it holds unchanged.
         languages: The languages of a sample of the texts that were embedded.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[DocumentOutcome] = Counter()
-        self.read = 0
-        self.truncated = 0
-        self.lost_tokens = 0
-        self.chunks = 0
-        self.retries = 0
-        self.missing_fields: Counter[str] = Counter()
-        self.languages = LanguageSample()
+        self.read = self.truncated = self.lost_tokens = self.chunks = self.retries = 0
+        self.rejected = self.rerouted = 0
         self.embedded = 0.0
+        self.outcomes: Counter[DocumentOutcome] = Counter()
+        self.missing_fields: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.held: Counter[str] = Counter()
+        self.languages = LanguageSample()
 
     def add_read(self, count: int = 1) -> None:
         with self._lock:
@@ -333,7 +318,7 @@ class Ledger:
 
     def add_outcome(self, outcome: DocumentOutcome, count: int = 1) -> None:
         with self._lock:
-            self._counts[outcome] += count
+            self.outcomes[outcome] += count
 
     def add_indexed(self, documents: Sequence[tuple[int, int]]) -> None:
         """Count documents with new vectors that were acknowledged.
@@ -344,12 +329,11 @@ class Ledger:
         """
         with self._lock:
             self.embedded -= len(documents)
-            self._counts[DocumentOutcome.INDEXED] += len(documents)
+            self.outcomes[DocumentOutcome.INDEXED] += len(documents)
             for lost_tokens, chunks in documents:
                 self.chunks += chunks
-                if lost_tokens:
-                    self.truncated += 1
-                    self.lost_tokens += lost_tokens
+                self.truncated += lost_tokens > 0
+                self.lost_tokens += lost_tokens
 
     def add_missing_fields(self, fields: Iterable[str]) -> None:
         """Count a document that lacks these fields of its text."""
@@ -373,11 +357,11 @@ class Ledger:
     def merge(self, other: Ledger) -> None:
         """Add the counts of another ledger, which is no longer written to."""
         with self._lock:
-            self._counts.update(other._counts)
-            self.missing_fields.update(other.missing_fields)
-            self.languages.merge(other.languages)
-            for name in ("read", "truncated", "lost_tokens", "chunks", "retries"):
+            for name in _SUMS:
                 setattr(self, name, getattr(self, name) + getattr(other, name))
+            for name in _COUNTERS:
+                getattr(self, name).update(getattr(other, name))
+            self.languages.merge(other.languages)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -388,26 +372,19 @@ class Ledger:
     def counts(self) -> dict[DocumentOutcome, int]:
         """Outcome → number of documents, all outcomes in their order."""
         with self._lock:
-            return {outcome: self._counts[outcome] for outcome in DocumentOutcome}
-
-    @property
-    def total(self) -> int:
-        """Number of documents that have an outcome."""
-        with self._lock:
-            return self._counts.total()
+            return {outcome: self.outcomes[outcome] for outcome in DocumentOutcome}
 
     @property
     def processed(self) -> int:
         """Number of documents that are embedded or have another outcome, without those left for the next run."""
         with self._lock:
-            finished = self._counts.total() - self._counts[DocumentOutcome.LEFT]
+            finished = self.outcomes.total() - self.outcomes[DocumentOutcome.LEFT]
             return min(self.read, finished + max(0, round(self.embedded)))
 
     @property
     def dead(self) -> int:
         """Number of documents that could not be loaded."""
-        with self._lock:
-            return self._counts[DocumentOutcome.DEAD]
+        return self.outcomes[DocumentOutcome.DEAD]
 
     def verify(self) -> None:
         """Check that every record read has an outcome.
@@ -415,8 +392,9 @@ class Ledger:
         Raises:
             LedgerError: the counts do not add up.
         """
-        if self.total != self.read:
-            raise LedgerError(f"{self.read} documents were read, but {self.total} accounted for: {self.counts()}")
+        total = self.outcomes.total()
+        if total != self.read:
+            raise LedgerError(f"{self.read} documents were read, but {total} accounted for: {self.counts()}")
 
 
 class OutcomeRecorder:
@@ -426,17 +404,12 @@ class OutcomeRecorder:
         dead_letters: Receives the documents that cannot be loaded.
         checkpoint: Records what the index holds; None if the index itself is the source.
         errors: Stops the load when too many documents fail; None for no limit.
-        versions: Receives the versions of acknowledged documents, for the comparison at the end; None for no
-            comparison.
+        add_versions: Receives the versions of acknowledged documents, for the comparison at the end; see
+            `WrittenVersions.add`. None for no comparison.
 
     Attributes:
         ledger: The counts.
-        rejected: Number of records that are not documents. Their ids are unknown, so pruning is unsafe.
         rejected_versions: Id and `_seq_no` of the documents of the index that could not be embedded or written.
-        dropped: Vector field → number of documents that lost their vector, because their text changed and this load
-            does not fill the field.
-        rerouted: Number of documents whose routing in the index differs from the source's.
-        held: Other index of the load's alias → number of documents that it holds unchanged.
         left: Documents that are left for the next run.
         lacking: Number of documents that a watch has seen and that lacked a current vector at its end, with those that
             it has left; None for other loads, or if unknown.
@@ -449,18 +422,14 @@ class OutcomeRecorder:
         dead_letters: DeadLetterSink,
         checkpoint: LoadCheckpoint | None = None,
         errors: ErrorMonitor | None = None,
-        versions: VersionRecorder | None = None,
+        add_versions: Callable[[PackedVersions, int], None] | None = None,
     ) -> None:
         self.ledger = Ledger()
         self.dead_letters = dead_letters
         self._checkpoint = checkpoint
         self._errors = errors
-        self._versions = versions
-        self.rejected = 0
+        self._add_versions = add_versions
         self.rejected_versions: set[tuple[str, int]] = set()
-        self.dropped: Counter[str] = Counter()
-        self.rerouted = 0
-        self.held: Counter[str] = Counter()
         self.left: set[DocumentKey] = set()
         self.lacking: int | None = None
         self.unseen = 0
@@ -469,7 +438,7 @@ class OutcomeRecorder:
         self.ledger.add_read()
         if self.ledger.read == MIN_RECORDS_READ:
             # Check now, because earlier failures count from here on. Later, only a new failure can exceed the limit.
-            self.check_errors()
+            self._check_errors()
 
     def add(self, outcome: DocumentOutcome, count: int = 1) -> None:
         """Count documents with this outcome."""
@@ -480,12 +449,7 @@ class OutcomeRecorder:
         self.left.update(keys)
         self.ledger.add_outcome(DocumentOutcome.LEFT, len(keys))
 
-    def check_errors(self, reasons: Iterable[str] = ()) -> None:
-        """Stop the load if too many documents have failed.
-
-        Args:
-            reasons: Reasons for failures, each passed once.
-        """
+    def _check_errors(self, reasons: Iterable[str] = ()) -> None:
         if self._errors is not None:
             self._errors.check(self.ledger.read, self.ledger.dead, reasons)
 
@@ -498,23 +462,27 @@ class OutcomeRecorder:
         """
         if self._checkpoint is not None and documents:
             self._checkpoint.record_acknowledged([document_id for (document_id, _), _ in documents])
-        if self._versions is not None and (documents or writes):
+        if self._add_versions is not None and (documents or writes):
             versioned = [(key, version) for key, version in documents if version is not None]
-            self._versions.add(pack_versions(versioned), writes)
+            self._add_versions(pack_versions(versioned), writes)
 
-    def record_dead_letter(self, letter: RejectedRecord) -> None:
-        """Record a document that could not be loaded."""
-        self.write_dead_letter(letter)
+    def record_dead_letter(self, letter: RejectedRecord, *, is_document: bool = True) -> None:
+        """Record a document that could not be loaded, or input that is not a document."""
+        self._write(letter)
+        if not is_document:
+            self.ledger.rejected += 1  # only the thread that reads the sources finds such input
         self.ledger.add_outcome(DocumentOutcome.DEAD)
-        self.check_errors([letter.reason])
+        self._check_errors([letter.reason])
 
-    def write_dead_letter(self, letter: RejectedRecord) -> None:
-        """Write the dead letter of a document whose outcome is recorded elsewhere."""
+    def merge(self, ledger: Ledger, letters: Sequence[RejectedRecord]) -> None:
+        """Record the outcomes of a part of the load that another process has loaded."""
+        for letter in letters:
+            self._write(letter)
+        self.ledger.merge(ledger)
+        # Workers have no error limit: a part is not the whole source.
+        self._check_errors(letter.reason for letter in letters)
+
+    def _write(self, letter: RejectedRecord) -> None:
         self.dead_letters.write(letter)
         if letter.id is not None and letter.seq_no is not None:
             self.rejected_versions.add((letter.id, letter.seq_no))
-
-    def record_rejected(self, record: RejectedRecord) -> None:
-        """Record input that is not a document."""
-        self.rejected += 1
-        self.record_dead_letter(record)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from es_sbert.clock import Clock, format_timestamp
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
@@ -16,13 +17,11 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
 from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
-from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.load_checks import check_created_index, delete_unused_index, settings_of_killed_load
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.source_mode import list_forms
-from es_sbert.index.text_template import STRIP_HTML, TextTemplate
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import embed_index, watch_index
 from es_sbert.ingest.check_first_records import check_first_records
@@ -39,6 +38,7 @@ from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
 from es_sbert.messages import be, have, pluralize
 
+T = TypeVar("T")
 OpenCheckpoint = Callable[[Path, LoadIdentity], LoadCheckpoint]
 
 
@@ -131,17 +131,36 @@ def open_load(
     Raises:
         EsSbertError: see `run_load`.
     """
+    settings = plan.settings
+
+    def waiting(call: Callable[[], T]) -> T:
+        return wait_for_engine(call, settings.retry_seconds, control.stop_retrying)
+
     if plan.state is not None and not plan.sources:
-        check = partial(require_all_visible, engine, plan.state.name, without_retries)
-        wait_for_engine(check, plan.settings.retry_seconds, control.stop_retrying)
-    fields = _ensure_fields(engine, plan, model, control)
+        waiting(partial(require_all_visible, engine, plan.state.name, without_retries))
+    requests = plan.field_requests(model)
+    fields = waiting(
+        lambda: [ensure_vector_field(engine, settings.index, each, create=bool(plan.sources)) for each in requests]
+    )
     started = time.monotonic()
     created = any(field.outcome is FieldOutcome.CREATED for field in fields)
     with closing(meter), ExitStack() as stack:
-        index = _read_index(engine, plan, control)
+        index = waiting(lambda: engine.get_index(settings.index))
+        if index is None:
+            deleted = f"the index {settings.index!r} was deleted while the load began"
+            raise IndexMismatch(deleted, "Run the command again.")
         targets = _load_targets(plan, fields, index)
         if created:
-            _check_created_index(engine, plan, fields, targets, index, stream)
+            rules = plan.document_rules(targets, engine.info, index)
+            check_created_index(
+                engine,
+                index,
+                settings.index,
+                [target.meta_field for target in targets],
+                [] if stream is None else [rules.own_fields(document) for document in stream.peeked],
+                text_fields=plan.text_fields,
+                routing_field=settings.routing_field,
+            )
         notes = _rollover_notes(plan, fields)
         if (left := settings_of_killed_load(index)) is not None:
             notes.append(": ".join(left))
@@ -151,17 +170,17 @@ def open_load(
             notes += [] if checkpoint.note is None else [checkpoint.note]
         clock, versions = Clock(), WrittenVersions()
         dead_letters = stack.enter_context(closing(_open_dead_letters(plan, checkpoint, clock)))
-        errors = ErrorMonitor(plan.settings.error_limit, control.end_early, plan.dead_letters_place)
+        errors = ErrorMonitor(settings.error_limit, control.end_early, plan.dead_letters_place)
         # A watch does not record versions: it has no end at which the index could be compared.
-        recorder = versions if plan.settings.watch_seconds is None else None
+        add_versions = versions.add if settings.watch_seconds is None else None
         context = LoadContext(
             engine,
             plan,
-            IndexRef(plan.settings.index, index),
+            IndexRef(settings.index, index),
             targets,
             control,
-            OutcomeRecorder(dead_letters, checkpoint, errors, recorder),
-            Throttle(plan.settings.bulk_bytes, WRITERS),
+            OutcomeRecorder(dead_letters, checkpoint, errors, add_versions),
+            Throttle(settings.bulk_bytes, WRITERS),
             checkpoint,
             clock,
             meter,
@@ -195,9 +214,14 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     """
     context, notes = load.context, load.notes
     control, plan, checkpoint = context.control, context.plan, context.checkpoint
-    missing, pruned, concurrent = 0, 0, ConcurrentChanges(unseen=context.outcomes.unseen)
+    outcomes, has_stopped = context.outcomes, control.stop_reading.is_set
+    missing, pruned, concurrent = 0, 0, ConcurrentChanges(unseen=outcomes.unseen)
+
+    def is_interrupted() -> bool:  # a watch has no other end than an interrupt
+        return control.interrupted and plan.settings.watch_seconds is None
+
     # After an interrupt, this is left to the next run: a refresh may have to build a graph first.
-    if not control.engine_lost and not _is_interrupted(context):
+    if not control.engine_lost and not is_interrupted():
         # If the refresh fails, further requests would fail too, and the counts would be lost with the report.
         if context.refresh_index():
             index = context.check_index_unchanged()
@@ -205,64 +229,44 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
                 context, index, load.versions, load.began_at, load.write_state
             )
             notes += change_notes
-            if context.outcomes.ledger.counts()[DocumentOutcome.INDEXED]:
-                notes += html_notes(index, [target.template for target in targets_to_fill(context.targets)])
-        if plan.settings.prune and not missing and not control.stop_reading.is_set():
+        if plan.settings.prune and not missing and not has_stopped():
             context.meter.close()
             pruned, prune_notes = prune_index(context, confirm)
             notes += prune_notes
-    if load.is_new_index and _delete_unused_index(context):
+    # An index without dead letters is kept: an empty source is not a failure.
+    is_useless = load.is_new_index and outcomes.ledger.dead and not control.engine_lost and not has_stopped()
+    if is_useless and context.retrying(delete_unused_index, context.engine, context.index.state):
         notes.append(
             f"no document could be indexed: the index {context.index.concrete}, which this load created, was deleted"
         )
-    if checkpoint is not None and not missing and not control.stop_reading.is_set():
+    if checkpoint is not None and not missing and not has_stopped():
         if plan.settings.retry is not None:
             # Every dead letter has an outcome, possibly as a new dead letter.
             quarantine_path(plan.settings.retry).unlink()
         checkpoint.finish()
     notes += _outcome_notes(context, pruned)
+    stopped = control.reason or ("interrupted" if is_interrupted() else None)
+    if stopped is not None and checkpoint is None:
+        stopped = f"{stopped}; the same command resumes, skipping documents that have a vector"
+    elif stopped is not None and checkpoint is not None:
+        stopped = f"{stopped}; the same command resumes where it stopped ({checkpoint.path})"
     return LoadReport.from_ledger(
-        context.outcomes.ledger,
+        outcomes.ledger,
         encoder,
         index=context.index.alias,
         engine=context.engine.info.label,
         source=plan.source,
         dead_letters=plan.dead_letters_place,
         seconds=time.monotonic() - load.started,
-        interrupted=_is_interrupted(context),
-        stopped=_stop_reason(context),
+        interrupted=is_interrupted(),
+        stopped=stopped,
         resumed=checkpoint is not None and checkpoint.resumed,
         notes=tuple(notes),
         pruned=pruned,
         missing=missing,
         concurrent=concurrent,
-        lacking=context.outcomes.lacking,
+        lacking=outcomes.lacking,
     )
-
-
-def _ensure_fields(engine: Engine, plan: LoadPlan, model: ModelIdentity, control: LoadControl) -> list[VectorField]:
-    """Return the vector fields of the plan, and create those that do not exist."""
-
-    def ensure() -> list[VectorField]:
-        return [
-            ensure_vector_field(engine, plan.settings.index, request, create=bool(plan.sources))
-            for request in plan.field_requests(model)
-        ]
-
-    return wait_for_engine(ensure, plan.settings.retry_seconds, control.stop_retrying)
-
-
-def _read_index(engine: Engine, plan: LoadPlan, control: LoadControl) -> IndexState:
-    """Read the index that `_ensure_fields` found or created.
-
-    Raises:
-        IndexMismatch: the index has been deleted since then.
-    """
-    name = plan.settings.index
-    state = wait_for_engine(lambda: engine.get_index(name), plan.settings.retry_seconds, control.stop_retrying)
-    if state is None:
-        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
-    return state
 
 
 def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) -> EmbeddingTargets:
@@ -280,30 +284,6 @@ def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) 
     )
 
 
-def _check_created_index(
-    engine: Engine,
-    plan: LoadPlan,
-    fields: list[VectorField],
-    targets: EmbeddingTargets,
-    index: IndexState,
-    stream: RecordStream | None,
-) -> None:
-    """Check that the new index can take the documents in spite of index templates; if it cannot, delete it."""
-    rules = plan.document_rules(targets, engine.info, index)
-    first = [] if stream is None else [rules.own_fields(document) for document in stream.peeked]
-    meta_fields = [target.meta_field for target in targets]
-    routing_field = plan.settings.routing_field
-    check_created_index(
-        engine,
-        index,
-        plan.settings.index,
-        meta_fields,
-        first,
-        text_fields=plan.text_fields,
-        routing_field=routing_field,
-    )
-
-
 def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
     """Notes on the vector fields that the write index of an alias lacked, as after a rollover."""
     return [
@@ -312,36 +292,6 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
         "(docs/commands/index.md, After a rollover)"
         for planned, field in zip(plan.fields, fields, strict=True)
         if planned.similar is not None and field.outcome is FieldOutcome.ADDED
-    ]
-
-
-# Fields of these types are analyzed, and BM25 searches their words.
-_WORD_TYPES = frozenset({"text", "match_only_text", "search_as_you_type"})
-
-
-def html_notes(index: IndexState, templates: Iterable[TextTemplate]) -> list[str]:
-    """A note on the fields whose HTML is stripped from the embedded text, but not from the words of the index."""
-
-    def strips_html(analyzer: str) -> bool:
-        filters = index.settings.get(f"index.analysis.analyzer.{analyzer}.char_filter") or []
-        named = [filters] if isinstance(filters, str) else filters
-        types = (index.settings.get(f"index.analysis.char_filter.{each}.type", each) for each in named)
-        return "html_strip" in types
-
-    mapped = dict(mapped_fields(index.mappings.get("properties", {})))
-    stripped = dict.fromkeys(part.field for each in templates for part in each.parts if part.filter == STRIP_HTML)
-    with_tags = [
-        name
-        for name in filter(None, stripped)
-        if (field := mapped.get(name, {})).get("type") in _WORD_TYPES
-        and field.get("index", True)
-        and not strips_html(field.get("analyzer", "default"))
-    ]
-    if not with_tags:
-        return []
-    return [
-        f"the words of {' and '.join(with_tags)} are indexed with HTML tags, which BM25 and hybrid searches find: in a "
-        "new index, give the field an analyzer with the character filter `html_strip` (docs/sources.md, HTML)"
     ]
 
 
@@ -372,7 +322,7 @@ def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock:
     run = clock.now() if checkpoint is None else checkpoint.run
     is_written = None
     if checkpoint is not None and checkpoint.resumed:
-        checkpoint.record_dead_letters(dead_letter_keys(plan.dead_letters, run))
+        checkpoint.record_dead_letters(list(dead_letter_keys(plan.dead_letters, run)))
         is_written = checkpoint.has_dead_letter
     return DeadLetters(plan.dead_letters, run, is_written, clock, plan.name, plan.dead_letters_place)
 
@@ -392,26 +342,17 @@ def _advance_clock(context: LoadContext) -> None:
             context.clock.observe(format_timestamp(datetime.fromtimestamp(hit["sort"][0] / 1000, UTC)))
 
 
-def _delete_unused_index(context: LoadContext) -> bool:
-    """Delete the index that this load has created if no document could be loaded; return whether it was deleted."""
-    control = context.control
-    # Without dead letters, the index is kept: an empty source is not a failure.
-    if control.engine_lost or control.stop_reading.is_set() or not context.outcomes.ledger.dead:
-        return False
-    return context.retrying(delete_unused_index, context.engine, context.index.state)
-
-
 def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
     """Notes on documents that lack a vector, or that the index holds twice."""
-    name, outcomes = context.index.alias, context.outcomes
+    name, outcomes, ledger = context.index.alias, context.outcomes, context.outcomes.ledger
     notes = [
         f"{pluralize(count, 'document')} lost {'its' if count == 1 else 'their'} vector in {field}, since its text "
         "changed or _source leaves it out: "
         f"`es-sbert ingest --index {name} --vector-field {field}` embeds it again"
-        for field, count in sorted(outcomes.dropped.items())
+        for field, count in sorted(ledger.dropped.items())
     ]
     computed_next = f"which the next watch computes, or {context.in_place_command}"
-    for index, held in sorted(outcomes.held.items()):
+    for index, held in sorted(ledger.held.items()):
         notes.append(
             f"{pluralize(held, 'document')} {be(held)} unchanged in {index}, another index of the alias "
             f"{context.plan.alias}, and {'stays' if held == 1 else 'stay'} there"
@@ -427,25 +368,9 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
     if count := outcomes.unseen:
         written = f"{pluralize(count, 'document')} {be(count, past=True)} written after the last check of this watch"
         notes.append(f"{written} and {have(count)} no current vector, {computed_next}")
-    if outcomes.rerouted and not pruned:
+    if (count := ledger.rerouted) and not pruned:
         notes.append(
-            f"{pluralize(outcomes.rerouted, 'document')} {be(outcomes.rerouted)} also in {name} with a routing other "
-            "than the source's: searches may find both. `prune` removes those of earlier loads that the source no "
-            "longer has"
+            f"{pluralize(count, 'document')} {be(count)} also in {name} with a routing other than the source's: "
+            "searches may find both. `prune` removes those of earlier loads that the source no longer has"
         )
     return notes
-
-
-def _is_interrupted(context: LoadContext) -> bool:
-    """Whether the user stopped the load before its end; a watch has no other end."""
-    return context.control.interrupted and context.plan.settings.watch_seconds is None
-
-
-def _stop_reason(context: LoadContext) -> str | None:
-    """The reason why the load stopped before its end, and how it resumes; None if it did not."""
-    reason = context.control.reason or ("interrupted" if _is_interrupted(context) else None)
-    if reason is None:
-        return None
-    if context.checkpoint is None:
-        return f"{reason}; the same command resumes, skipping documents that have a vector"
-    return f"{reason}; the same command resumes where it stopped ({context.checkpoint.path})"

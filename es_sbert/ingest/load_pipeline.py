@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import AccessDenied, EngineError
+from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingProvenance,
@@ -168,8 +168,7 @@ class LoadPipeline:
             except EngineError as error:
                 if not self._control.stop_embedding.is_set():
                     # The lookup has been retried: the engine is unreachable, or refuses it.
-                    remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
-                    self._control.stop_sending(error.message + remedy)
+                    self._control.stop_sending_after(error)
                 self._outcomes.leave(unfinished)
             else:
                 yield tokenized

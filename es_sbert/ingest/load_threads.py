@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from es_sbert.errors import AccessDenied, EngineError
 from es_sbert.messages import log_event
 
 # Waits longer than this are reported. Shorter ones happen several times a second on a busy engine.
@@ -104,6 +105,11 @@ class LoadControl:
             log_event("engine_lost", reason, logging.ERROR, text="", reason=reason)
         self.stop_embedding.set()
         self.stop_reading.set()
+
+    def stop_sending_after(self, error: EngineError) -> None:
+        """Stop because the engine is unreachable, or refuses a request; see `stop_sending`."""
+        remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
+        self.stop_sending(error.message + remedy)
 
     def interrupt(self) -> None:
         """Stop on behalf of the user: send the vectors that exist, and leave the rest for the next run."""

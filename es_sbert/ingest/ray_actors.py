@@ -7,8 +7,7 @@ import os
 import pickle
 import platform
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError, error_summary
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
-from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
+from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder, PackedVersions, WrittenVersions
 from es_sbert.ingest.load_context import IndexRef, LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_records
@@ -38,7 +37,7 @@ from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import fraction_processed
 from es_sbert.ingest.read_documents import RecordStream
-from es_sbert.ingest.sources.document_source import DocumentSource, Origin, RejectedRecord
+from es_sbert.ingest.sources.document_source import DocumentSource, RejectedRecord
 from es_sbert.messages import log_event
 
 
@@ -84,23 +83,12 @@ def find_own_error(error: BaseException) -> EsSbertError | None:
     return None
 
 
-# Path, run, `resumed` and note of a checkpoint.
-OpenedCheckpoint = tuple[Path, str, bool, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionProgress:
-    """Progress of a partition.
-
-    Attributes:
-        read: Documents read from it.
-        processed: Documents that are embedded, or needed no embedding.
-        fraction: Processed fraction, 0 to 1.
-    """
-
-    read: int
-    processed: int
-    fraction: float
+# What a worker loads at a time: a part of a source, or a slice of the index.
+Partition = DocumentSource | IndexSlice
+# Documents read, documents embedded or without need of it, and the processed fraction, 0 to 1 for each partition.
+Progress = tuple[int, int, float]
+# Seconds between two progress reports of a worker.
+_REPORT_SECONDS = 1.0
 
 
 class LoadCoordinator:
@@ -110,25 +98,21 @@ class LoadCoordinator:
         self._checkpoint: LoadCheckpoint | None = None
         self._versions = WrittenVersions()
         self._stopped = False
-        self._progress: dict[int, PartitionProgress] = {}
+        self._progress: dict[int, Progress] = {}
 
-    def open(self, path: Path, identity: LoadIdentity) -> OpenedCheckpoint:
-        """Open the checkpoint.
+    def open(self, path: Path, identity: LoadIdentity) -> tuple[str, bool, str | None]:
+        """Open the checkpoint; return its `run`, `resumed` and `note`.
 
         Raises:
             UsageError, OutputError: see `LoadCheckpoint`.
         """
         self._checkpoint = LoadCheckpoint(path.absolute(), identity, rereads=True)
-        return path, self._checkpoint.run, self._checkpoint.resumed, self._checkpoint.note
+        return self._checkpoint.run, self._checkpoint.resumed, self._checkpoint.note
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the checkpoint."""
+    def call(self, method: str, *arguments: Any) -> tuple[Any, bool]:
+        """Call a method of the checkpoint; also return whether the load must stop."""
         assert self._checkpoint is not None, "open was called"
-        return getattr(self._checkpoint, method)(*arguments)
-
-    def record_seen(self, records: Sequence[SeenRecord]) -> tuple[list[tuple[SeenStatus, Origin]], bool]:
-        """See `LoadCheckpoint.record_seen`; also returns whether the load must stop."""
-        return self.call("record_seen", records), self._stopped
+        return getattr(self._checkpoint, method)(*arguments), self._stopped
 
     def add_versions(self, versions: PackedVersions, writes: int) -> None:
         """See `WrittenVersions.add`."""
@@ -141,10 +125,7 @@ class LoadCoordinator:
     def request_stop(self) -> None:
         self._stopped = True
 
-    def is_stopping(self) -> bool:
-        return self._stopped
-
-    def report_progress(self, partition: int, progress: PartitionProgress) -> bool:
+    def report_progress(self, partition: int, progress: Progress) -> bool:
         """Record the progress of a partition; the last report counts, since a partition may be restarted elsewhere.
 
         Returns:
@@ -153,14 +134,10 @@ class LoadCoordinator:
         self._progress[partition] = progress
         return self._stopped
 
-    def progress(self) -> PartitionProgress:
+    def progress(self) -> Progress:
         """The sums over all partitions."""
-        partitions = self._progress.values()
-        return PartitionProgress(
-            sum(each.read for each in partitions),
-            sum(each.processed for each in partitions),
-            sum(each.fraction for each in partitions),
-        )
+        read, processed, fraction = zip((0, 0, 0.0), *self._progress.values(), strict=True)
+        return sum(read), sum(processed), sum(fraction)
 
 
 def start_coordinator() -> Any:
@@ -169,29 +146,22 @@ def start_coordinator() -> Any:
     return ray.remote(LoadCoordinator).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
-class _RemoteCheckpoint:
+class RemoteCheckpoint:
     """A `LoadCheckpoint` whose file is owned by the coordinator, which runs its methods.
 
     Args:
         coordinator: Handle of the actor.
-        opened: Result of `LoadCoordinator.open`.
         on_stop: Called when the load must stop.
     """
 
-    def __init__(self, coordinator: Any, opened: OpenedCheckpoint, on_stop: Callable[[], None]) -> None:
+    def __init__(self, coordinator: Any, on_stop: Callable[[], None] = lambda: None) -> None:
         self._coordinator = coordinator
         self._on_stop = on_stop
-        self.path, self.run, self.resumed, self.note = opened
 
-    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
-        statuses: list[tuple[SeenStatus, Origin]]
-        statuses, must_stop = get_result(self._coordinator.record_seen.remote(records))
-        if must_stop:
-            self._on_stop()
-        return statuses
-
-    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
-        self._call("record_dead_letters", list(keys))
+    def open(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+        self.path = path
+        self.run, self.resumed, self.note = get_result(self._coordinator.open.remote(path, identity))
+        return cast(LoadCheckpoint, self)
 
     def close(self) -> None:
         try:
@@ -205,43 +175,10 @@ class _RemoteCheckpoint:
         return partial(self._call, name)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return get_result(self._coordinator.call.remote(method, *arguments))
-
-
-def remote_checkpoint(
-    coordinator: Any, opened: OpenedCheckpoint, on_stop: Callable[[], None] = lambda: None
-) -> LoadCheckpoint:
-    """Create a proxy for the checkpoint that the coordinator has opened; see `_RemoteCheckpoint`."""
-    return cast(LoadCheckpoint, _RemoteCheckpoint(coordinator, opened, on_stop))
-
-
-class _RemoteVersions:
-    """A `VersionRecorder` that hands the versions to the coordinator: they outlive this worker."""
-
-    def __init__(self, coordinator: Any) -> None:
-        self._coordinator = coordinator
-
-    def add(self, versions: PackedVersions, writes: int) -> None:
-        get_result(self._coordinator.add_versions.remote(versions, writes))
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Unit of work of a worker: a part of a source, or a slice of the index.
-
-    Attributes:
-        number: Number of the partition, from 0.
-        source: Source to read; None for a slice of the index.
-        slice: Slice of the index; None for a source.
-    """
-
-    number: int
-    source: DocumentSource | None = None
-    slice: IndexSlice | None = None
-
-
-# Seconds between two progress reports of a worker.
-_REPORT_SECONDS = 1.0
+        result, must_stop = get_result(self._coordinator.call.remote(method, *arguments))
+        if must_stop:
+            self._on_stop()
+        return result
 
 
 @dataclass(frozen=True)
@@ -278,9 +215,7 @@ class PartitionReport:
     Attributes:
         info: The encoder; None if the partition was not started because the load must stop.
         ledger: Counts of the partition.
-        dead_letters: Dead letters of the partition, not written yet.
-        rejected: Records that are not documents.
-        dropped, rerouted, held: See `OutcomeRecorder`.
+        dead_letters: Dead letters of the partition, not written yet: their file is on another node.
         stop_reason, engine_lost: See `LoadControl.reason` and `engine_lost`.
         error: The error that ended the partition; Ray would keep only its text, not its class.
     """
@@ -288,23 +223,13 @@ class PartitionReport:
     info: EncoderInfo | None = None
     ledger: Ledger = field(default_factory=Ledger)
     dead_letters: list[RejectedRecord] = field(default_factory=list)
-    rejected: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    rerouted: int = 0
-    held: Counter[str] = field(default_factory=Counter)
     stop_reason: str | None = None
     engine_lost: bool = False
     error: EsSbertError | None = None
 
-
-class DeadLetterCollector:
-    """Collects dead letters; their file is on another node."""
-
-    def __init__(self) -> None:
-        self.letters: list[RejectedRecord] = []
-
     def write(self, record: RejectedRecord) -> None:
-        self.letters.append(record)
+        """Take a dead letter, as `DeadLetters.write` does."""
+        self.dead_letters.append(record)
 
 
 class PartitionLoader:
@@ -323,37 +248,57 @@ class PartitionLoader:
         """
         if self._job.folder.is_dir():
             os.chdir(self._job.folder)  # the actor has this process to itself
-        reports = [self._load(pickle.loads(packed)) for packed in batch["partition"]]
-        packed = np.empty(len(reports), dtype=object)
-        packed[:] = [pickle.dumps(report) for report in reports]
+        packed = np.empty(len(batch["partition"]), dtype=object)
+        packed[:] = [pickle.dumps(self._load(*pickle.loads(partition))) for partition in batch["partition"]]
         return {"report": packed}
 
-    def _load(self, partition: Partition) -> PartitionReport:
-        if ray.get(self._job.coordinator.is_stopping.remote()):
-            return PartitionReport()
-        _check_file_present(partition)
+    def _load(self, number: int, partition: Partition) -> PartitionReport:
+        job, report, control = self._job, PartitionReport(), LoadControl()
+        if ray.get(job.coordinator.report_progress.remote(number, (0, 0, 0.0))):
+            return report
+        source = partition if isinstance(partition, DocumentSource) else None
+        if source is not None and source.path is not None and not source.path.exists():
+            remedy = "Put the files where all machines find them under the same path, or use a URL (s3://…)."
+            raise SourceError(f"{source.path} is not on the machine {platform.node()} of the cluster", remedy)
         engine, encoder = self._open()
-        dead_letters = DeadLetterCollector()
-        context = self._context(partition, engine, dead_letters)
-        failure: EsSbertError | None = None
-        try:
-            self._run(partition, context, encoder)
-        except EsSbertError as error:
-            failure = error
-        self._report(partition, context, 1.0)
-        outcomes, control = context.outcomes, context.control
-        return PartitionReport(
-            info=encoder.info,
-            ledger=outcomes.ledger,
-            dead_letters=dead_letters.letters,
-            rejected=outcomes.rejected,
-            dropped=outcomes.dropped,
-            rerouted=outcomes.rerouted,
-            held=outcomes.held,
-            stop_reason=control.reason,
-            engine_lost=control.engine_lost,
-            error=failure,
+        checkpoint = cast(LoadCheckpoint, RemoteCheckpoint(job.coordinator, control.interrupt)) if source else None
+        outcomes = OutcomeRecorder(report, checkpoint, add_versions=self._add_versions)
+        plan = replace(job.plan, sources=[source] if source else [])
+        throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
+        clock.observe(job.started_at)
+        context = LoadContext(
+            engine, plan, job.index, job.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
         )
+        last, ledger = time.monotonic(), outcomes.ledger
+        stream = RecordStream(plan.sources, plan.reading, control)
+        size = source.size if source else None
+
+        def tick() -> None:
+            nonlocal last
+            if time.monotonic() - last >= _REPORT_SECONDS:
+                last = time.monotonic()
+                part_read = stream.counter.bytes / size if size else None
+                fraction = fraction_processed(ledger.read, ledger.processed, part_read) or 0.0
+                progress = (ledger.read, ledger.processed, fraction)
+                if get_result(job.coordinator.report_progress.remote(number, progress)):
+                    control.interrupt()
+
+        try:
+            if isinstance(partition, IndexSlice):
+                reader = IndexReader(context, partition)
+                embed_in_place(context, encoder, reader, reader.documents(), tick)
+            else:
+                load_records(context, encoder, stream, tick, empty_index=job.empty_index)
+        except EsSbertError as error:
+            report.error = error
+        job.coordinator.report_progress.remote(number, (ledger.read, ledger.processed, 1.0))
+        report.info, report.ledger = encoder.info, ledger
+        report.stop_reason, report.engine_lost = control.reason, control.engine_lost
+        return report
+
+    def _add_versions(self, versions: PackedVersions, writes: int) -> None:
+        """Hand the versions to the coordinator: they outlive this worker."""
+        get_result(self._job.coordinator.add_versions.remote(versions, writes))
 
     def _open(self) -> tuple[Engine, Encoder]:
         job = self._job
@@ -371,61 +316,3 @@ class PartitionLoader:
         if self._engine is None:
             self._engine = wait_for_engine(lambda: connect(job.engine), job.plan.settings.retry_seconds)
         return self._engine, self._encoder
-
-    def _context(self, partition: Partition, engine: Engine, dead_letters: DeadLetterCollector) -> LoadContext:
-        job, control = self._job, LoadControl()
-        checkpoint = None
-        if partition.source is not None:
-            opened = (job.plan.dead_letters, "", False, None)
-            checkpoint = remote_checkpoint(job.coordinator, opened, control.interrupt)
-        outcomes = OutcomeRecorder(dead_letters, checkpoint, versions=_RemoteVersions(job.coordinator))
-        plan = replace(job.plan, sources=[] if partition.source is None else [partition.source])
-        throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
-        clock.observe(job.started_at)
-        return LoadContext(
-            engine, plan, job.index, job.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
-        )
-
-    def _run(self, partition: Partition, context: LoadContext, encoder: Encoder) -> None:
-        if partition.source is not None:
-            stream = RecordStream(context.plan.sources, context.plan.reading, context.control)
-            size = partition.source.size
-            tick = self._ticker(partition, context, lambda: stream.counter.bytes / size if size else None)
-            load_records(context, encoder, stream, tick, empty_index=self._job.empty_index)
-            return
-        tick = self._ticker(partition, context, lambda: None)
-        reader = IndexReader(context, partition.slice)
-        embed_in_place(context, encoder, reader, reader.documents(), tick)
-
-    def _ticker(self, partition: Partition, context: LoadContext, fraction_read: Callable[[], float | None]) -> Any:
-        last = time.monotonic()
-
-        def tick() -> None:
-            nonlocal last
-            if time.monotonic() - last >= _REPORT_SECONDS:
-                last = time.monotonic()
-                ledger = context.outcomes.ledger
-                fraction = fraction_processed(ledger.read, ledger.processed, fraction_read())
-                if get_result(self._report(partition, context, fraction or 0.0)):
-                    context.control.interrupt()
-
-        return tick
-
-    def _report(self, partition: Partition, context: LoadContext, fraction: float) -> Any:
-        """Report progress; return a reference to whether the load must stop."""
-        ledger = context.outcomes.ledger
-        return self._job.coordinator.report_progress.remote(
-            partition.number, PartitionProgress(ledger.read, ledger.processed, fraction)
-        )
-
-
-def _check_file_present(partition: Partition) -> None:
-    """Check that a local file of the partition exists on this node.
-
-    Raises:
-        SourceError: the file does not exist.
-    """
-    path = None if partition.source is None else partition.source.path
-    if path is not None and not path.exists():
-        remedy = "Put the files where all machines find them under the same path, or use a URL (s3://…)."
-        raise SourceError(f"{path} is not on the machine {platform.node()} of the cluster", remedy)

@@ -12,7 +12,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from es_sbert import __version__
 from es_sbert.bundle.local_registry import registered_model_folder
-from es_sbert.bundle.model_lookup import installed_model_folder, resolve_model
+from es_sbert.bundle.model_lookup import find_index_model, installed_model_folder, resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
-from es_sbert.config import EngineSettings
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
 from es_sbert.errors import ClusterError, EsSbertError, SourceError, UsageError, error_summary
 from es_sbert.ingest.check_first_records import check_first_records
-from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.load import OpenLoad, finish_load, open_load
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
@@ -44,10 +43,10 @@ from es_sbert.ingest.ray_actors import (
     Partition,
     PartitionLoader,
     PartitionReport,
+    RemoteCheckpoint,
     WorkerJob,
     find_own_error,
     get_result,
-    remote_checkpoint,
     remote_error_summary,
     start_coordinator,
 )
@@ -151,10 +150,6 @@ class RayWorkerPool:
         """Whether an actor fits on a node with these resources."""
         return node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus
 
-    def actor_pool(self, partitions: int) -> ActorPoolStrategy:
-        """Create Ray Data's pool: an actor takes one partition at a time, so that fast actors take more of them."""
-        return ActorPoolStrategy(size=min(self.count, max(partitions, 1)), max_tasks_in_flight_per_actor=1)
-
 
 def choose_worker_pool(
     nodes: list[Mapping[str, float]], device: str, threads: int | None, count: int | None
@@ -173,28 +168,25 @@ def choose_worker_pool(
     """
     if ":" in device:
         raise UsageError("`device` names a GPU, but Ray assigns GPUs to workers", 'Set `device="cuda"`.')
-    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
-    if device == "cuda" or (device == "auto" and gpus):
-        cores = threads or CUDA_WORKERS
+    if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
+        cores, gpus = threads or CUDA_WORKERS, 1
+        what = f"a GPU and {cores} CPUs"
         fitting = sum(min(int(node.get("GPU", 0)), int(node.get("CPU", 0) // cores)) for node in nodes)
-        return RayWorkerPool(_check_count(count, fitting, f"a GPU and {cores} CPUs"), cores, cores, 1)
-    most = max((int(node.get("CPU", 0)) for node in nodes), default=0)
-    cores = threads or max(1, min(_CORES_PER_WORKER, most))
-    fitting = sum(int(node.get("CPU", 0) // cores) for node in nodes)
-    return RayWorkerPool(_check_count(count, fitting, f"{cores} CPUs"), cores, cores, 0)
-
-
-def _check_count(requested: int | None, fitting: int, what: str) -> int:
+    else:
+        most = max((int(node.get("CPU", 0)) for node in nodes), default=0)
+        cores, gpus = threads or max(1, min(_CORES_PER_WORKER, most)), 0
+        what = f"{cores} CPUs"
+        fitting = sum(int(node.get("CPU", 0) // cores) for node in nodes)
     if not fitting:
         raise ClusterError(
             f"no machine of the Ray cluster has {what} for a worker",
             "Check `ray status`, or set `threads` or `device`.",
         )
-    if requested is not None and requested > fitting:
+    if count is not None and count > fitting:
         raise ClusterError(
-            f"the Ray cluster can run {fitting} workers of {what}, not {requested}", "Lower `ray_workers` or `threads`."
+            f"the Ray cluster can run {fitting} workers of {what}, not {count}", "Lower `ray_workers` or `threads`."
         )
-    return requested or fitting
+    return RayWorkerPool(count or fitting, cores, cores, gpus)
 
 
 _MAX_LISTED_NODES = 5
@@ -219,29 +211,26 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
             on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             answer = probe.options(num_cpus=0, scheduling_strategy=on_node).remote(model)
             answers.append((node["NodeManagerHostname"], answer))
-    found = [(host, _probe_problem(answer, fingerprint)) for host, answer in answers]
-    problems = [f"{host} {problem}" for host, problem in found if problem is not None]
+    problems = []
+    for host, answer in answers:
+        try:
+            problem = node_problem(*get_result(answer), fingerprint)
+        except ClusterError:
+            raise
+        except EsSbertError as error:
+            problem = f"cannot open the model: {error.message}"
+        except RayTaskError as error:
+            problem = f"cannot run es-sbert: {remote_error_summary(error)}"
+        if problem is not None:
+            problems.append(f"{host} {problem}")
     if problems:
-        more = f"; and {len(problems) - _MAX_LISTED_NODES} more" if len(problems) > _MAX_LISTED_NODES else ""
+        more = ["…"] if len(problems) > _MAX_LISTED_NODES else []
         raise ClusterError(
             f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert {__version__}, "
-            f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
+            f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES] + more)}",
             "Install one version of es-sbert and one model on all machines, or set `model` to a folder that they "
             "share, and run the same command again.",
         )
-
-
-def _probe_problem(answer: Any, fingerprint: str) -> str | None:
-    """Difference between a node and this machine, from the result of the probe; None if there is none."""
-    try:
-        version, node_fingerprint = get_result(answer)
-    except ClusterError:
-        raise
-    except EsSbertError as error:
-        return f"cannot open the model: {error.message}"
-    except RayTaskError as error:
-        return f"cannot run es-sbert: {remote_error_summary(error)}"
-    return node_problem(version, node_fingerprint, fingerprint)
 
 
 def node_problem(
@@ -290,11 +279,8 @@ SLICES_PER_WORKER = 8
 MAX_SLICES = 1024
 
 
-def partition_sources(sources: Sequence[DocumentSource], size: int = PARTITION_BYTES) -> list[Partition]:
+def partition_sources(sources: Sequence[DocumentSource]) -> list[DocumentSource]:
     """Split sources into partitions, in order.
-
-    Args:
-        size: Bytes of a partition of a source that can be split.
 
     Raises:
         UsageError: other machines cannot read a source.
@@ -303,20 +289,20 @@ def partition_sources(sources: Sequence[DocumentSource], size: int = PARTITION_B
     parts: list[DocumentSource] = []
     for source in sources:
         try:
-            parts += source.partitions(size)
+            parts += source.partitions(PARTITION_BYTES)
         except (OSError, CorruptStream) as error:
             raise SourceError(f"{source.name} cannot be read: {error}", "Fix the file, or leave it out.") from error
-    return [Partition(number, source=part) for number, part in enumerate(parts)]
+    return parts
 
 
-def partition_index(workers: int, snapshots: tuple[ShardSnapshot, ...]) -> list[Partition]:
+def partition_index(workers: int, snapshots: tuple[ShardSnapshot, ...]) -> list[IndexSlice]:
     """Split an index into slices.
 
     Args:
         snapshots: One snapshot per shard.
     """
     count = min(workers * SLICES_PER_WORKER, MAX_SLICES)
-    return [Partition(number, slice=IndexSlice(number, count, snapshots)) for number in range(count)]
+    return [IndexSlice(number, count, snapshots) for number in range(count)]
 
 
 _POLL_SECONDS = 0.5
@@ -335,14 +321,12 @@ class RayRunner:
         engine: Connection settings, valid on every node.
         encoder: Arguments of `Encoder`; every node must find the model that they name.
         workers: The actors.
-        part_bytes: Bytes of a partition of a long file.
     """
 
     model: SentenceModel
     engine: EngineSettings
     encoder: Mapping[str, Any]
     workers: RayWorkerPool
-    part_bytes: int = PARTITION_BYTES
     _coordinator: Any = field(default_factory=start_coordinator, init=False)
 
     def run_load(
@@ -360,15 +344,13 @@ class RayRunner:
             ClusterError: the cluster failed, or the load was stopped before any worker started.
         """
         model = ModelIdentity(self.model.name, self.model.fingerprint, self.model.dimensions)
+        open_checkpoint = RemoteCheckpoint(self._coordinator).open
         with check_first_records(engine, plan, control) as stream:
             plan.check_chunk_rules(SentenceTokenizer(self.model).make_chunker)
-            with open_load(engine, plan, model, stream, control, meter, observer, self._open_checkpoint) as load:
+            with open_load(engine, plan, model, stream, control, meter, observer, open_checkpoint) as load:
                 report = finish_load(load, self._embed(load), confirm)
         record_end(report)
         return report
-
-    def _open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
-        return remote_checkpoint(self._coordinator, get_result(self._coordinator.open.remote(path, identity)))
 
     def _embed(self, load: OpenLoad) -> EncoderInfo:
         """Load all documents until each has an outcome; return the encoder that embedded them."""
@@ -376,26 +358,34 @@ class RayRunner:
         index = context.index.concrete
         # A slice of the index includes only refreshed documents.
         context.retrying(context.engine.refresh, index)
-        empty = context.retrying(context.engine.count, index) == 0
-        plan = replace(context.plan, sources=[])
         job = WorkerJob(
             self.engine,
             self.encoder,
-            plan,
+            replace(context.plan, sources=[]),
             context.targets,
             context.index,
-            empty,
-            self._coordinator,
-            context.clock.now(),
-            Path.cwd(),
+            empty_index=context.retrying(context.engine.count, index) == 0,
+            coordinator=self._coordinator,
+            started_at=context.clock.now(),
+            folder=Path.cwd(),
         )
         info: EncoderInfo | None = None
-        with self._partitions(context) as parts, _progress_poller(context, self._coordinator, len(parts)):
+        with ExitStack() as stack:
+            if context.plan.sources:
+                parts: Sequence[Partition] = partition_sources(context.plan.sources)
+            else:
+                snapshots = open_snapshots(context.engine, context.index.alias, context.retrying)
+                stack.callback(close_snapshots, context.engine, snapshots)
+                parts = partition_index(self.workers.count, snapshots)
+            stack.enter_context(_progress_poller(context, self._coordinator, len(parts)))
             for report in self._reports(job, parts):
                 if info is None and report.info is not None:
                     info = report.info
                     record_start(context, info)
-                _merge_report(context, report)
+                context.outcomes.merge(report.ledger, report.dead_letters)
+                if report.stop_reason is not None:
+                    end = context.control.stop_sending if report.engine_lost else context.control.end_early
+                    end(report.stop_reason)
                 if report.error is not None:
                     self._coordinator.request_stop.remote()  # the other workers
                     raise report.error
@@ -405,25 +395,15 @@ class RayRunner:
             raise ClusterError("the load was stopped before any worker of the Ray cluster started", remedy)
         return info
 
-    @contextmanager
-    def _partitions(self, context: LoadContext) -> Iterator[list[Partition]]:
-        """Yield the partitions of the load; slices of the index can be read until the block ends."""
-        if context.plan.sources:
-            yield partition_sources(context.plan.sources, self.part_bytes)
-            return
-        snapshots = open_snapshots(context.engine, context.index.alias, context.retrying)
-        try:
-            yield partition_index(self.workers.count, snapshots)
-        finally:
-            close_snapshots(context.engine, snapshots)
-
     def _reports(self, job: WorkerJob, parts: Sequence[Partition]) -> Iterator[PartitionReport]:
         """Run the partitions on the workers, and yield their reports in the order in which they finish."""
-        rows = [{"partition": pickle.dumps(part)} for part in parts]
+        rows = [{"partition": pickle.dumps(numbered)} for numbered in enumerate(parts)]
+        # An actor takes one partition at a time, so that fast actors take more of them.
+        pool = ActorPoolStrategy(size=min(self.workers.count, max(len(rows), 1)), max_tasks_in_flight_per_actor=1)
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             PartitionLoader,
             batch_size=1,
-            compute=self.workers.actor_pool(len(rows)),
+            compute=pool,
             fn_constructor_args=[job],
             num_cpus=self.workers.cpus,
             num_gpus=self.workers.gpus,
@@ -439,22 +419,6 @@ class RayRunner:
             raise ClusterError(f"the load on the Ray cluster failed: {remote_error_summary(error)}", remedy) from error
 
 
-def _merge_report(context: LoadContext, report: PartitionReport) -> None:
-    """Count the outcomes of a partition as if it had been loaded here."""
-    outcomes, control = context.outcomes, context.control
-    for letter in report.dead_letters:
-        outcomes.write_dead_letter(letter)
-    outcomes.ledger.merge(report.ledger)
-    outcomes.rejected += report.rejected
-    outcomes.dropped.update(report.dropped)
-    outcomes.rerouted += report.rerouted
-    outcomes.held.update(report.held)
-    # Workers have no error limit: a partition is not the whole source.
-    outcomes.check_errors(letter.reason for letter in report.dead_letters)
-    if report.stop_reason is not None:
-        (control.stop_sending if report.engine_lost else control.end_early)(report.stop_reason)
-
-
 @contextmanager
 def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iterator[None]:
     """Show the progress of the load, and pass a stop request on to the workers, until the block ends."""
@@ -467,10 +431,10 @@ def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iter
                 stop_requested = True
                 coordinator.request_stop.remote()
             try:
-                progress = ray.get(coordinator.progress.remote())
+                read, processed, fraction = ray.get(coordinator.progress.remote())
             except RayError:
                 return  # the thread that reads the reports gets the same error
-            snapshot = tracker.snapshot(progress.read, progress.processed, progress.fraction / max(1, parts))
+            snapshot = tracker.snapshot(read, processed, fraction / max(1, parts))
             context.meter.show(snapshot)
             context.observer.show(snapshot)
 
@@ -486,20 +450,21 @@ def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iter
 @contextmanager
 def open_ray_runner(
     address: str,
-    model: str,
+    plan: LoadPlan,
     engine: EngineSettings,
     *,
+    model: str | None,
     device: str,
     threads: int | None,
     count: int | None,
-    part_bytes: int,
     **encoder: str,
 ) -> Iterator[RayRunner]:
     """Open a runner on the cluster at an address, until the block ends.
 
     Args:
         address: See `ray_connection`.
-        model: Model folder, bundle, hub id, installed or registered name; the same on all nodes.
+        model: Model folder, bundle, hub id, installed or registered name, the same on all nodes; None for the model of
+            the index, or the default model.
         threads: Cores of a worker; None for the default.
         count: Number of workers; None for as many as fit.
         encoder: Further arguments of `Encoder`.
@@ -510,6 +475,11 @@ def open_ray_runner(
         ModelError: the model is not found or broken.
         UsageError: options conflict.
     """
+    if model is None and plan.stored is not None:
+        found = find_index_model(plan.settings.index, plan.stored.model, plan.stored.fingerprint)
+        # Pass public models by name: the folders of packages and of the hub's cache differ between machines.
+        model = found.name if found.is_public else str(found.folder)
+    model = model or DEFAULT_MODEL
     folder = Path(model) if Path(model).is_dir() else None
     if folder is None and "/" not in model and installed_model_folder(model) is None:
         folder = registered_model_folder(model)  # the registry is local to this machine
@@ -520,4 +490,4 @@ def open_ray_runner(
         loaded = read_sentence_model(resolve_model(model), model)
         check_nodes(nodes, workers, model_name, loaded.fingerprint)
         arguments = {"model": model_name, "device": device, "threads": workers.threads, **encoder}
-        yield RayRunner(loaded, engine, arguments, workers, part_bytes)
+        yield RayRunner(loaded, engine, arguments, workers)

@@ -304,14 +304,14 @@ def _valid_documents(
     for record in records:
         outcomes.record_read()
         if isinstance(record, RejectedRecord):
-            outcomes.record_rejected(record)
+            outcomes.record_dead_letter(record, is_document=False)
             continue
         if record.superseded:
             outcomes.add(DocumentOutcome.SUPERSEDED)
             continue
         document = to_document(record, rules)
         if isinstance(document, RejectedRecord):
-            outcomes.record_rejected(document)
+            outcomes.record_dead_letter(document, is_document=False)
         else:
             absent = absent_fields(record.fields, rules.text_fields)
             if absent:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +24,6 @@ from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
     IndexSlice,
-    ScanPage,
     ShardSnapshot,
     close_snapshots,
     latest_seq_no,
@@ -61,7 +59,7 @@ from es_sbert.ingest.ledger import (
 )
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
-from es_sbert.messages import be, log_event, pluralize
+from es_sbert.messages import be, have, log_event, pluralize
 
 # Documents per page of the scan, which reads only ids and versions.
 _VERSIONS_PAGE = 5000
@@ -172,21 +170,17 @@ class Primaries:
 
 def _are_too_few(context: LoadContext, began: str) -> bool:
     """Whether the index has fewer documents than the load has written."""
-    embedded = context.outcomes.ledger.counts()[DocumentOutcome.INDEXED]
-    if context.retrying(_count_embedded_since, context, began) < embedded:
-        return True
-    if context.checkpoint is None:
-        return False
-    return context.retrying(context.engine.count, context.index.concrete) < context.checkpoint.count_acknowledged()
-
-
-def _count_embedded_since(context: LoadContext, began: str) -> int:
     embedded = []
     for target in targets_to_fill(context.targets):
         by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
         since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
         embedded.append({"bool": {"filter": [by_model, since]}})
-    return context.engine.count(context.index.concrete, {"bool": {"should": embedded, "minimum_should_match": 1}})
+    query = {"bool": {"should": embedded, "minimum_should_match": 1}}
+    count, name = context.engine.count, context.index.concrete
+    if context.retrying(count, name, query) < context.outcomes.ledger.counts()[DocumentOutcome.INDEXED]:
+        return True
+    checkpoint = context.checkpoint
+    return checkpoint is not None and context.retrying(count, name) < checkpoint.count_acknowledged()
 
 
 def _find_stale_documents(
@@ -203,7 +197,8 @@ def _find_stale_documents(
     rejected = {document_id for document_id, _ in context.outcomes.rejected_versions}
     reader = IndexReader(context)
     stale: dict[DocumentKey, VersionMatch] = {}
-    with _snapshots(context) as snapshots:
+    snapshots = context.retrying(_open_primaries, context)
+    try:
         for page in scan_index(
             context.engine,
             context.index.concrete,
@@ -215,7 +210,9 @@ def _find_stale_documents(
         ):
             if context.control.stop_reading.is_set():
                 break
-            matches = _matches(page, comparison)
+            keys = [document_key(hit) for hit in page.hits]
+            versions = pack_versions([(key, hit_version(hit)) for key, hit in zip(keys, page.hits, strict=True)])
+            matches = dict(zip(keys, comparison.compare(versions), strict=True))
             for key in matches:
                 stale.pop(key, None)  # an earlier version of the document may have been read before
             if context.plan.sources:
@@ -223,43 +220,23 @@ def _find_stale_documents(
                 stale_keys = _find_differing(context, changed, began)
             else:
                 old = start.seq_nos.get(page.shard, -1) if primaries.are_unchanged else -1
-                new = {document_key(hit) for hit in page.hits if hit["_seq_no"] > old}
-                stale_keys = reader.find_stale(
-                    [
-                        key
-                        for key, match in matches.items()
-                        if match is not VersionMatch.SAME and key in new and key[0] not in rejected
-                    ]
-                )
+                new = [document_key(hit) for hit in page.hits if hit["_seq_no"] > old and hit["_id"] not in rejected]
+                stale_keys = reader.find_stale([key for key in new if matches[key] is not VersionMatch.SAME])
             stale |= {key: matches[key] for key in stale_keys}
+    finally:
+        close_snapshots(context.engine, snapshots)
     return Counter(stale.values())
 
 
-def _matches(page: ScanPage, comparison: VersionComparison) -> dict[DocumentKey, VersionMatch]:
-    keys = [document_key(hit) for hit in page.hits]
-    versions = pack_versions([(key, hit_version(hit)) for key, hit in zip(keys, page.hits, strict=True)])
-    return dict(zip(keys, comparison.compare(versions), strict=True))
-
-
-@contextmanager
-def _snapshots(context: LoadContext) -> Iterator[tuple[ShardSnapshot, ...]]:
+def _open_primaries(context: LoadContext) -> tuple[ShardSnapshot, ...]:
     """Open points in time with every write until now: on the primaries, since a replica may have missed one."""
     engine, name = context.engine, context.index.concrete
-    changes = ShardChanges(engine, name, without_retries)
-
-    def open_all() -> tuple[ShardSnapshot, ...]:
-        try:
-            nodes = {shard: state.node for shard, state in changes.make_visible().items()}
-        except AccessDenied:
-            engine.refresh(name)
-            nodes = {}
-        return open_snapshots(engine, name, without_retries, nodes)
-
-    snapshots = context.retrying(open_all)
     try:
-        yield snapshots
-    finally:
-        close_snapshots(engine, snapshots)
+        states = ShardChanges(engine, name, without_retries).make_visible()
+    except AccessDenied:
+        engine.refresh(name)
+        states = {}
+    return open_snapshots(engine, name, without_retries, {shard: state.node for shard, state in states.items()})
 
 
 def _find_differing(context: LoadContext, keys: Sequence[DocumentKey], began: str) -> set[DocumentKey]:
@@ -321,10 +298,7 @@ def report_concurrent_changes(
     if context.control.stop_reading.is_set() or context.plan.settings.watch_seconds is not None:
         return 0, ConcurrentChanges(unseen=context.outcomes.unseen), []
     missing, changes = count_concurrent_changes(context, versions, began, start)
-    notes = _new_field_notes(context, index)
-    if missing:
-        notes.append(_missing_documents_note(context, missing))
-    return missing, changes, notes + _change_notes(context, changes)
+    return missing, changes, _change_notes(context, index, missing, changes)
 
 
 def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
@@ -349,57 +323,40 @@ def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
         log_event("mapping_restored", message, fields=names)
 
 
-def _new_field_notes(context: LoadContext, index: IndexState) -> list[str]:
-    """Notes on vector fields added during a load from files, which writes only the fields known at its start."""
-    if not context.plan.sources:
-        return []
-    known_fields = {
-        *vector_fields(context.index.state.mappings, index.name),
-        *(target.field for target in context.targets),
-    }
-    return [
-        f"{field} was added to the index during this load, and documents that this load wrote may lack it: "
-        f"`es-sbert ingest --index {context.index.alias} --vector {field}` embeds them"
-        for field in vector_fields(index.mappings, index.name)
-        if field not in known_fields
-    ]
-
-
-def _missing_documents_note(context: LoadContext, missing: int) -> str:
-    name = context.index.concrete
-    message = (
-        f"{pluralize(missing, 'document')} that this load wrote {'is' if missing == 1 else 'are'} missing from {name}, "
-        "or have an earlier version there: the engine lost writes that it had acknowledged. If a shard failed during "
-        "the load, documents that another program deleted are counted too, since the two cannot be told apart"
-    )
-    if context.checkpoint is not None:
-        return f"{message}. Run the same command again: it looks up every document and sends what is missing"
-    return f"{message}. {context.in_place_command} embeds those that are there"
-
-
-def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]:
-    """Notes on documents that other programs wrote or deleted."""
-    notes = []
+def _change_notes(context: LoadContext, index: IndexState, missing: int, changes: ConcurrentChanges) -> list[str]:
+    """Notes on vector fields that others added, on lost writes, and on documents that others wrote or deleted."""
+    notes: list[str] = []
     is_in_place = context.checkpoint is None
+    again = "run the same command again to load what the source has"
+    if context.plan.sources:
+        # A load from files writes only the fields that it knew at its start.
+        known_fields = {target.field for target in context.targets}
+        known_fields |= vector_fields(context.index.state.mappings, index.name).keys()
+        notes += [
+            f"{field} was added to the index during this load, and documents that this load wrote may lack it: "
+            f"`es-sbert ingest --index {context.index.alias} --vector {field}` embeds them"
+            for field in vector_fields(index.mappings, index.name)
+            if field not in known_fields
+        ]
+    if missing:
+        repair = "Run the same command again: it looks up every document and sends what is missing"
+        notes.append(
+            f"{pluralize(missing, 'document')} that this load wrote {be(missing)} missing from "
+            f"{context.index.concrete}, or have an earlier version there: the engine lost writes that it had "
+            "acknowledged. If a shard failed during the load, documents that another program deleted are counted too, "
+            "since the two cannot be told apart. "
+            f"{f'{context.in_place_command} embeds those that are there' if is_in_place else repair}"
+        )
     if changes.deleted:
-        again = "" if is_in_place else ": run the same command again to load what the source has"
-        was = "was" if changes.deleted == 1 else "were"
+        deleted = f"{pluralize(changes.deleted, 'document')} of this load {be(changes.deleted, past=True)} deleted"
+        notes.append(f"{deleted} by others during the load{'' if is_in_place else f': {again}'}")
+    if changed := changes.changed + changes.unseen:
+        documents, were = pluralize(changed, "document"), be(changed, past=True)
         notes.append(
-            f"{pluralize(changes.deleted, 'document')} of this load {was} deleted by others during the load{again}"
-        )
-    changed = changes.changed + changes.unseen
-    if changed and is_in_place:
-        was, has = ("was", "has") if changed == 1 else ("were", "have")
-        notes.append(
-            f"{pluralize(changed, 'document')} {was} written by others during this load and {has} no current vector: "
-            f"run {context.in_place_command} again, or use `watch_seconds`, which embeds documents as they are "
-            "written"
-        )
-    elif changed:
-        was = "was" if changed == 1 else "were"
-        notes.append(
-            f"{pluralize(changed, 'document')} of this load {was} changed by others during the load: run the same "
-            "command again to load what the source has"
+            f"{documents} {were} written by others during this load and {have(changed)} no current vector: run "
+            f"{context.in_place_command} again, or use `watch_seconds`, which embeds documents as they are written"
+            if is_in_place
+            else f"{documents} of this load {were} changed by others during the load: {again}"
         )
     return notes
 
@@ -443,54 +400,50 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     Raises:
         EngineError: the engine failed; the same command resumes.
     """
-    notes = context.retrying(_others_notes, context)
-    candidates = context.retrying(_find_candidates, context)
-    if not candidates.count:
+    loaded = _was_loaded(context)
+    others, _, _ = context.retrying(_count_unseen, context, {"bool": {"must_not": [loaded]}})
+    notes: list[str] = []
+    if others:
+        notes.append(
+            f"{pluralize(others, 'document')} that the source does not have {be(others)} kept: `prune` removes only "
+            "what a load from files wrote last, not a write of another program or a document that was embedded in the "
+            "index"
+        )
+    count, read, sample = context.retrying(_count_unseen, context, loaded)
+    if not count:
         return 0, notes
     summary = (
-        f"{pluralize(candidates.count, 'document')} of the index {be(candidates.count)} no longer in the "
-        "source; none of them was removed"
+        f"{pluralize(count, 'document')} of the index {be(count)} no longer in the source; none of them was removed"
     )
-    if not context.outcomes.ledger.read:
-        return 0, [
-            f"{summary}, since the source holds no document at all: an export that failed looks the same",
-            *notes,
-        ]
-    if context.outcomes.rejected:
-        broken = f"{pluralize(context.outcomes.rejected, 'record')} of the source cannot be used"
+    ledger, control = context.outcomes.ledger, context.control
+    if not ledger.read:
+        empty = "since the source holds no document at all: an export that failed looks the same"
+        return 0, [f"{summary}, {empty}", *notes]
+    if ledger.rejected:
+        broken = f"{pluralize(ledger.rejected, 'record')} of the source cannot be used"
         return 0, [f"{summary}, since {broken}: it is unknown which documents they are", *notes]
-    if not confirm(candidates):
+    if not confirm(PruneCandidates(count, read, sample)):
         return 0, [summary, *notes]
-    removed, control = 0, context.control
-    index, on_retry = context.index.alias, context.outcomes.ledger.add_retries
-    for _, hits in _unseen_documents(context, context.retrying, _was_loaded(context)):
+    removed = 0
+    for _, hits in _unseen_documents(context, context.retrying, loaded):
         if control.stop_reading.is_set():
             break
-        removed += delete_hits(context.engine, index, hits, context.retry_policy, control.stop_retrying, on_retry)
+        removed += delete_hits(
+            context.engine, context.index.alias, hits, context.retry_policy, control.stop_retrying, ledger.add_retries
+        )
     context.refresh_index()
     return removed, notes
 
 
-def _others_notes(context: LoadContext) -> list[str]:
-    """A note on documents that the source lacks too, and that other writers wrote last."""
-    query: Json = {"bool": {"must_not": [_was_loaded(context)]}}
-    count = sum(len(hits) for _, hits in _unseen_documents(context, without_retries, query))
-    if not count:
-        return []
-    return [
-        f"{pluralize(count, 'document')} that the source does not have {be(count)} kept: `prune` removes only what a "
-        "load from files wrote last, not a write of another program or a document that was embedded in the index"
-    ]
-
-
-def _find_candidates(context: LoadContext) -> PruneCandidates:
-    count, loaded = 0, 0
+def _count_unseen(context: LoadContext, query: Json) -> tuple[int, int, tuple[str, ...]]:
+    """Count the documents of a query that this load has not seen, and all of its documents; also ids of some unseen."""
+    count, read = 0, 0
     sample: list[str] = []
-    for page_size, hits in _unseen_documents(context, without_retries, _was_loaded(context)):
-        loaded += page_size
+    for page_size, hits in _unseen_documents(context, without_retries, query):
+        read += page_size
         count += len(hits)
         sample += [str(hit["_id"]) for hit in hits[: _SAMPLE - len(sample)]]
-    return PruneCandidates(count, loaded, tuple(sample))
+    return count, read, tuple(sample)
 
 
 def _was_loaded(context: LoadContext) -> Json:

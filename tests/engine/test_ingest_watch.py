@@ -15,7 +15,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
-from es_sbert.ingest.backfill import IndexWatcher, _SeenWrites
+from es_sbert.ingest.backfill import IndexWatcher
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from tests.engine.ingest_support import (
@@ -197,7 +197,9 @@ def test_watch_finds_and_embeds_documents_that_it_has_missed(
         changed = has_changes(watcher)
         if changed and is_quiet.is_set() and not missed:
             missed.append("writes")
-            watcher._seen = {shard: _SeenWrites.from_shard(state) for shard, state in watcher._latest.items()}
+            watcher._seen = {
+                shard: (state.history, state.global_checkpoint) for shard, state in watcher._latest.items()
+            }
             return False
         return changed
 
@@ -226,7 +228,7 @@ def test_watch_reports_documents_that_lack_a_vector_at_its_end(
 
     def skip(watcher: IndexWatcher) -> bool:
         has_changes(watcher)
-        watcher._seen = {shard: _SeenWrites.from_shard(state) for shard, state in watcher._latest.items()}
+        watcher._seen = {shard: (state.history, state.global_checkpoint) for shard, state in watcher._latest.items()}
         return False
 
     monkeypatch.setattr(IndexWatcher, "has_changes", skip)

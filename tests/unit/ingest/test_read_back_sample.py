@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from types import SimpleNamespace
+
+import numpy as np
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.ingest.bulk_writer import SAMPLE_DOCUMENTS, DocumentAction, ReadBackCheck
@@ -25,7 +26,7 @@ def action(number: int) -> DocumentAction:
 def sampled(seed: int, actions: list[DocumentAction]) -> list[int]:
     index, plan = SimpleNamespace(state=IndexState("docs", {}, {})), SimpleNamespace(sources=())
     check = ReadBackCheck(SimpleNamespace(targets=(), index=index, plan=plan))  # type: ignore[arg-type]
-    check._chance = random.Random(seed)
+    check._chance = np.random.default_rng(seed)
     for start in range(0, len(actions), REQUEST):
         check._add_to_sample([(one, (0, 1)) for one in actions[start : start + REQUEST]])
     return [int(document.id) for document in check._sample]

@@ -135,7 +135,7 @@ def test_every_document_read_is_counted_once(tmp_path_factory: pytest.TempPathFa
     rejects = [RejectedRecord(Origin("f", 99), "broken", b"{", 1)]
     with closing(fresh_state(folder)) as state, closing(outcomes.dead_letters):
         documents = list(read_documents([*records(*objects), *rejects], RULES, state, outcomes))
-    assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.total + len(documents)
+    assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.outcomes.total() + len(documents)
     assert len(letters(outcomes)) == outcomes.ledger.counts()[DocumentOutcome.DEAD]
     assert len({document.id for document in documents}) == len(documents)
 
