@@ -19,11 +19,9 @@ from es_sbert.cli.options import encoder_arguments, engine_settings
 from es_sbert.cli.output import print_report
 from es_sbert.cli.setting_names import with_options
 from es_sbert.config import EngineSettings
-from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.engines.engine import Engine
     from es_sbert.ingest.ingest_settings import IngestSettings
     from es_sbert.ingest.load_plan import LoadPlan
     from es_sbert.ingest.progress import LoadObserver
@@ -74,15 +72,9 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     settings, ray, report_index = ingest_settings(files, options), options["ray"], options["report_index"]
     if settings.dry_run is not None:
         return _dry_run(connection, settings, encoder, as_json=as_json)
-    cannot_ask = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
-    if settings.prune and cannot_ask:
+    if settings.prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging()):
         raise UsageError(
             "--prune asks before it removes documents, but there is no terminal to ask for confirmation", "Add --yes."
-        )
-    if settings.replace_text_template and cannot_ask:
-        raise UsageError(
-            "--replace-text-template asks before it replaces vectors, but there is no terminal to ask for confirmation",
-            "Add --yes.",
         )
     if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
         raise UsageError("--ray cannot be combined with --watch or --retry", "Leave out --ray, --watch or --retry.")
@@ -98,8 +90,6 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
         engine = stack.enter_context(closing(wait(lambda: connect(connection))))
         plan = wait(lambda: plan_load(engine, settings, sources))
-        if settings.replace_text_template and not yes and not _confirm_replace(engine, plan):
-            return 0
         if report_index is not None:
             wait(lambda: prepare_report_index(engine, report_index))
         if ray is None:
@@ -147,29 +137,6 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
     result = DryRun.model_validate(shown | {"mapping": result.mapping})
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
-
-
-def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
-    """Ask whether to replace vectors that were made from another text; True if there are none."""
-    from es_sbert.index.mapping import has_vector_query
-    from es_sbert.messages import escape_unprintable
-
-    assert plan.state is not None, "--replace-text-template requires an index"
-    for field in plan.fields:
-        new = field.template.template
-        if field.stored is None or field.stored.text in (None, new):
-            continue
-        count = engine.count(plan.state.name, has_vector_query(field.field, field.stored))
-        question = (
-            f"The vectors of {pluralize(count, 'document')} in {plan.state.name}.{field.field} were made "
-            "from the text "
-            f"{escape_unprintable(repr(field.stored.text))}. Replace them with vectors of "
-            f"{escape_unprintable(repr(new))}? Until the "
-            "command has ended, searches see vectors of both; `es-sbert index migrate` replaces all at once."
-        )
-        if count and not click.confirm(question, err=True):
-            return False
-    return True
 
 
 def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:

@@ -101,11 +101,6 @@ _vector_options = option_group(
         "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
     ),
     shared.element_type_option("float"),
-    click.option(
-        "--replace-text-template",
-        is_flag=True,
-        help="Without FILE: embed all documents again if their vectors were made from another text; asks first.",
-    ),
     shared.device_options,
 )
 _load_options = option_group(
@@ -115,7 +110,7 @@ _load_options = option_group(
         is_flag=True,
         help="At the end, remove documents of earlier loads if the source no longer contains them; asks first.",
     ),
-    click.option("--yes", is_flag=True, help="Do not ask before --prune or --replace-text-template."),
+    click.option("--yes", is_flag=True, help="Do not ask before --prune."),
     click.option(
         "--max-errors",
         metavar="N|N%|off",

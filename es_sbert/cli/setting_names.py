@@ -21,7 +21,7 @@ _SAME_NAME = frozenset({
     "max_errors", "max_write_block", "metrics", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
-    "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
+    "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
     "shards", "sql", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
     "timeout", "title_field", "token_file", "types", "url", "username", "vector_field",
 })  # fmt: skip

@@ -89,8 +89,6 @@ class FieldRequest:
         text: Template of the text that is embedded; None to keep the field's template.
         passages: For a new field: split texts into chunks by these rules. For an existing field, they must be those of
             the field.
-        replace_text: Whether the text may change although documents have vectors. These vectors are outdated then, and
-            the caller embeds the documents again.
         documents_checked: Whether the fields of the text were found in documents. Otherwise, fields that the engine
             fills according to the mapping are refused.
         new_index_type: For a new field without `index_type`: the type of the field of that name in another index, which
@@ -106,7 +104,6 @@ class FieldRequest:
     index_type: str | None = None
     text: str | None = None
     passages: ChunkRules | None = None
-    replace_text: bool = False
     documents_checked: bool = False
     new_index_type: str | None = None
     element_type: str | None = None
@@ -262,7 +259,7 @@ def plan_field_change(
     if text is None or text == stored.text:
         return field, None
     _check_text_fields(state, request)
-    if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
+    if stored.text is not None and _has_vectors(engine, field):
         raise text_mismatch(name, field, text)
     meta = stored.changed(text=text)
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
@@ -505,8 +502,7 @@ def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
         f"Omit {given} to keep that text. To embed all documents from the new text, run "
-        f"`es-sbert ingest --index {name} --replace-text-template {options}` to do so in place, or "
-        f"`es-sbert index migrate {name} {options}` so that searches never see vectors of both texts.",
+        f"`es-sbert index migrate {name} {options}`: searches never see vectors of both texts.",
     )
 
 

@@ -60,7 +60,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         only_ids: Read only documents of the index with these ids, at most 8,000; None reads all.
         state: Checkpoint from which a killed load resumes; None puts it next to the first source.
         max_errors: Limit of failed documents at which the load stops; None for the default of this kind of load.
-        replace_text_template: With no files: embed all documents again, from a different text.
         dry_run: Number of documents to show as they would be embedded, without writing anything; None for a load.
     """
 
@@ -95,7 +94,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     only_ids: tuple[str, ...] | None = Field(default=None, max_length=8000)
     state: Path | None = None
     max_errors: ErrorLimit | None = None
-    replace_text_template: bool = False
     dry_run: int | None = Field(default=None, ge=1)
 
     @property

@@ -266,7 +266,6 @@ class LoadPlan:
             element_type=self.settings.element_type,
             text=planned.template.template,
             passages=planned.chunk_rules,
-            replace_text=self.settings.replace_text_template,
             documents_checked=True,  # by `check_first_records`
         )
         return request if planned.similar is None else request.like(planned.similar)
@@ -343,8 +342,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if not sources and settings.routing_field is not None:
         remedy = "Leave it out: documents of the index keep their routing."
         raise UsageError("`routing_field` does not apply to documents of the index", remedy)
-    if settings.replace_text_template:
-        _check_replace_text_options(settings, sources)
     name = settings.index
     dead_letters = settings.dead_letters or default_dead_letters_path(name)
     if settings.dry_run is None:
@@ -412,22 +409,3 @@ def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexSt
     elif state is not None:
         needed = PRUNE if settings.prune else LOAD
         require_privileges(engine, state.name, needed if settings.dry_run is None else SEARCH)
-
-
-def _check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
-    """Check the settings that `replace_text_template` requires or excludes.
-
-    Raises:
-        UsageError: sources are given, or the new text is not.
-    """
-    if sources:
-        raise UsageError(
-            "`replace_text_template` cannot be combined with sources: it embeds all documents of the index",
-            "Leave FILE, `sql` and `retry` out, and load them afterwards without `replace_text_template`.",
-        )
-    names_text = settings.text_fields or settings.text_template or settings.strip_html
-    if not names_text and not any("=" in vector for vector in settings.vectors):
-        raise UsageError(
-            "`replace_text_template` needs the new text",
-            'Add `text_template="{title}. {body}"` or `text_fields=["FIELD"]`.',
-        )

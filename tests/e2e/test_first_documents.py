@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.cli_support import Cli, Done, ingest_into
-from tests.engine.ingest_support import contents, letters, open_engine, vector_of, write_jsonl
+from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 
@@ -273,7 +273,7 @@ class TestReplacedText:
         return source
 
     @on_one_engine
-    def test_different_template_is_refused_with_both_remedies(
+    def test_different_template_is_refused_with_the_remedy(
         self, ingest: Callable[..., Done], loaded: list[str], index: str
     ) -> None:
         for options, shown in ((RIGHT, "--text-template '{title}. {body}'"), (("--text-field", "title"),) * 2):
@@ -282,44 +282,4 @@ class TestReplacedText:
             assert (done.code, done.out) == (2, "")
             assert "were made from the text '{body}', not from" in done.err
             assert f"Omit {options[0]} to keep that text" in done.err
-            assert f"es-sbert ingest --index {index} --replace-text-template {given}" in done.err
             assert f"es-sbert index migrate {index} {given}" in done.err
-
-    def test_template_is_replaced_in_place(
-        self, ingest: Callable[..., Done], loaded: list[str], engine_url: str, index: str
-    ) -> None:
-        before = contents(engine_url, index)
-        refused = ingest("--replace-text-template", *RIGHT)
-        assert refused.code == 2
-        assert "there is no terminal to ask for confirmation" in refused.err
-        assert contents(engine_url, index) == before
-        done = ingest("--replace-text-template", *RIGHT, "--yes")
-        assert (done.code, done.summary["indexed"]) == (0, 20)
-        after = contents(engine_url, index)
-        assert all((vector_of(after[key]) != vector_of(before[key])).any() for key in before)
-        # The index knows its text from now on.
-        assert ingest(*loaded).summary["read"] == 20
-        assert ingest(*loaded).summary["unchanged"] == 20
-        assert (
-            contents(engine_url, index)["d0"]["embedding_meta"]["text_hash"]
-            == (after["d0"]["embedding_meta"]["text_hash"])
-        )
-
-    @on_one_engine
-    def test_misspelt_field_does_not_replace_template(
-        self, ingest: Callable[..., Done], loaded: list[str], engine_url: str, index: str
-    ) -> None:
-        before = state_of(engine_url, index)
-        done = ingest("--replace-text-template", *MISSPELT, "--yes")
-        assert done.code == 2
-        assert "Did you mean title?" in done.err
-        assert state_of(engine_url, index) == before
-
-    @on_one_engine
-    @pytest.mark.parametrize("arguments", [("d.jsonl", *RIGHT), ()])
-    def test_replace_text_template_rejects_incompatible_options(
-        self, ingest: Callable[..., Done], loaded: list[str], arguments: tuple[str, ...]
-    ) -> None:
-        done = ingest("--replace-text-template", "--yes", *arguments)
-        assert done.code == 2
-        assert "--replace-text-template" in done.err

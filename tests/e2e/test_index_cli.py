@@ -119,8 +119,7 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
     assert text() == "{title}\n{body}"
     remedy = (
         "Omit --text-field to keep that text. To embed all documents from the new text, run "
-        f"`es-sbert ingest --index {index} --replace-text-template --text-field body` to do so in place, or "
-        f"`es-sbert index migrate {index} --text-field body` so that searches never see vectors of both texts."
+        f"`es-sbert index migrate {index} --text-field body`: searches never see vectors of both texts."
     )
     assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
     assert text() == "{title}\n{body}"

@@ -160,7 +160,6 @@ def test_nothing_is_written_for_a_user_who_does_not_see_whole_documents(desk: Op
         "load in place": lambda: desk.ingest(name),
         "load of files": lambda: desk.ingest(name, "docs.jsonl", "--id-field", "id"),
         "prune": lambda: desk.ingest(name, "fewer.jsonl", "--id-field", "id", "--prune", "--yes"),
-        "new text": lambda: desk.ingest(name, "--replace-text-template", "--text-template", "{id} {text}", "--yes"),
         "removal": lambda: desk.index("remove", name, "--yes"),
         "migration": lambda: desk.index(*migrate),
         "adoption": lambda: desk.adopt(vectors),

@@ -190,10 +190,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`ingest --prune`": (
         Desk.loaded, lambda desk, name: desk.ingest(name, "fewer.jsonl", "--id-field", "id", "--prune", "--yes")),
     "`ingest --dry-run`": (Desk.plain, lambda desk, name: desk.ingest(name, "--dry-run")),
-    "`ingest --replace-text-template`": (
-        Desk.loaded,
-        lambda desk, name: desk.ingest(name, "--replace-text-template", "--text-template", "{id} {text}", "--yes"),
-    ),
     "`index create`": (Desk.fresh, Desk.create),
     "`index create --text-field` of an index that has the field": (
         created, lambda desk, name: desk.index("create", name, "--text-field", "text", *desk.model[:2])),
