@@ -8,6 +8,7 @@ when it ends, it checks that every document it has seen has its vector.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,12 +34,12 @@ from es_sbert.index.whole_documents import read_inexact
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.ledger import DocumentOutcome, hit_version
-from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import LoadPipeline
-from es_sbert.ingest.load_report import record_watch, record_watch_check
+from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.read_documents import Document, cleared_fields
 from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
 from es_sbert.io.json_numbers import dump_object
+from es_sbert.messages import be, escape_unprintable, log_event, pluralize
 
 SCAN_PAGE = 500
 # Maximum number of times that a document which other writers keep changing is read and embedded again.
@@ -351,13 +352,15 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
     Raises:
         EsSbertError: a stage failed (never because of a single document).
     """
-    reader, stop = IndexReader(context), context.control.stop_reading
+    reader, stop, index = IndexReader(context), context.control.stop_reading, context.index.alias
+    shown = escape_unprintable(index)
     # Create the watcher before the whole index is read, so that no write in between is missed.
     watcher = IndexWatcher(context, reader)
     embed_index(context, encoder, reader)
     caught_up = not stop.is_set()
     if caught_up:
-        record_watch(context, seconds)
+        message = f"Watching {shown} for changes every {seconds:g} s; Ctrl-C ends the command."
+        log_event("watching", message, text=message, index=index, seconds=seconds)
     idle = True
     tick = context.progress_callback(lambda: None, watching=lambda: idle)
     tick()
@@ -372,8 +375,13 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
             except EngineError as error:
                 context.control.end_early(reading_failed(error))
                 continue
-            record_watch_check(context, len(missed))
-            if missed:
+            if not missed:
+                message = f"every document of {shown} that was seen has its vector"
+                log_event("watch_checked", message, text="", index=index)
+            else:
+                count, were = len(missed), be(len(missed), past=True)
+                message = f"{pluralize(count, 'document')} of {shown} {were} missed and {be(count)} embedded now"
+                log_event("watch_missed", message, logging.WARNING, index=index, documents=count)
                 context.outcomes.ledger.add_read(len(missed))
                 embed_in_place(context, encoder, reader, missed, tick)
         tick()

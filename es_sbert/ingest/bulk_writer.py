@@ -57,7 +57,7 @@ from es_sbert.index.source_mode import (
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.whole_documents import write_lines
 from es_sbert.ingest.ledger import DocumentOutcome, Version
-from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.load_threads import StageAborted
 from es_sbert.ingest.read_documents import Document
 from es_sbert.messages import be, log_event, pluralize

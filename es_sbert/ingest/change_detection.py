@@ -28,7 +28,7 @@ from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import doc_value_request, stored_value
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
-from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
 from es_sbert.ingest.sources.document_source import RejectedRecord
 

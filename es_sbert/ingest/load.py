@@ -28,9 +28,8 @@ from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time, quarantine_path
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorder, WrittenVersions
-from es_sbert.ingest.load_context import IndexRef, LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
-from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
+from es_sbert.ingest.load_plan import IndexRef, LoadContext, LoadPlan, ModelIdentity
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport, record_end, record_start
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter

@@ -202,15 +202,14 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
     retry(partial(engine.refresh, index))
     states = retry(partial(engine.get_indices, index))
     # Each index of an alias is named, because a deletion by the alias affects only its write index.
-    places: list[tuple[str, Json | None]] = [(index, None)]
-    if len(states) > 1:
-        places = [(state.name, state.alias_filter(index)) for state in states]
+    is_alias = len(states) > 1
     deleted = 0
     for page in batched(list(dict.fromkeys(ids)), _DELETE_PAGE):
-        for place, query in places:
+        for state in states:
+            place, query = (state.name, state.alias_filter(index)) if is_alias else (index, None)
             hits = retry(partial(multi_get, engine, place, page, query=query)).values()
             # The version is not passed on: a document that another writer changes at the same time is deleted too.
             targets: list[Json] = [{name: hit[name] for name in ("_id", "_routing") if name in hit} for hit in hits]
-            deleted += delete_hits(engine, place, targets, policy)
+            deleted += delete_hits(engine, state, targets, policy)
     retry(partial(engine.refresh, index))
     return deleted

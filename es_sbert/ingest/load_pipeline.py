@@ -28,7 +28,7 @@ from es_sbert.ingest.bulk_writer import BulkWriter, DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
 from es_sbert.ingest.dead_letters import quarantine
 from es_sbert.ingest.ledger import DocumentOutcome
-from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.load_threads import EmbeddingStopped, StageThreads
 from es_sbert.ingest.read_documents import (
     Document,

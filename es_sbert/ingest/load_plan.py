@@ -1,18 +1,22 @@
-"""The plan of a load: vector fields, index and files, checked before a model is loaded."""
+"""The plan of a load, checked before a model is loaded, and the context that the parts of a running load share."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.clock import Clock
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.index_state import IndexState
-from es_sbert.errors import UsageError, VectorIndexError
+from es_sbert.engines.retry import RetryPolicy, Throttle, with_retries
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.derived_fields import mapped_fields
-from es_sbert.index.document_vectors import EmbeddingTargets
+from es_sbert.index.document_vectors import EmbeddingTargets, targets_to_fill
 from es_sbert.index.load_checks import (
     check_can_load_files,
     read_target_index,
@@ -27,17 +31,29 @@ from es_sbert.index.text_template import (
     parse_text_options,
 )
 from es_sbert.index.vector_field import FieldRequest, VectorField, index_not_found, similar_fields
-from es_sbert.ingest.checkpoint import default_checkpoint_path
+from es_sbert.ingest.checkpoint import LoadCheckpoint, default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
     check_dead_letters_writable,
     default_dead_letters_path,
 )
 from es_sbert.ingest.ingest_settings import IngestSettings
+from es_sbert.ingest.ledger import OutcomeRecorder
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import (
+    LoadObserver,
+    ProgressMeter,
+    ProgressTracker,
+    SilentMeter,
+    fraction_processed,
+)
 from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
 from es_sbert.ingest.sources.document_source import MAX_DOCUMENT_BYTES, DocumentSource, ReadSettings, check_sources
 from es_sbert.messages import setting_text
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -254,21 +270,21 @@ class LoadPlan:
         Raises:
             IndexMismatch: another index of the alias has the field with a different model or different chunks.
         """
-        return [self._field_request(planned, model) for planned in self.fields]
-
-    def _field_request(self, planned: PlannedField, model: ModelIdentity) -> FieldRequest:
-        request = FieldRequest(
-            planned.field,
-            model.fingerprint,
-            model.name,
-            model.dimensions,
-            index_type=self.settings.index_type,
-            element_type=self.settings.element_type,
-            text=planned.template.template,
-            passages=planned.chunk_rules,
-            documents_checked=True,  # by `check_first_records`
-        )
-        return request if planned.similar is None else request.like(planned.similar)
+        requests = []
+        for planned in self.fields:
+            request = FieldRequest(
+                planned.field,
+                model.fingerprint,
+                model.name,
+                model.dimensions,
+                index_type=self.settings.index_type,
+                element_type=self.settings.element_type,
+                text=planned.template.template,
+                passages=planned.chunk_rules,
+                documents_checked=True,  # by `check_first_records`
+            )
+            requests.append(request if planned.similar is None else request.like(planned.similar))
+        return requests
 
     @property
     def from_python(self) -> bool:
@@ -283,14 +299,14 @@ class LoadPlan:
             info: The engine.
             index: The index; None if it does not exist yet.
         """
-        settings = self.settings
+        fields = {} if index is None else dict(mapped_fields(index.mappings.get("properties", {})))
         return DocumentRules(
             targets,
-            settings.id_field,
-            None if index is None else index.alias_routing(settings.index),
-            routing_field=settings.routing_field,
+            self.settings.id_field,
+            None if index is None else index.alias_routing(self.settings.index),
+            routing_field=self.settings.routing_field,
             metadata_fields=info.metadata_fields,
-            join_fields=() if index is None else _join_fields(index),
+            join_fields=tuple(name for name, field in fields.items() if field.get("type") == "join"),
             from_python=self.from_python,
         )
 
@@ -300,11 +316,6 @@ class LoadPlan:
         if self.settings.sql is not None:
             return "sql"
         return "files" if self.sources else "index"
-
-
-def _join_fields(index: IndexState) -> tuple[str, ...]:
-    fields = mapped_fields(index.mappings.get("properties", {}))
-    return tuple(name for name, field in fields if field.get("type") == "join")
 
 
 def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource]) -> LoadPlan:
@@ -325,23 +336,31 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     """
     for rule in settings.passages:
         _parse_chunk_rule(rule)  # checked first: on a command line, `passages` may have taken FILE as its value
-    if settings.prune and (settings.retry is not None or not sources):
-        raise UsageError(
+    watches, in_place = settings.watch_seconds is not None, not sources
+    for is_conflict, problem, remedy in (
+        (
+            settings.prune and (settings.retry is not None or in_place),
             "`prune` needs sources: it removes documents that they no longer contain",
             "Pass all sources that the index is loaded from, and leave `retry` out.",
-        )
-    if settings.watch_seconds is not None and sources:
-        remedy = "Leave the sources out, and load them with a separate command."
-        raise UsageError(
-            "`watch_seconds` cannot be combined with sources: it embeds documents that other programs write", remedy
-        )
-    if not sources and settings.id_field is not None:
-        raise UsageError(
-            "`id_field` does not apply to documents of the index", "Leave it out: these documents have ids."
-        )
-    if not sources and settings.routing_field is not None:
-        remedy = "Leave it out: documents of the index keep their routing."
-        raise UsageError("`routing_field` does not apply to documents of the index", remedy)
+        ),
+        (
+            watches and not in_place,
+            "`watch_seconds` cannot be combined with sources: it embeds documents that other programs write",
+            "Leave the sources out, and load them with a separate command.",
+        ),
+        (
+            in_place and settings.id_field is not None,
+            "`id_field` does not apply to documents of the index",
+            "Leave it out: these documents have ids.",
+        ),
+        (
+            in_place and settings.routing_field is not None,
+            "`routing_field` does not apply to documents of the index",
+            "Leave it out: documents of the index keep their routing.",
+        ),
+    ):
+        if is_conflict:
+            raise UsageError(problem, remedy)
     name = settings.index
     dead_letters = settings.dead_letters or default_dead_letters_path(name)
     if settings.dry_run is None:
@@ -369,7 +388,11 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         meta_fields = [document_meta_field(field.field) for field in fields]
         texts = [text_field for field in fields for text_field in field.template.fields]
         check_can_load_files(state, name, meta_fields, text_fields=texts, routing_field=settings.routing_field)
-    _require_privileges(engine, settings, state)
+    if settings.dry_run is None:
+        task = CREATE if state is None else PRUNE if settings.prune else LOAD
+        require_privileges(engine, name if state is None else state.name, task)
+    elif state is not None:
+        require_privileges(engine, state.name, SEARCH)
     if alias is not None:
         require_privileges(engine, alias, SEARCH)  # documents of its other indices are looked up
     state_file = (settings.state or default_checkpoint_path(name, sources)) if sources else None
@@ -377,7 +400,11 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         # Requests that read documents by an alias of several indices are refused, or see the documents of all of them.
         settings = settings.model_copy(update={"index": state.name})
     plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file, alias)
-    _check_types_of_texts(plan.reading)
+    reading = plan.reading
+    for column, kind in reading.column_types.given.items():
+        if column in reading.text_fields and kind.name != "string":
+            problem = f"`types` cannot make {column} a {kind.name}: its text is embedded"
+            raise UsageError(problem, f"Leave {column} out of `types`.")
     if settings.retry is None:
         check_sources(
             sources,
@@ -385,27 +412,172 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             plan.text_fields,
             settings.id_field,
             settings.routing_field,
-            plan.reading.column_types,
+            reading.column_types,
         )
     return plan
 
 
-def _check_types_of_texts(reading: ReadSettings) -> None:
-    """Refuse a type other than string for a column whose text is embedded.
+@dataclass(frozen=True)
+class IndexRef:
+    """The index of a load, by both of its names.
 
-    Raises:
-        UsageError: such a column has a different type.
+    Attributes:
+        alias: The name that the user gave, often the index's own. Read requests use it, because an alias may have a
+            filter.
+        state: State of the index at the start of the load.
     """
-    for name, kind in reading.column_types.given.items():
-        if name in reading.text_fields and kind.name != "string":
-            raise UsageError(
-                f"`types` cannot make {name} a {kind.name}: its text is embedded", f"Leave {name} out of `types`."
+
+    alias: str
+    state: IndexState
+
+    @property
+    def concrete(self) -> str:
+        """The index's own name. Write requests use it, because an alias may be moved to another model's index."""
+        return self.state.name
+
+
+@dataclass(frozen=True)
+class LoadContext:
+    """The shared state of the parts of a load.
+
+    Attributes:
+        index: The index that the load fills.
+        targets: The vector fields of the load.
+        throttle: Limits the size and the number of bulk requests.
+        checkpoint: The records seen and acknowledged; None if the index is the source.
+        clock: Gives dead letters and vectors their timestamps.
+    """
+
+    engine: Engine
+    plan: LoadPlan
+    index: IndexRef
+    targets: EmbeddingTargets
+    control: LoadControl
+    outcomes: OutcomeRecorder
+    throttle: Throttle
+    checkpoint: LoadCheckpoint | None = None
+    clock: Clock = dataclasses.field(default_factory=Clock)
+    meter: ProgressMeter = dataclasses.field(default_factory=SilentMeter)
+    observer: LoadObserver = dataclasses.field(default_factory=LoadObserver)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The time limit for retries of a transient failure."""
+        return RetryPolicy(self.plan.settings.retry_seconds)
+
+    @property
+    def in_place_command(self) -> str:
+        """The command that embeds the documents of the index that lack a vector of this load."""
+        fields = " ".join(f"--vector {target.field}" for target in targets_to_fill(self.targets))
+        return f"`es-sbert ingest --index {self.index.alias} {fields}`"
+
+    def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function and return its result; transient failures are retried.
+
+        Raises:
+            EngineError: the failure is not transient, or has outlasted `retry_seconds`.
+        """
+
+        def record_retry(error: EngineError) -> None:
+            self.control.engine_wait.begin(error.message)
+            self.outcomes.ledger.add_retries(1)
+
+        stop = self.control.stop_retrying
+        result = with_retries(lambda: call(*args, **kwargs), self.retry_policy, stop, record_retry)
+        self.control.engine_wait.end()
+        return result
+
+    def refresh_index(self) -> bool:
+        """Make the documents visible to searches; return False if the refresh failed."""
+        try:
+            self.retrying(self.engine.refresh, self.index.alias)
+        except EngineError as error:
+            # Not an error: all documents are written, and a load of hours must not fail because of a refresh.
+            late = "the last refresh failed, so searches find the documents a little later"
+            self.control.end_early(f"{late}: {error.message}")
+            return False
+        return True
+
+    def check_index_unchanged(self) -> IndexState:
+        """Check that the index is the one that the load started with.
+
+        Returns:
+            The current state of the index.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine failed.
+        """
+        state = self.retrying(self.engine.get_index, self.index.alias)
+        if state is None or state.uuid != self.index.state.uuid:
+            raise self.index_replaced_error()
+        return state
+
+    def check_index_uuid(self) -> None:
+        """Like `check_index_unchanged`, but with one small request and without retries.
+
+        Engines create a missing index when a document arrives, without our mapping.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine failed.
+        """
+        if self.engine.index_uuids(self.index.concrete).get(self.index.concrete) != self.index.state.uuid:
+            raise self.index_replaced_error()
+
+    def moved_alias_reason(self) -> str | None:
+        """Return the reason not to wait for an index that blocks writes: its alias points to a different index now.
+
+        None if the alias has not moved, if the load names the index itself, or if the engine cannot be asked.
+        """
+        target = self._moved_alias_target()
+        return target and (
+            f"{self.index.alias} points to {target} now, and {self.index.concrete} takes no more writes: load into "
+            f"{self.index.alias} again, with the model that `es-sbert index show` names"
+        )
+
+    def _moved_alias_target(self) -> str | None:
+        """The index to which the alias of the load has been moved; None if it has not, or if that cannot be asked."""
+        alias, concrete = self.index.alias, self.index.concrete
+        try:
+            state = None if alias == concrete else self.engine.get_index(alias)
+        except EsSbertError:
+            return None
+        # Where the alias was deleted, a write of another program creates an index of that name.
+        return None if state is None or state.name in (alias, concrete) else state.name
+
+    def index_replaced_error(self) -> IndexMismatch:
+        """Create the error for an index that was deleted or replaced, or whose alias was moved."""
+        target, alias = self._moved_alias_target(), self.index.alias
+        if target is not None:
+            return IndexMismatch(
+                f"{alias} pointed to {self.index.concrete} when the load began, and points to {target} now, as after a "
+                "migration",
+                f"Run the same command again: it continues with {target}. `es-sbert index show {alias}` shows its "
+                "model and text, if the options of the command name others.",
             )
+        return IndexMismatch(
+            f"the index {self.index.concrete} was deleted or replaced during the load",
+            f"Check the index under the name {self.index.alias}, delete it if only this load wrote to it, and "
+            "run the same command again.",
+        )
 
+    def progress_callback(
+        self, fraction_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
+    ) -> Callable[[], None]:
+        """Return a function that shows the progress of the load whenever it is called.
 
-def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
-    if state is None and settings.dry_run is None:
-        require_privileges(engine, settings.index, CREATE)
-    elif state is not None:
-        needed = PRUNE if settings.prune else LOAD
-        require_privileges(engine, state.name, needed if settings.dry_run is None else SEARCH)
+        Args:
+            fraction_read: The part of the source that was read, 0 to 1; None if its size is unknown.
+            watching: Whether the load waits for changes of the index.
+        """
+        tracker, ledger = ProgressTracker(), self.outcomes.ledger
+
+        def tick() -> None:
+            read, processed = ledger.read, ledger.processed
+            fraction = fraction_processed(read, processed, fraction_read())
+            snapshot = tracker.snapshot(read, processed, fraction, self.control.engine_wait.reason, watching=watching())
+            self.meter.show(snapshot)
+            self.observer.show(snapshot)
+
+        return tick

@@ -17,7 +17,7 @@ from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.document_vectors import targets_to_fill
 from es_sbert.index.text_languages import language_warning
 from es_sbert.ingest.ledger import Ledger
-from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.mappings import read_body
 from es_sbert.messages import be, escape_unprintable, have, log_event, pluralize
 
@@ -341,27 +341,6 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
         dead_letters=plan.dead_letters_place,
         **settings,
     )
-
-
-def record_watch(context: LoadContext, seconds: float) -> None:
-    """Log that the existing documents have vectors, and that changes are embedded from now on."""
-    index = context.index.alias
-    message = f"Watching {escape_unprintable(index)} for changes every {seconds:g} s; Ctrl-C ends the command."
-    log_event("watching", message, text=message, index=index, seconds=seconds)
-
-
-def record_watch_check(context: LoadContext, missed: int) -> None:
-    """Log how many documents a watch has missed; they are embedded now."""
-    index = context.index.alias
-    if missed:
-        message = (
-            f"{pluralize(missed, 'document')} of {escape_unprintable(index)} {be(missed, past=True)} "
-            f"missed and {be(missed)} embedded now"
-        )
-        log_event("watch_missed", message, logging.WARNING, index=index, documents=missed)
-    else:
-        message = f"every document of {escape_unprintable(index)} that was seen has its vector"
-        log_event("watch_checked", message, text="", index=index)
 
 
 def record_end(summary: LoadReport, *, shown: bool = True) -> None:

@@ -31,9 +31,8 @@ from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder, PackedVersions, WrittenVersions
-from es_sbert.ingest.load_context import IndexRef, LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_records
-from es_sbert.ingest.load_plan import LoadPlan
+from es_sbert.ingest.load_plan import IndexRef, LoadContext, LoadPlan
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import fraction_processed
 from es_sbert.ingest.read_documents import RecordStream
@@ -51,7 +50,8 @@ def get_result(reference: Any) -> Any:
     try:
         return ray.get(reference)
     except RayTaskError as error:
-        raise find_own_error(error) or error from None
+        # Ray makes a class that is both its own and the original's; the original is in `cause`.
+        raise (error.cause if isinstance(error.cause, EsSbertError) else error) from None
     except RayError as error:
         raise ClusterError(
             f"a process of the load on the Ray cluster ended: {remote_error_summary(error)}",
@@ -65,22 +65,6 @@ def remote_error_summary(error: Exception) -> str:
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     rest = lines[frames[0] :] if frames else []
     return next((line for line in rest if line and not line[0].isspace()), error_summary(error))
-
-
-def find_own_error(error: BaseException) -> EsSbertError | None:
-    """Find the EsSbertError that a remote call raised and Ray wrapped; None if the call raised another error."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        # Ray makes a class that is both its own and the original's; the original is in `cause`.
-        if isinstance(current, EsSbertError) and not isinstance(current, RayTaskError):
-            return current
-        waiting += [getattr(current, "cause", None), current.__cause__, current.__context__]
-    return None
 
 
 # What a worker loads at a time: a part of a source, or a slice of the index.
@@ -181,33 +165,6 @@ class RemoteCheckpoint:
         return result
 
 
-@dataclass(frozen=True)
-class WorkerJob:
-    """The settings that every worker of a load needs.
-
-    Attributes:
-        engine: Connection settings, valid on every node.
-        encoder: Arguments of `Encoder`.
-        plan: The load, without its sources.
-        targets: The vector fields to fill.
-        index: The index that the load fills.
-        empty_index: Whether the index was empty at the start of the load.
-        coordinator: Handle of the coordinator.
-        started_at: Start of the load, by its own clock.
-        folder: Working folder of the command: file names may be relative to it.
-    """
-
-    engine: EngineSettings
-    encoder: Mapping[str, Any]
-    plan: LoadPlan
-    targets: EmbeddingTargets
-    index: IndexRef
-    empty_index: bool
-    coordinator: Any
-    started_at: str
-    folder: Path
-
-
 @dataclass
 class PartitionReport:
     """Result of a partition.
@@ -232,43 +189,67 @@ class PartitionReport:
         self.dead_letters.append(record)
 
 
+@dataclass
 class PartitionLoader:
-    """The worker actor of Ray Data. The first partition opens engine and encoder, so that their errors are reported."""
+    """The worker actor of Ray Data. The first partition opens engine and encoder, so that their errors are reported.
 
-    def __init__(self, job: WorkerJob) -> None:
-        self._job = job
-        self._engine: Engine | None = None
-        self._encoder: Encoder | None = None
+    Attributes:
+        engine: Connection settings, valid on every node.
+        encoder: Arguments of `Encoder`.
+        plan: The load, without its sources.
+        targets: The vector fields to fill.
+        index: The index that the load fills.
+        empty_index: Whether the index was empty at the start of the load.
+        coordinator: Handle of the coordinator.
+        started_at: Start of the load, by its own clock.
+        folder: Working folder of the command: file names may be relative to it.
+    """
+
+    engine: EngineSettings
+    encoder: Mapping[str, Any]
+    plan: LoadPlan
+    targets: EmbeddingTargets
+    index: IndexRef
+    empty_index: bool
+    coordinator: Any
+    started_at: str
+    folder: Path
+    _opened: tuple[Engine, Encoder] | None = field(default=None, init=False)
 
     def __call__(self, batch: dict[str, NDArray[np.object_]]) -> dict[str, NDArray[np.object_]]:
-        """Load the partitions of a batch; return their reports, in order.
-
-        Raises:
-            EsSbertError: the load cannot continue.
-        """
-        if self._job.folder.is_dir():
-            os.chdir(self._job.folder)  # the actor has this process to itself
+        """Load the partitions of a batch; return their reports, in order."""
+        if self.folder.is_dir():
+            os.chdir(self.folder)  # the actor has this process to itself
         packed = np.empty(len(batch["partition"]), dtype=object)
-        packed[:] = [pickle.dumps(self._load(*pickle.loads(partition))) for partition in batch["partition"]]
+        for number, partition in enumerate(batch["partition"]):
+            report = PartitionReport()
+            try:
+                self._load(pickle.loads(partition), report)
+            except EsSbertError as error:
+                report.error = error
+            packed[number] = pickle.dumps(report)
         return {"report": packed}
 
-    def _load(self, number: int, partition: Partition) -> PartitionReport:
-        job, report, control = self._job, PartitionReport(), LoadControl()
-        if ray.get(job.coordinator.report_progress.remote(number, (0, 0, 0.0))):
-            return report
+    def _load(self, numbered: tuple[int, Partition], report: PartitionReport) -> None:
+        number, partition = numbered
+        if ray.get(self.coordinator.report_progress.remote(number, (0, 0, 0.0))):
+            return
         source = partition if isinstance(partition, DocumentSource) else None
         if source is not None and source.path is not None and not source.path.exists():
             remedy = "Put the files where all machines find them under the same path, or use a URL (s3://…)."
             raise SourceError(f"{source.path} is not on the machine {platform.node()} of the cluster", remedy)
-        engine, encoder = self._open()
-        checkpoint = cast(LoadCheckpoint, RemoteCheckpoint(job.coordinator, control.interrupt)) if source else None
+        self._opened = self._opened or self._open()
+        engine, encoder = self._opened
+        control, clock = LoadControl(), Clock()
+        clock.observe(self.started_at)
+        checkpoint = cast(LoadCheckpoint, RemoteCheckpoint(self.coordinator, control.interrupt)) if source else None
         outcomes = OutcomeRecorder(report, checkpoint, add_versions=self._add_versions)
-        plan = replace(job.plan, sources=[source] if source else [])
-        throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
-        clock.observe(job.started_at)
+        plan = replace(self.plan, sources=[source] if source else [])
+        throttle = Throttle(plan.settings.bulk_bytes, WRITERS)
         context = LoadContext(
-            engine, plan, job.index, job.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
+            engine, plan, self.index, self.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
         )
+        report.info, report.ledger = encoder.info, outcomes.ledger
         last, ledger = time.monotonic(), outcomes.ledger
         stream = RecordStream(plan.sources, plan.reading, control)
         size = source.size if source else None
@@ -280,7 +261,7 @@ class PartitionLoader:
                 part_read = stream.counter.bytes / size if size else None
                 fraction = fraction_processed(ledger.read, ledger.processed, part_read) or 0.0
                 progress = (ledger.read, ledger.processed, fraction)
-                if get_result(job.coordinator.report_progress.remote(number, progress)):
+                if get_result(self.coordinator.report_progress.remote(number, progress)):
                     control.interrupt()
 
         try:
@@ -288,31 +269,23 @@ class PartitionLoader:
                 reader = IndexReader(context, partition)
                 embed_in_place(context, encoder, reader, reader.documents(), tick)
             else:
-                load_records(context, encoder, stream, tick, empty_index=job.empty_index)
-        except EsSbertError as error:
-            report.error = error
-        job.coordinator.report_progress.remote(number, (ledger.read, ledger.processed, 1.0))
-        report.info, report.ledger = encoder.info, ledger
-        report.stop_reason, report.engine_lost = control.reason, control.engine_lost
-        return report
+                load_records(context, encoder, stream, tick, empty_index=self.empty_index)
+        finally:
+            report.stop_reason, report.engine_lost = control.reason, control.engine_lost
+            self.coordinator.report_progress.remote(number, (ledger.read, ledger.processed, 1.0))
 
     def _add_versions(self, versions: PackedVersions, writes: int) -> None:
         """Hand the versions to the coordinator: they outlive this worker."""
-        get_result(self._job.coordinator.add_versions.remote(versions, writes))
+        get_result(self.coordinator.add_versions.remote(versions, writes))
 
     def _open(self) -> tuple[Engine, Encoder]:
-        job = self._job
-        if self._encoder is None:
-            encoder = Encoder(**job.encoder)
-            expected = next(target.meta for target in job.targets if target.filled)
-            if encoder.info.fingerprint != expected.fingerprint:
-                encoder.close()
-                raise IndexMismatch(
-                    f"a worker has a different model named {job.encoder['model']} ({encoder.info.fingerprint[:12]}, "
-                    f"not {expected.fingerprint[:12]})",
-                    "Set `model` to a folder that all machines share, or install the same model on each.",
-                )
-            self._encoder = encoder
-        if self._engine is None:
-            self._engine = wait_for_engine(lambda: connect(job.engine), job.plan.settings.retry_seconds)
-        return self._engine, self._encoder
+        encoder = Encoder(**self.encoder)
+        expected = next(target.meta for target in self.targets if target.filled)
+        if encoder.info.fingerprint != expected.fingerprint:
+            encoder.close()
+            raise IndexMismatch(
+                f"a worker has a different model named {self.encoder['model']} ({encoder.info.fingerprint[:12]}, "
+                f"not {expected.fingerprint[:12]})",
+                "Set `model` to a folder that all machines share, or install the same model on each.",
+            )
+        return wait_for_engine(lambda: connect(self.engine), self.plan.settings.retry_seconds), encoder

@@ -34,8 +34,7 @@ from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapsho
 from es_sbert.errors import ClusterError, EsSbertError, SourceError, UsageError, error_summary
 from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.load import OpenLoad, finish_load, open_load
-from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
+from es_sbert.ingest.load_plan import LoadContext, LoadPlan, ModelIdentity
 from es_sbert.ingest.load_report import LoadReport, record_end, record_start
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker
@@ -44,8 +43,6 @@ from es_sbert.ingest.ray_actors import (
     PartitionLoader,
     PartitionReport,
     RemoteCheckpoint,
-    WorkerJob,
-    find_own_error,
     get_result,
     remote_error_summary,
     start_coordinator,
@@ -85,8 +82,6 @@ def ray_connection(address: str) -> Iterator[None]:
             "Ray Client addresses (ray://) are not supported: the checkpoint file must be on a node of the cluster",
             'Run the command on a machine that belongs to the cluster, with `ray="auto"`.',
         )
-    if address not in (LOCAL_CLUSTER, _CURRENT_CLUSTER):
-        _check_port_open(address)
     # Ray's own logging is silenced: its failures are raised as ClusterError.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     for name in ("ray", "ray.data"):
@@ -97,34 +92,26 @@ def ray_connection(address: str) -> Iterator[None]:
     # A thread of Ray prints messages about lost nodes; the shutdown prints the remaining ones.
     with redirect_stdout(_RayOutputLogger()):
         try:
+            if address not in (LOCAL_CLUSTER, _CURRENT_CLUSTER):
+                # Check that the cluster accepts connections: Ray itself would try for minutes.
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
             ray.init(
                 address=None if address == LOCAL_CLUSTER else address,
                 logging_level=logging.CRITICAL,
                 log_to_driver=False,
                 include_dashboard=False if address == LOCAL_CLUSTER else None,
             )
-        except (ConnectionError, ValueError, RuntimeError, RayError) as error:
-            raise _no_cluster_error(address, error) from error
+        except (OSError, ValueError, RuntimeError, RayError) as error:
+            raise ClusterError(
+                f"there is no Ray cluster at {address}: {error_summary(error)}",
+                "Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use "
+                '`ray="local"`.',
+            ) from error
         try:
             yield
         finally:
             ray.shutdown()
-
-
-def _check_port_open(address: str) -> None:
-    """Check that the cluster accepts connections: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise _no_cluster_error(address, error) from error
-
-
-def _no_cluster_error(address: str, error: Exception) -> ClusterError:
-    return ClusterError(
-        f"there is no Ray cluster at {address}: {error_summary(error)}",
-        'Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use `ray="local"`.',
-    )
 
 
 # Cores of an actor without a GPU. More cores share one model in memory, but scale a little worse than more actors.
@@ -137,18 +124,17 @@ class RayWorkerPool:
 
     Attributes:
         count: Number of actors.
-        threads: Threads of each encoder; on CUDA, concurrent batches.
-        cpus, gpus: Resources of each actor.
+        cores: CPUs of each actor, and threads of its encoder; on CUDA, concurrent batches.
+        gpus: GPUs of each actor.
     """
 
     count: int
-    threads: int
-    cpus: float
-    gpus: float
+    cores: int
+    gpus: int
 
     def fits(self, node: Mapping[str, float]) -> bool:
         """Whether an actor fits on a node with these resources."""
-        return node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus
+        return node.get("CPU", 0) >= self.cores and node.get("GPU", 0) >= self.gpus
 
 
 def choose_worker_pool(
@@ -186,7 +172,7 @@ def choose_worker_pool(
         raise ClusterError(
             f"the Ray cluster can run {fitting} workers of {what}, not {count}", "Lower `ray_workers` or `threads`."
         )
-    return RayWorkerPool(count or fitting, cores, cores, gpus)
+    return RayWorkerPool(count or fitting, cores, gpus)
 
 
 _MAX_LISTED_NODES = 5
@@ -214,7 +200,8 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
     problems = []
     for host, answer in answers:
         try:
-            problem = node_problem(*get_result(answer), fingerprint)
+            version, node_fingerprint = get_result(answer)
+            problem = node_problem(version, node_fingerprint, fingerprint)
         except ClusterError:
             raise
         except EsSbertError as error:
@@ -358,17 +345,17 @@ class RayRunner:
         index = context.index.concrete
         # A slice of the index includes only refreshed documents.
         context.retrying(context.engine.refresh, index)
-        job = WorkerJob(
-            self.engine,
-            self.encoder,
-            replace(context.plan, sources=[]),
-            context.targets,
-            context.index,
-            empty_index=context.retrying(context.engine.count, index) == 0,
-            coordinator=self._coordinator,
-            started_at=context.clock.now(),
-            folder=Path.cwd(),
-        )
+        job = {
+            "engine": self.engine,
+            "encoder": self.encoder,
+            "plan": replace(context.plan, sources=[]),
+            "targets": context.targets,
+            "index": context.index,
+            "empty_index": context.retrying(context.engine.count, index) == 0,
+            "coordinator": self._coordinator,
+            "started_at": context.clock.now(),
+            "folder": Path.cwd(),
+        }
         info: EncoderInfo | None = None
         with ExitStack() as stack:
             if context.plan.sources:
@@ -395,8 +382,12 @@ class RayRunner:
             raise ClusterError("the load was stopped before any worker of the Ray cluster started", remedy)
         return info
 
-    def _reports(self, job: WorkerJob, parts: Sequence[Partition]) -> Iterator[PartitionReport]:
-        """Run the partitions on the workers, and yield their reports in the order in which they finish."""
+    def _reports(self, job: dict[str, Any], parts: Sequence[Partition]) -> Iterator[PartitionReport]:
+        """Run the partitions on the workers, and yield their reports in the order in which they finish.
+
+        Args:
+            job: The arguments of `PartitionLoader`.
+        """
         rows = [{"partition": pickle.dumps(numbered)} for numbered in enumerate(parts)]
         # An actor takes one partition at a time, so that fast actors take more of them.
         pool = ActorPoolStrategy(size=min(self.workers.count, max(len(rows), 1)), max_tasks_in_flight_per_actor=1)
@@ -404,17 +395,14 @@ class RayRunner:
             PartitionLoader,
             batch_size=1,
             compute=pool,
-            fn_constructor_args=[job],
-            num_cpus=self.workers.cpus,
+            fn_constructor_kwargs=job,
+            num_cpus=self.workers.cores,
             num_gpus=self.workers.gpus,
         )
         try:
             for batch in dataset.iter_batches(batch_size=1, prefetch_batches=0, batch_format="numpy"):
                 yield from (pickle.loads(packed) for packed in batch["report"])
-        except (RayError, EsSbertError) as error:
-            load_error = find_own_error(error)
-            if load_error is not None:
-                raise load_error from error
+        except RayError as error:
             remedy = "Check `ray status` and the logs of the cluster, then run the same command again: it resumes."
             raise ClusterError(f"the load on the Ray cluster failed: {remote_error_summary(error)}", remedy) from error
 
@@ -489,5 +477,5 @@ def open_ray_runner(
         workers = choose_worker_pool([node["Resources"] for node in nodes], device, threads, count)
         loaded = read_sentence_model(resolve_model(model), model)
         check_nodes(nodes, workers, model_name, loaded.fingerprint)
-        arguments = {"model": model_name, "device": device, "threads": workers.threads, **encoder}
+        arguments = {"model": model_name, "device": device, "threads": workers.cores, **encoder}
         yield RayRunner(loaded, engine, arguments, workers)

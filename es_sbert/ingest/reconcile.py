@@ -20,7 +20,6 @@ import orjson
 
 from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
     IndexSlice,
@@ -33,7 +32,7 @@ from es_sbert.engines.index_scan import (
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, make_retrier, without_retries
+from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier, without_retries
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import AccessDenied, RequestFailed
 from es_sbert.index.document_vectors import (
@@ -48,6 +47,7 @@ from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import EARLIER_SEGMENTS, merge_field_meta, read_meta_entry, vector_fields
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import is_outdated, stored_vectors
+from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.ledger import (
     DocumentOutcome,
@@ -57,7 +57,7 @@ from es_sbert.ingest.ledger import (
     hit_version,
     pack_versions,
 )
-from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
 from es_sbert.messages import be, have, log_event, pluralize
 
@@ -364,8 +364,6 @@ def _change_notes(context: LoadContext, index: IndexState, missing: int, changes
 _SAMPLE = 5
 _PAGE = 1000
 _NOT_FOUND = 404
-_CONFLICT = 409
-_FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
@@ -429,7 +427,12 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
         if control.stop_reading.is_set():
             break
         removed += delete_hits(
-            context.engine, context.index.alias, hits, context.retry_policy, control.stop_retrying, ledger.add_retries
+            context.engine,
+            context.index.state,
+            hits,
+            context.retry_policy,
+            lambda reason: ledger.add_retries(1),
+            control.stop_retrying,
         )
     context.refresh_index()
     return removed, notes
@@ -477,63 +480,50 @@ def _unseen_documents(context: LoadContext, retrying: Retrier, query: Json) -> I
         yield len(candidates), [hit for hit in candidates if document_key(hit) not in seen_keys]
 
 
+class _Deletion(NamedTuple):
+    hit: Json
+    body: bytes
+
+
 def delete_hits(
     engine: Engine,
-    index: str,
-    hits: list[Json],
+    state: IndexState,
+    hits: Sequence[Json],
     policy: RetryPolicy,
+    on_wait: Callable[[str], None] = lambda reason: None,
     stop_retrying: threading.Event | None = None,
-    on_retry: Callable[[int], None] = lambda documents: None,
 ) -> int:
-    """Delete documents of an index; transient failures are retried.
+    """Delete documents of an index; transient failures are retried, see `VersionedUpdates`.
 
     Args:
-        index: Index or alias.
         hits: `_id`, `_routing` if the document has one, and `_seq_no` and `_primary_term` to keep a document that was
             written after it was read.
-        policy, stop_retrying: See `Backoff`.
-        on_retry: Called with the number of documents that are sent again.
 
     Returns:
         Number of deleted documents.
 
     Raises:
+        IndexMismatch: the index was deleted or replaced.
         EngineError: the engine failed, or refused to delete a document.
     """
-
-    removed, backoff = 0, Backoff(policy, stop_retrying)
-    retrying = make_retrier(policy, lambda reason: on_retry(len(hits)), stop_retrying)
-    while hits:
-        actions = [action_metadata(hit) | (if_unchanged(hit) if "_seq_no" in hit else {}) for hit in hits]
-        body = b"".join(orjson.dumps({"delete": action}) + b"\n" for action in actions)
-        results = retrying(partial(engine.bulk, index, body, timeout=backoff.seconds_left))
-        again, conflicts = [], []
-        for hit, result in zip(hits, results, strict=True):
-            if result.ok or (result.status == _NOT_FOUND and not result.reason):
-                removed += 1
-            elif result.may_succeed_later:
-                again.append(hit)
-            elif result.status == _CONFLICT:
-                conflicts.append(hit)
-            elif result.status == _FORBIDDEN:
-                raise access_denied(engine.info.label, f"removing {hit['_id']!r} from {index}", result.reason)
-            else:
-                raise RequestFailed(
-                    f"{engine.info.label} refused to delete {hit['_id']!r} from {index}: {result.reason}",
-                    "Fix the cause and run the same command again: it continues with the remaining documents.",
-                    result.status,
-                )
-        if conflicts:
-            # If a response was lost, the retry conflicts with deletions of the first request: these count as removed.
-            retrying(partial(engine.refresh, index))
-            existing = retrying(partial(multi_get, engine, index, [hit["_id"] for hit in conflicts]))
-            removed += sum(document_key(hit) not in existing for hit in conflicts)
-        if again and not backoff.wait():
+    heads = [action_metadata(hit) | (if_unchanged(hit) if "_seq_no" in hit else {}) for hit in hits]
+    actions = [_Deletion(hit, orjson.dumps({"delete": head}) + b"\n") for hit, head in zip(hits, heads, strict=True)]
+    removed, conflicts = 0, []
+    for action, result in VersionedUpdates(engine, state, policy, on_wait, stop_retrying, source=None).send(actions):
+        if result.ok or (result.status == _NOT_FOUND and not result.reason):
+            removed += 1
+        elif result.status == CONFLICT:
+            conflicts.append(action.hit)
+        else:
             raise RequestFailed(
-                f"{engine.info.label} is too busy to remove documents (tried for {policy.budget:g} s)",
-                "Run the same command again later: it continues with the remaining documents.",
-                429,
+                f"{engine.info.label} refused to delete {action.hit['_id']!r} from {state.name}: {result.reason}",
+                "Fix the cause and run the same command again: it continues with the remaining documents.",
+                result.status,
             )
-        on_retry(len(again))
-        hits = again
+    if conflicts:
+        # If a response was lost, the retry conflicts with deletions of the first request: these count as removed.
+        retrying = make_retrier(policy, on_wait, stop_retrying)
+        retrying(partial(engine.refresh, state.name))
+        existing = retrying(partial(multi_get, engine, state.name, [hit["_id"] for hit in conflicts]))
+        removed += sum(document_key(hit) not in existing for hit in conflicts)
     return removed

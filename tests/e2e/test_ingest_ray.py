@@ -29,7 +29,7 @@ from tests.faulty_proxy import holding
 
 COUNT = 600
 STRANGER = "not of the alias"
-PARTS = ("--ray-part-bytes", "8192")
+PARTS = 16
 
 
 class RayCluster:
@@ -83,13 +83,24 @@ def cluster(machines: RayCluster) -> RayCluster:
     return machines
 
 
+def loaded_by(cluster: RayCluster, bench: Bench) -> Bench:
+    """A load of several files on the cluster, which are its partitions."""
+    lines = bench.source.read_bytes().rstrip(b"\n").split(b"\n")
+    bench.arguments = []
+    for number in range(PARTS):
+        path = bench.folder / f"part-{number}.jsonl"
+        path.write_bytes(b"\n".join(lines[len(lines) * number // PARTS : len(lines) * (number + 1) // PARTS]))
+        bench.arguments.append(str(path))
+    bench.options = (*bench.options, "--ray", cluster.address)
+    return bench
+
+
 @pytest.fixture
 def bench(
     cluster: RayCluster, es9_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
 ) -> Iterator[Bench]:
     made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus(COUNT), outage=0)
-    made.options = (*made.options, "--ray", cluster.address, *PARTS)
-    with closing(made):
+    with closing(loaded_by(cluster, made)):
         made.create(shards=1)
         yield made
 
@@ -211,8 +222,7 @@ def test_worker_reports_altering_pipeline_and_rerun_repairs(
     cluster: RayCluster, es8_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
 ) -> None:
     bench = Bench("es8", es8_url, fresh_index(es8_url), model, tiny, tmp_path, corpus(300), outage=0)
-    bench.options = (*bench.options, "--ray", cluster.address, *PARTS)
-    with closing(bench):
+    with closing(loaded_by(cluster, bench)):
         bench.create(shards=1)
         with altering_pipeline(bench):
             refused(bench, bench.start())

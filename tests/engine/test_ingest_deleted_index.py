@@ -16,27 +16,25 @@ from tests.engine.ingest_support import Interposed, load, sentences, wait_for_fi
 pytestmark = pytest.mark.one_engine
 
 
-def test_index_deleted_while_embedding_is_not_recreated(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_index_deleted_or_replaced_while_embedding_gets_no_document(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, *, is_replaced: bool
 ) -> None:
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
-
     def delete(window: int) -> None:
         if window == 1:
             wait_for_first_window(engine, index_name)
             engine.delete_index(index_name)
+            if is_replaced:
+                engine.create_index(index_name, {})
 
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 5}
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        load(
-            engine_url,
-            Interposed(encoder, delete),
-            index_name,
-            path,
-            dead=tmp_path / "dead",
-            id_field="id",
-            batch_window=5,
-        )
-    assert engine.get_index(index_name) is None
+        load(engine_url, Interposed(encoder, delete), index_name, path, **options)
+    assert (engine.get_index(index_name) is None) is not is_replaced
+    if is_replaced:
+        engine.refresh(index_name)
+        assert engine.count(index_name) == 0
 
 
 def test_index_deleted_before_read_back_is_reported(
@@ -67,27 +65,3 @@ def test_index_deleted_while_embedding_in_place_is_not_recreated(
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
         load(engine_url, meddle, index_name, dead=tmp_path / "dead", batch_window=5)
     assert engine.get_index(index_name) is None
-
-
-def test_index_replaced_while_embedding_gets_no_document(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    def replace(window: int) -> None:
-        if window == 1:
-            wait_for_first_window(engine, index_name)
-            engine.delete_index(index_name)
-            engine.create_index(index_name, {})
-
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
-    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        load(
-            engine_url,
-            Interposed(encoder, replace),
-            index_name,
-            path,
-            dead=tmp_path / "dead",
-            id_field="id",
-            batch_window=5,
-        )
-    engine.refresh(index_name)
-    assert engine.count(index_name) == 0

@@ -72,18 +72,6 @@ def test_max_errors_counts_documents_of_the_index(
     assert 'more than `max_errors="3"` allows' in summary.stopped
 
 
-def test_all_failures_exit_2(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
-    """The first document can be loaded as far as we know; the engine refuses all."""
-    index = fresh_index(es9_url)
-    with open_engine(es9_url) as engine:
-        mapping = {"price": {"type": "long"}, "text": {"type": "text"}}
-        engine.create_index(index, {"mappings": {"properties": mapping}})
-    documents = [{"id": n, "text": "cat", "price": "none"} for n in range(20)]
-    path = write_jsonl(tmp_path / "d.jsonl", documents)
-    summary = load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id", max_errors=ErrorLimit(count=5))
-    assert (summary.exit_code, summary.indexed) == (2, 0)
-
-
 def test_retry_ignores_number_of_dead_letters(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
     index, dead = fresh_index(es9_url), tmp_path / "dead.jsonl"
     documents = [{"id": n, "text": "cat" if n < 10 else 5} for n in range(1100)]

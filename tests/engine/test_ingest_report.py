@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.ingest.load_report import LoadReport, prepare_report_index, write_report
+from es_sbert.ingest.load_report import prepare_report_index, write_report
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import open_engine, sentences, write_jsonl
+from tests.unit.ingest.test_load_report import summary
 
 
 @pytest.fixture
@@ -35,48 +36,17 @@ def test_invalid_report_index_is_refused_before_load(
 def test_rejected_report_is_logged_and_load_succeeds(
     es8_url: str, reports: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    numbers = dict.fromkeys(
-        (
-            "read",
-            "indexed",
-            "updated",
-            "unchanged",
-            "dead",
-            "left",
-            "truncated",
-            "lost_tokens",
-            "retries",
-            "pruned",
-            "threads",
-        ),
-        1,
-    )
-    words = dict.fromkeys(
-        ("index", "engine", "source", "model", "fingerprint", "variant", "precision", "provider", "device"), "x"
-    )
-    summary = LoadReport(
-        **numbers,
-        **words,
-        skipped={"empty": 0, "duplicate": 0, "superseded": 0, "deleted": 0},
-        seconds=1.0,
-        documents_per_second=1.0,
-        dead_letters=None,
-        warnings=(),
-        interrupted=False,
-        stopped=None,
-        resumed=False,
-        notes=(),
-    )  # type: ignore[arg-type]
+    report = summary(indexed=1)
     with open_engine(es8_url) as engine:
         prepare_report_index(engine, reports)
         prepare_report_index(engine, reports)
         engine.put_settings(reports, {"index.blocks.write": "true"})
-        write_report(engine, reports, summary)
+        write_report(engine, reports, report)
         assert any(getattr(record, "event", "") == "report_failed" for record in caplog.records)
         assert reports in caplog.text
         caplog.clear()
         engine.put_settings(reports, {"index.blocks.write": None})
-        write_report(engine, reports, summary)
+        write_report(engine, reports, report)
         assert not caplog.records
         engine.refresh(reports)
         assert engine.count(reports) == 1

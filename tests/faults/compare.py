@@ -94,7 +94,7 @@ def _letters(bench: Bench) -> tuple[int, int]:
     """Letters that are missing, and letters too many."""
     found = letters(bench.letters)
     documents = Counter(letter["id"] for letter in found if letter["id"] is not None)
-    lines = Counter(letter["line"] for letter in found if letter["id"] is None)
+    lines = Counter((letter["source"], letter["line"]) for letter in found if letter["id"] is None)
     missing = len(bench.corpus.dead - documents.keys()) + max(0, bench.corpus.broken - len(lines))
     wrong = len(documents.keys() - bench.corpus.dead) + max(0, len(lines) - bench.corpus.broken)
     repeated = sum(count - 1 for count in (*documents.values(), *lines.values()))

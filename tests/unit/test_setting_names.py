@@ -101,7 +101,7 @@ _PARTS_OF_COMMANDS = {
     "es_sbert/index/adopt.py": {" --vector-field OTHER"},
     "es_sbert/index/text_template.py": {"--text-field {}", "--text-template {}", " --vector-field {}"},
     "es_sbert/index/vector_field.py": {"--text-field"},  # how text options begin
-    "es_sbert/ingest/load_context.py": {"--vector {}"},
+    "es_sbert/ingest/load_plan.py": {"--vector {}"},
 }
 _COMMAND = re.compile(r"(?:\{|es-sbert |pip |python |uv |docker |ray |soffice |useradd )")
 

@@ -169,7 +169,7 @@ def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
         "from tests.unit.ingest.test_checkpoint import IDENTITY, record_seen\n"
         "from es_sbert.ingest.checkpoint import LoadCheckpoint\n"
         "state = LoadCheckpoint(Path(sys.argv[1]), IDENTITY)\n"
-        "state.record_dead_letters([b'a' * 16])\n"
+        "state.record_dead_letters([b'a' * 16, b'a' * 16])\n"
         "for number in range(300):\n"
         "    record_seen(state, str(number))\n"
         "    if number < 200: state.record_acknowledged([str(number)])\n"
@@ -179,7 +179,7 @@ def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     with opened(path) as state:
         assert (state.resumed, state.note) == (True, None)
-        assert state.has_dead_letter(b"a" * 16)
+        assert (state.has_dead_letter(b"a" * 16), state.has_dead_letter(b"c" * 16)) == (True, False)
         assert seen_ids(state, ["1", "299"]) == set()
         assert record_seen(state, "1") is SeenStatus.NEW
 
@@ -254,11 +254,23 @@ def test_broken_checkpoint_is_moved_aside_and_noted(tmp_path: Path, kind: str) -
     assert (tmp_path / "state.broken").read_bytes() == broken
 
 
-def test_checkpoint_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (),  # an empty file
+        (
+            "CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)",
+            "INSERT INTO load VALUES (1, x'', 'then', 1)",
+            "CREATE TABLE documents (id BLOB PRIMARY KEY)",
+        ),
+        ("CREATE TABLE load (somebody TEXT, elses TEXT)", "INSERT INTO load VALUES ('not', 'ours')"),
+    ],
+    ids=["empty", "of an earlier version", "of another program"],
+)
+def test_file_without_a_load_is_replaced(tmp_path: Path, statements: tuple[str, ...]) -> None:
     with closing(sqlite3.connect(tmp_path / "state")) as db:
-        db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)")
-        db.execute("INSERT INTO load VALUES (1, x'', 'then', 1)")
-        db.execute("CREATE TABLE documents (id BLOB PRIMARY KEY)")
+        for statement in statements:
+            db.execute(statement)
         db.commit()
     for resumed in (False, True):
         with opened(tmp_path / "state") as state:
@@ -275,22 +287,6 @@ def test_seen_records_of_a_killed_load_are_discarded(tmp_path: Path) -> None:
         (tmp_path / "state-seen").write_bytes(leftover)
         with opened(tmp_path / "state") as state:
             assert record_seen(state, "x") is SeenStatus.NEW
-
-
-def test_empty_checkpoint_is_not_resumed(tmp_path: Path) -> None:
-    (tmp_path / "state").touch()
-    with opened(tmp_path / "state") as state:
-        assert (state.resumed, state.note) == (False, None)
-
-
-def test_a_database_of_another_program_is_a_load_that_never_began(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "state")) as db:
-        db.execute("CREATE TABLE load (somebody TEXT, elses TEXT)")
-        db.execute("INSERT INTO load VALUES ('not', 'ours')")
-        db.commit()
-    with opened(tmp_path / "state") as state:
-        assert (state.resumed, state.note) == (False, None)
-        assert record_seen(state, "x") is SeenStatus.NEW
 
 
 def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
@@ -337,22 +333,11 @@ def test_finish_removes_the_checkpoint_before_unlocking(tmp_path: Path) -> None:
     assert left == list(tmp_path.iterdir()) == []
 
 
-def test_missing_folder_raises_output_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written") as caught:
-        LoadCheckpoint(tmp_path / "missing" / "state", IDENTITY)
+@pytest.mark.parametrize("name", ["missing/state", "."])  # in no folder, and a folder itself
+def test_file_that_cannot_be_written_raises_output_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError, match=f"{tmp_path / name} cannot be written") as caught:
+        LoadCheckpoint(tmp_path / name, IDENTITY)
     assert "`state`" in caught.value.remedy
-
-
-def test_a_folder_in_the_place_of_the_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=f"{tmp_path} cannot be written"):
-        LoadCheckpoint(tmp_path, IDENTITY)
-
-
-def test_dead_letters_are_remembered(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as state:
-        state.record_dead_letters([b"a" * 16, b"a" * 16, b"b" * 16])
-        assert state.has_dead_letter(b"a" * 16)
-        assert not state.has_dead_letter(b"c" * 16)
 
 
 def test_default_path_is_next_to_the_first_suitable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,39 +25,22 @@ INFO = EncoderInfo(
 )
 
 
-def summary(
-    *,
-    stopped: str | None = None,
-    interrupted: bool = False,
-    resumed: bool = False,
-    notes: tuple[str, ...] = (),
-    pruned: int = 0,
-    missing: int = 0,
-    lacking: int | None = None,
-    unseen: int = 0,
-    **counts: int,
-) -> LoadReport:
-    ledger = Ledger()
-    for name, count in counts.items():
-        ledger.add_outcome(DocumentOutcome(name), count)
-    ledger.add_read(sum(counts.values()))
-    return LoadReport.from_ledger(
-        ledger,
-        INFO,
-        index="docs",
-        engine="Elasticsearch 9.5.0",
-        source="files",
-        dead_letters="docs.dead",
-        seconds=2.0,
-        interrupted=interrupted,
-        stopped=stopped,
-        resumed=resumed,
-        notes=notes,
-        pruned=pruned,
-        missing=missing,
-        lacking=lacking,
-        concurrent=ConcurrentChanges(unseen=unseen),
-    )
+FACTS: dict[str, Any] = {
+    "index": "docs", "engine": "Elasticsearch 9.5.0", "source": "files", "dead_letters": "docs.dead", "seconds": 2.0,
+    "interrupted": False, "stopped": None, "resumed": False, "notes": (), "pruned": 0,
+}  # fmt: skip
+
+
+def summary(*, unseen: int = 0, **options: Any) -> LoadReport:
+    """A report of documents with these outcomes, and of other facts."""
+    ledger, facts = Ledger(), FACTS | {"concurrent": ConcurrentChanges(unseen=unseen)}
+    for name, value in options.items():
+        if name in set(DocumentOutcome):
+            ledger.add_outcome(DocumentOutcome(name), value)
+            ledger.add_read(value)
+        else:
+            facts[name] = value
+    return LoadReport.from_ledger(ledger, INFO, **facts)
 
 
 @pytest.mark.parametrize(
@@ -111,35 +94,20 @@ def test_languages_of_another_model_are_a_warning() -> None:
     ledger.add_texts(texts[:1] * 3)
     part.add_texts(texts * 2)
     ledger.merge(part)
-    facts: dict[str, Any] = {"index": "docs", "engine": "x", "source": "files", "dead_letters": "x", "seconds": 1.0}
-    facts |= {"interrupted": False, "stopped": None, "resumed": False, "notes": (), "pruned": 0}
-    report = LoadReport.from_ledger(ledger, replace(INFO, model="all-MiniLM-L6-v2"), **facts)
+    report = LoadReport.from_ledger(ledger, replace(INFO, model="all-MiniLM-L6-v2"), **FACTS)
     assert report.languages == report.model_dump()["languages"] == {"de": 5, "en": 2}
     assert report.warnings[0] == INFO.warnings[0]
     [line] = [line for line in report.lines() if "German" in line]
     assert line.startswith("Warning: about 71% of the 7 sampled texts")
     assert report.exit_code == 0
-    assert LoadReport.from_ledger(ledger, INFO, **facts).warnings == INFO.warnings
+    assert LoadReport.from_ledger(ledger, INFO, **FACTS).warnings == INFO.warnings
 
 
 def test_unbalanced_counts_raise_ledger_error() -> None:
     ledger = Ledger()
     ledger.add_read()
     with pytest.raises(LedgerError):
-        LoadReport.from_ledger(
-            ledger,
-            INFO,
-            index="docs",
-            engine="",
-            source="files",
-            dead_letters="",
-            seconds=1,
-            interrupted=False,
-            stopped=None,
-            resumed=False,
-            notes=(),
-            pruned=0,
-        )
+        LoadReport.from_ledger(ledger, INFO, **FACTS)
 
 
 def test_summary_lines() -> None:

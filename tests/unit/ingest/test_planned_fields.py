@@ -58,6 +58,7 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
         ({"vectors": ("a={x}",), "text_fields": ("y",)}, "cannot be combined with `text_fields`"),
         ({"vectors": ("_a={x}",)}, "cannot be the name of a vector field"),
         ({"vectors": ("a=x",)}, "has no field"),
+        ({"vectors": ("embedding=",)}, "has no field"),
         ({"text_fields": ("a",), "text_template": "{a}"}, "cannot be combined"),
         ({"passages": ("many",)}, "is not a number of tokens"),
         ({"passages": ("0",)}, "is not a number of tokens"),
