@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from es_sbert.engines.error_class import PERMANENT_TYPES
-from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, root_cause
+from es_sbert.engines.error_mapping import PERMANENT_TYPES, SEARCH_CONTEXT_MISSING, point_in_time_lost, root_cause
 from es_sbert.errors import EsSbertError, RequestFailed, UsageError
 
 Json = dict[str, Any]

@@ -17,8 +17,7 @@ from urllib.parse import quote
 
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
-from es_sbert.engines.error_class import PERMANENT_TYPES, ErrorClass, classify_error
-from es_sbert.engines.error_mapping import access_denied, response_error, root_cause
+from es_sbert.engines.error_mapping import PERMANENT_TYPES, ErrorClass, classify_error, response_error, root_cause
 from es_sbert.engines.index_state import (
     DEFAULT_RESULT_WINDOW,
     IndexState,
@@ -484,24 +483,16 @@ class Engine(ABC):
             for document in documents:
                 # An error takes the place of a document whose shard is not available.
                 if document.get("error"):
-                    raise self._lookup_error(document, name)
+                    raise self._lookup_error(document, path)
         if len(documents) != count:
             raise self._item_count_error(f"POST {path}", len(documents), count)
         return documents
 
-    def _lookup_error(self, document: Json, name: str) -> EsSbertError:
-        kind, reason = root_cause(document)
-        if kind == "index_not_found_exception":
-            return IndexMissing(f"there is no index {name} ({self._label})", "Run the command again.")
-        if kind == _DENIED:
-            return access_denied(self._label, f"POST /{name}/_mget", reason)
-        # An alias of several indices is refused for each document; most other errors are a shard that is not available.
-        status = 400 if kind in PERMANENT_TYPES else 503
-        return RequestFailed(
-            f"{self.info.label} cannot look up {document['_id']!r} in {name}: {reason}",
-            "Use one index, not an alias of several, and look at `GET _cluster/health`.",
-            status,
-        )
+    def _lookup_error(self, document: Json, path: str) -> EsSbertError:
+        kind, _ = root_cause(document)
+        # Most other errors are a shard that is not available.
+        status = {_DENIED: 403, "index_not_found_exception": 404}.get(kind, 400 if kind in PERMANENT_TYPES else 503)
+        return self._response_error(status, document, f"POST {path}")
 
     def _item_count_error(self, action: str, received: int, sent: int) -> RequestFailed:
         return RequestFailed(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from es_sbert.engines.error_class import ErrorClass, classify_error
+from es_sbert.engines.error_mapping import ErrorClass, classify_error
 from es_sbert.errors import EngineError, EngineUnreachable, HostUnknown, RequestFailed, TlsFailed
 from es_sbert.messages import log_event
 

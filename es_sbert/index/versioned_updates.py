@@ -8,8 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.engine import BulkItemResult, Engine
-from es_sbert.engines.error_class import BLOCK_TYPES, ErrorClass
-from es_sbert.engines.error_mapping import access_denied, block_remedy
+from es_sbert.engines.error_mapping import BLOCK_TYPES, ErrorClass, access_denied, block_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed

@@ -18,8 +18,7 @@ import numpy as np
 import orjson
 
 from es_sbert.engines.engine import BulkItemResult, DocumentKey
-from es_sbert.engines.error_class import ErrorClass, is_closed
-from es_sbert.engines.error_mapping import block_remedy, privilege_remedy
+from es_sbert.engines.error_mapping import ErrorClass, block_remedy, is_closed, privilege_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.engines.engine import BulkItemResult
-from es_sbert.engines.error_class import ErrorClass, classify_error
-from es_sbert.engines.error_mapping import response_error
+from es_sbert.engines.error_mapping import ErrorClass, classify_error, response_error
 from es_sbert.engines.rest import keep_alive_limit
 from es_sbert.engines.retry import error_class
 
