@@ -39,8 +39,8 @@ from es_sbert.messages import pluralize, setting_text
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
 # rule, the first record has all of them, and no more are read.
-MOST_RECORDS = 1000
-MOST_BYTES = 16 << 20
+_MOST_RECORDS = 1000
+_MOST_BYTES = 16 << 20
 # Documents whose field names are listed in a message.
 _NAMED_DOCUMENTS = 100
 # Limits for the search for a missing field in further files: records per file, and number of files.
@@ -53,10 +53,10 @@ _BULK_PARAMETERS = frozenset({
     "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
     "retry_on_conflict", "routing", "version", "version_type",
 })  # fmt: skip
-
-
+_DOCUMENTS_HAVE = "The documents have"
 _CORRECT = "Correct the source and run the command again."
-DOCUMENTS_HAVE = "The documents have"
+_TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
+_PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
 
 
 @dataclass
@@ -147,7 +147,7 @@ def read_first_records(
     for record in records:
         first.add(record)
         size += len(record.source) if isinstance(record, Record) else 0
-        if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop_reading.is_set():
+        if len(first.records) >= _MOST_RECORDS or size >= _MOST_BYTES or control.stop_reading.is_set():
             break
         is_action = len(first.records) == 1 and isinstance(record, Record) and _is_bulk_action(record.fields)
         is_routed = not first.lacks_routing and not first.may_lack_routing
@@ -238,7 +238,7 @@ def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
         return
     raise SourceError(
         f"none of the first {pluralize(len(first.records), 'record')} has the routing field {field}",
-        f"{fields_hint([field], first.field_names(), DOCUMENTS_HAVE)} Correct `routing_field`, or put the field into "
+        f"{fields_hint([field], first.field_names(), _DOCUMENTS_HAVE)} Correct `routing_field`, or put the field into "
         "the mapping before the load if only later documents have it.",
     )
 
@@ -262,19 +262,23 @@ def _refuse_unknown_fields(
         records: Number of records of a source that were checked; None for documents of the index.
     """
     mappings = {} if plan.state is None else plan.state.mappings
-    mapped = mapping_field_names(mappings.get("properties", {}))
+    mapped, derived = mapping_field_names(mappings.get("properties", {})), derived_fields(mappings)
     for planned in plan.fields:
         unknown = [name for name in planned.template.fields if name in missing and name not in mapped]
         if not unknown or (not names and records) or _has_vectors_of_text(engine, plan.state, planned):
             continue
         checked = "the documents of the index" if records is None else f"the first {pluralize(records, 'record')}"
-        remedy = PYTHON_TEXT_REMEDY if plan.from_python else _TEXT_REMEDY
-        if records is not None and not plan.from_python:
-            remedy += " A field that only later documents have must be in the mapping before the load begins."
+        hint, lacking = fields_hint(unknown, names, _DOCUMENTS_HAVE, derived), ""
+        # The hint names the source of a field that the engine fills, which is in the mapping.
+        if not all(name in derived for name in unknown):
+            lacking = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
+            hint += f" {_PYTHON_TEXT_REMEDY if plan.from_python else _TEXT_REMEDY}"
+            if records is not None and not plan.from_python:
+                hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
-            f"none of {checked} has the {'fields' if len(unknown) > 1 else 'field'} {' and '.join(unknown)}, nor has "
-            f"the mapping (the text is {planned.template.template!r})",
-            f"{fields_hint(unknown, names, DOCUMENTS_HAVE, derived_fields(mappings))} {remedy}",
+            f"none of {checked} has the {'fields' if len(unknown) > 1 else 'field'} {' and '.join(unknown)}{lacking} "
+            f"(the text is {planned.template.template!r})",
+            hint,
         )
 
 
@@ -324,7 +328,7 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     _refuse_unknown_fields(engine, plan, first.missing, names)
     if first.has_text:
         return
-    hint = f"{fields_hint([], names, DOCUMENTS_HAVE)} {_TEXT_REMEDY}"
+    hint = f"{fields_hint([], names, _DOCUMENTS_HAVE)} {_TEXT_REMEDY}"
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})
@@ -365,10 +369,6 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
     size = min(count, engine.result_window(name))
     body = {"query": {"match_all": {}}, "size": size, "_source": source}
     return list(engine.search(name, body)["hits"]["hits"])
-
-
-PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
-_TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
 
 
 def _is_bulk_action(fields: Mapping[str, Any]) -> bool:
@@ -442,7 +442,7 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
         raise SourceError(f"{problem}: {_frequent_reasons(first)}", remedy)
     named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
     unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in objects)]
-    hint = fields_hint(unknown, first.field_names(), DOCUMENTS_HAVE)
+    hint = fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)
     if first.rejects:
         # Documents without a text are no error, so the reasons are those of the others.
         problem = f"{problem}: {_frequent_reasons(first)}"
@@ -450,7 +450,7 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
         missing = len(first.missing) == len(rules.text_fields)
         cause = "is missing in all of them" if missing else "is empty in all of them"
         problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause}"
-    raise SourceError(problem, f"{hint} {PYTHON_TEXT_REMEDY if rules.from_python else f'{_TEXT_REMEDY} {_CORRECT}'}")
+    raise SourceError(problem, f"{hint} {_PYTHON_TEXT_REMEDY if rules.from_python else f'{_TEXT_REMEDY} {_CORRECT}'}")
 
 
 def _is_json(reject: RejectedRecord) -> bool:
