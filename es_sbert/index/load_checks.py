@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +171,8 @@ def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any
     Raises:
         VectorIndexError: each of the documents has a field that the mapping lacks.
     """
-    refused = [unmapped_fields(state.mappings, [document]) for document in documents]
+    properties, dynamic = state.mappings.get("properties", {}), state.mappings.get("dynamic")
+    refused = [list(_refused(document, properties, dynamic, ())) for document in documents]
     if not refused or not all(refused):
         return
     fields = ", ".join(dict.fromkeys(name for names in refused for name in names))
@@ -231,18 +232,8 @@ def delete_unused_index(engine: Engine, state: IndexState) -> bool:
     return True
 
 
-def unmapped_fields(mappings: Mapping[str, Any], documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Find fields of documents that the mapping lacks and rejects (`dynamic: strict`), without duplicates, in order.
-
-    Args:
-        mappings: The mapping of the index after the fields of the load were added.
-        documents: Documents as they are sent. The first few are enough for a good message.
-    """
-    properties, dynamic = mappings.get("properties", {}), mappings.get("dynamic")
-    return list(dict.fromkeys(name for document in documents for name in _refused(document, properties, dynamic, ())))
-
-
 def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequence[str]) -> Iterator[str]:
+    """Yield the fields of a document that the mapping lacks and rejects."""
     if isinstance(value, list):
         for entry in value:
             yield from _refused(entry, properties, dynamic, path)

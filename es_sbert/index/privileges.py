@@ -15,9 +15,6 @@ from es_sbert.engines.error_mapping import LIMITED_VIEW, root_cause
 from es_sbert.engines.rest import Json, encode_json, quote_index_name
 from es_sbert.errors import AccessDenied
 
-# Cluster privilege that every command needs, because it reads the version first.
-CLUSTER_PRIVILEGE = "monitor"
-
 _READ_PRIVILEGES = ("read", "view_index_metadata")
 _LOAD_PRIVILEGES = (*_READ_PRIVILEGES, "index", "maintenance")
 

@@ -272,7 +272,7 @@ def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
         return [_indexed_text(value)]
     if not has_value(value):
         return None
-    problem = text_problem(value)
+    problem = _text_problem(value)
     if problem is not None:
         raise TextFieldError(f"the text field {field} is {problem}")
     return [_indexed_text(text) for text in flatten(value) if text is not None and text and not text.isspace()]
@@ -287,26 +287,13 @@ def field_text(document: Mapping[str, Any], field: str) -> str | None:
     return None if values is None else SEPARATOR.join(values)
 
 
-def text_problem(*values: Any) -> str | None:
-    """Describe why the values of a field cannot be embedded, e.g. `a JSON number, not a string`.
-
-    Returns:
-        None if one of them is text, or if there is no value.
-    """
-    kinds = {_non_text_type(value) for value in values if has_value(value)}
-    if not kinds or None in kinds:
-        return None
-    expected = "a string or an array of strings" if any(isinstance(value, list) for value in values) else "a string"
-    return f"a JSON {' or '.join(sorted(filter(None, kinds)))}, not {expected}"
-
-
-def _non_text_type(value: Any) -> str | None:
-    """The JSON type of a value that is not text; None for a string or an array of strings."""
+def _text_problem(value: Any) -> str | None:
+    """Describe why a value cannot be embedded, e.g. `a JSON number, not a string`; None for text."""
     if not isinstance(value, list):
-        return None if isinstance(value, str) else json_type_name(value)
+        return None if isinstance(value, str) else f"a JSON {json_type_name(value)}, not a string"
     others = {json_type_name(each) for each in flatten(value) if each is not None and not isinstance(each, str)}
     names = " and ".join(f"{'an' if name == 'object' else 'a'} {name}" for name in sorted(others))
-    return f"array with {names}" if others else None
+    return f"a JSON array with {names}, not a string or an array of strings" if others else None
 
 
 def _indexed_text(text: str) -> str:

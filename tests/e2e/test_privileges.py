@@ -23,7 +23,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.index.privileges import (
     ADOPT,
     ADVISE,
-    CLUSTER_PRIVILEGE,
     CREATE,
     LOAD,
     MIGRATE_TO,
@@ -42,6 +41,8 @@ from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
 
+# The cluster privilege that every command needs, because it reads the version first.
+CLUSTER_PRIVILEGE = "monitor"
 OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
 _ROW = re.compile(r"^\| (?P<task>[^|]+) \| (?P<cluster>[a-z_, ]+) \| (?P<index>[a-z_, ]+) \|$", re.MULTILINE)
 

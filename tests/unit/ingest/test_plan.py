@@ -8,7 +8,7 @@ import pytest
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import VectorIndexError
-from es_sbert.index.load_checks import check_can_load_files, unmapped_fields
+from es_sbert.index.load_checks import check_can_load_files, check_strict_mapping
 from es_sbert.index.source_mode import check_can_hold_vectors
 
 ROUTED = {"_routing": {"required": True}}
@@ -62,5 +62,7 @@ def test_unmapped_fields_of_a_strict_mapping_are_listed() -> None:
         {"text": "a", "author": {"name": "b", "born": 1}, "free": {"x": {"y": 1}}, "ignored": {"x": 1}},
         {"titel": None, "author": [{"name": "c"}, {"died": 2}], "author.name": "d", "author.born": 3},
     ]
-    assert unmapped_fields(mappings, documents) == ["author.born", "titel", "author.died"]
-    assert unmapped_fields(mappings | {"dynamic": "false"}, documents) == []
+    with pytest.raises(VectorIndexError, match="lacks author.born, titel, author.died, so it rejects"):
+        check_strict_mapping(IndexState("docs", mappings, {}), documents)
+    check_strict_mapping(IndexState("docs", mappings, {}), [*documents, {"text": "one that fits"}])
+    check_strict_mapping(IndexState("docs", mappings | {"dynamic": "false"}, {}), documents)
