@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import numpy as np
 import orjson
 import pytest
 
@@ -188,21 +187,6 @@ def test_min_cosine_and_k_in_request(bed: Bed) -> None:
     assert scores(answer) == pytest.approx(bed.nearest(len(scores(answer))), abs=1e-5)
     assert min(scores(answer)) >= (1 + least) / 2 - 1e-6
     assert len(scores(answer)) == sum(cosine >= least for cosine in bed.cosines.values()) < 20
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-32-be"])
-def test_every_body_encoding_is_rewritten(bed: Bed, encoding: str) -> None:
-    """Engines go by a body's first bytes, not by its headers, and read each line of several searches by itself."""
-    body = orjson.dumps({"query": {"match": {"semantic": QUERY}}, "size": 50}).decode().encode(encoding)
-    for kind in ("application/json", f"application/json; charset={encoding}"):
-        answer = patient.post(f"{bed.gateway}/{bed.index}/_search", content=body, headers={"content-type": kind})
-        assert scores(answer.json()) == pytest.approx(bed.nearest(), abs=1e-5)
-    several = patient.post(
-        f"{bed.gateway}/{bed.index}/_msearch",
-        content=b"{}\n" + body + b"\n",
-        headers={"content-type": "application/x-ndjson"},
-    )
-    assert scores(several.json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
 
 
 @also_opensearch2
@@ -457,8 +441,12 @@ def test_alias_moved_to_another_model_is_followed_at_once(
             actions.append({"remove": {"index": away_from, "alias": alias}})
         patient.post(f"{bed.engine}/_aliases", json={"actions": actions}).raise_for_status()
 
-    def found(where: str) -> httpx.Response:
-        return patient.post(f"{gateway}/{where}/_search", json={"query": {"match": {"semantic": QUERY}}})
+    def found(where: str, path: str = "_search") -> httpx.Response:
+        body = orjson.dumps({"query": {"match": {"semantic": QUERY}}}) + b"\n"
+        content = b"{}\n" + body if path == "_msearch" else body
+        return patient.post(
+            f"{gateway}/{where}/{path}", content=content, headers=NDJSON if path == "_msearch" else JSON
+        )
 
     try:
         with served(Gateway(settings)) as gateway:
@@ -466,6 +454,10 @@ def test_alias_moved_to_another_model_is_followed_at_once(
             assert scores(found(alias).json()) == pytest.approx(bed.nearest(), abs=1e-5)
             point(index, bed.index)
             assert scores(found(alias).json()) == pytest.approx(right, abs=1e-5)
+            point(bed.index, index)
+            assert scores(found(alias, "_msearch").json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
+            point(index, bed.index)
+            assert scores(found(alias, "_search?scroll=1m").json()) == pytest.approx(right, abs=1e-5)
             both = found(f"{index},{bed.index}")
             assert both.status_code == 400
             assert both.json()["error"]["type"] == "es_sbert_index_mismatch"
@@ -518,18 +510,6 @@ def test_unserved_model_is_reported(bed: Bed, tmp_path: Path) -> None:
         assert answer.json()["error"]["type"].startswith("es_sbert_")
         plain = patient.post(f"{gateway}/{bed.index}/_search", json={"query": ENGLISH})
         assert plain.status_code == 200, "searches that ask for no meaning need no model"
-
-
-def test_hybrid_header_adds_semantic_hits_to_lexical(bed: Bed) -> None:
-    lexical = {"query": {"multi_match": {"query": "guitar", "fields": ["text^2", "lang"]}}, "size": 100}
-    url = f"{bed.gateway}/{bed.index}/_search"
-    plain, hybrid, off = (
-        patient.post(url, json=lexical, headers={"x-es-sbert": mode}).json() for mode in ("on", "hybrid", "off")
-    )
-    ids = [{hit["_id"] for hit in answer["hits"]["hits"]} for answer in (plain, hybrid, off)]
-    assert ids[0] == ids[2] == {document["id"] for document in documents() if "guitar" in document["text"]}
-    assert ids[1] >= ids[0]
-    assert np.all(np.diff(scores(hybrid)) <= 0)
 
 
 @pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])

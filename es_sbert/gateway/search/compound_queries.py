@@ -116,22 +116,12 @@ def strip_inner_hits(value: Any) -> Any:
     return stripped
 
 
-class InnerHitsNames:
-    """Names for inner hits that are unique in a request.
-
-    Args:
-        body: The search, whose own names are taken.
-    """
-
-    def __init__(self, body: Json) -> None:
-        self._taken = set(inner_hits_names(body))
-
-    def unique(self, name: str) -> str:
-        """Return the name, with a number if the name is taken."""
-        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-        free = next(each for each in names if each not in self._taken)
-        self._taken.add(free)
-        return free
+def unique_name(name: str, taken: set[str]) -> str:
+    """Return the name, with a number if the name is taken; it is taken then."""
+    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    free = next(each for each in names if each not in taken)
+    taken.add(free)
+    return free
 
 
 def inner_hits_names(value: Any) -> Iterator[str]:

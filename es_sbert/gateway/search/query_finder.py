@@ -19,16 +19,17 @@ from es_sbert.gateway.search.compound_queries import (
     NEGATIVE_MEMBERS,
     REQUIRED_MEMBERS,
     UNSCORED_MEMBERS,
-    InnerHitsNames,
     Member,
     Place,
     clause_list,
     decode_wrapper,
+    inner_hits_names,
     inner_queries,
     objects_at,
     objects_in,
     query_type_and_body,
     strip_inner_hits,
+    unique_name,
 )
 from es_sbert.gateway.search.full_text_queries import may_name_field, split_virtual_fields
 from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, FullText, HybridDetector
@@ -160,7 +161,7 @@ class QueryFinder:
         self._hybrid = hybrid
         self._matches_candidates = knn_matches_candidates
         self._found = FoundQueries()
-        self._inner_hits_names: InnerHitsNames | None = None
+        self._inner_hits_names: set[str] = set()
 
     def find(self, body: Json) -> FoundQueries:
         """Find the semantic queries of a body, which is changed.
@@ -171,7 +172,7 @@ class QueryFinder:
             UsageError: see `query_without_vector`.
         """
         if self._parser.fields.has_chunks:
-            self._inner_hits_names = InnerHitsNames(body)
+            self._inner_hits_names |= set(inner_hits_names(body))
         main = self._tree((body, "query"), may_be_hybrid=self._hybrid is not None)
         # No filters with a section `knn`: its hits need not match the query.
         filters = () if "knn" in body else self._required(main)
@@ -253,9 +254,9 @@ class QueryFinder:
 
     def _inner_hits_name(self, semantic: SemanticQuery) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no chunks."""
-        if semantic.target.meta.passages is None or self._inner_hits_names is None:
+        if semantic.target.meta.passages is None:
             return None
-        return self._inner_hits_names.unique(semantic.target.name)
+        return unique_name(semantic.target.name, self._inner_hits_names)
 
     def _tree(self, place: Place, *, is_joined: bool = False, may_be_hybrid: bool = False) -> _Query | None:
         """Read a query and the queries inside it; None if it is not a query.

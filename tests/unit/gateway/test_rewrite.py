@@ -199,6 +199,8 @@ def test_neural_query_in_filter_stays_a_filter() -> None:
         ({"simple_query_string": {"query": '"how do" +plants', "fields": ["semantic"]}}, "how do plants"),
         ({"query_string": {"query": f'semantic:"{TEXT}"'}}, TEXT),
         ({"query_string": {"query": "semantic:(how do plants) AND lang:en"}}, "how do plants"),
+        ({"query_string": {"query": "semantic:(how do plants make energy?)"}}, "how do plants make energy?"),
+        ({"query_string": {"query": r"semantic:(what is love\?)"}}, "what is love?"),
         ({"query_string": {"query": "NOT (semantic:plants^2 OR title:b)"}}, "plants"),
         ({"query_string": {"query": r"semantic:\"quoted\" x:y", "default_operator": "AND"}}, '"quoted"'),
         ({"query_string": {"query": TEXT, "default_field": "semantic"}}, TEXT),
@@ -440,20 +442,6 @@ def test_each_index_is_searched_by_its_type_and_alias_filter(engine_type: Engine
     assert_golden(engine_type, "gateway-several-types", Rewriting(SEVERAL_TYPES, engine_type)({"query": SEMANTIC}))
 
 
-def test_opensearch_searches_with_different_k_differ_in_depth() -> None:
-    asked: list[Json] = [{"match": {"semantic": {"query": TEXT, "k": k}}} for k in (3, 10, 3, 60)]
-    found = Rewriting(engine_type=EngineType.OPENSEARCH).query({"bool": {"should": asked}})
-    knn = [clause["embedding"] for clause in clauses(found, "knn")]
-    assert [(each["k"], each["method_parameters"]["ef_search"]) for each in knn] == [
-        (3, 100),
-        (10, 101),
-        (3, 100),
-        (60, 120),
-    ]
-    alike = Rewriting().query({"bool": {"should": asked}})
-    assert [knn["num_candidates"] for knn in clauses(alike, "knn")] == [100, 100, 100, 120]
-
-
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(0, 40), st.sampled_from([None, 1.5, 3.0]))))
 def test_candidate_counts_are_distinct_per_k(asked: list[tuple[int, int | None, float | None]]) -> None:
     counts, looked = CandidateCounts(), dict[int, int]()
@@ -484,13 +472,6 @@ def test_different_models_in_one_search_are_rejected() -> None:
         Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
     with pytest.raises(IndexMismatch, match="names the model 'other'"):
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
-
-
-@pytest.mark.parametrize("question", ["semantic:(how do plants make energy?)", r"semantic:(what is love\?)"])
-def test_trailing_question_mark_is_kept(question: str) -> None:
-    rewriting = Rewriting()
-    rewriting.query({"query_string": {"query": question}})
-    assert rewriting.texts[0].endswith("?")
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
