@@ -72,8 +72,10 @@ def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScor
 def open_network(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScorer:
     """Open a model of es-sbert as the torch network that was trained, not as its ONNX export."""
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder
-    from es_sbert.networks.cross_encoder import open_cross_encoder
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
+    from es_sbert.training.teacher_labels import TorchPairScorer
 
     folder = resolve_model(spec)
-    return (open_cross_encoder if is_cross_encoder(folder) else open_siamese_encoder)(folder, name=spec).to(device)
+    if is_cross_encoder(folder):
+        return TorchPairScorer(spec, device)
+    return open_siamese_encoder(folder, name=spec).to(device)

@@ -20,7 +20,9 @@ from benchmarks.baselines.probing import (
 )
 from benchmarks.common import table
 from benchmarks.tables import models, paper
+from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, cells
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 
 TITLE = "Argument similarity (the paper's table 3)"
@@ -82,11 +84,8 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
         scores = np.empty_like(gold)  # (pairs,)
         for fold, (train, test) in enumerate(splits):
             folder = lab.work / f"argument-{kind}-{'topics' if part != '10 folds' else 'folds'}-{fold}"
-            rows = [f"{data.first[row]}\t{data.second[row]}\t{gold[row]}" for row in train]
-            source = folder.with_suffix(".tsv")
-            source.parent.mkdir(parents=True, exist_ok=True)
-            source.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n", encoding="utf-8")
-            model = _tune(lab, kind, source, folder.name)
+            rows = [(data.first[row], data.second[row], float(gold[row])) for row in train]
+            model = (_tune if kind == "bi-encoder" else _tune_cross_encoder)(lab, rows, folder.name)
             scores[test] = _scores(lab, model, [data.first[row] for row in test], [data.second[row] for row in test])
         found = fold_correlations(splits, scores, gold)
         return {
@@ -99,11 +98,14 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
     return f"{result['pearson']:.2f} / {result['spearman']:.2f}"
 
 
-def _tune(lab: Lab, kind: str, source: Path, name: str) -> Path:
+def _tune(lab: Lab, rows: list[tuple[str, str, float]], name: str) -> Path:
+    source = lab.work / f"{name}.tsv"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["sentence1\tsentence2\tscore", *("\t".join(map(str, row)) for row in rows)]
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return lab.train(
         name,
         "stsb-regression",
-        model__kind=kind,
         model__base=lab.profile.base,
         seed=1,
         stages__0__data__0__path=str(source),
@@ -113,6 +115,16 @@ def _tune(lab: Lab, kind: str, source: Path, name: str) -> Path:
         stages__0__learning_rate=5e-5,
         stages__0__checkpoints_per_epoch=1,
     )
+
+
+def _tune_cross_encoder(lab: Lab, rows: list[tuple[str, str, float]], name: str) -> Path:
+    def make(folder: Path) -> None:
+        train_cross_encoder(
+            resolve_model(lab.profile.base), [(first, second, score / 2) for first, second, score in rows], folder,
+            epochs=lab.profile.argument_epochs, learning_rate=5e-5, seed=1, device=lab.profile.device,
+        )  # fmt: skip
+
+    return lab.folder(name, make)
 
 
 def _scores(lab: Lab, folder: Path, first: list[str], second: list[str]) -> NDArray[np.floating]:

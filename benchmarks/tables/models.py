@@ -7,8 +7,10 @@ import hashlib
 from pathlib import Path
 
 from benchmarks.common import read_tsv
+from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, Model
 from benchmarks.tables.mlm import train_masked_language_model
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.catalog.fetch_model import fetch_model
 from es_sbert.catalog.models import MODELS
 
@@ -116,7 +118,18 @@ def cosent(lab: Lab, seed: int) -> Path:
 
 def cross_encoder(lab: Lab, seed: int) -> Path:
     """Cross-encoder on STSb-train from the same base."""
-    return stsb(lab, seed, name="cross-stsb", model__kind="cross-encoder", model__base=lab.profile.base)
+
+    def pairs(part: str) -> list[tuple[str, str, float]]:
+        rows = read_tsv(lab.data / f"sts/stsb-en-{part}.tsv.gz")
+        return [(row["sentence1"], row["sentence2"], float(row["score"]) / 5) for row in rows]
+
+    def make(folder: Path) -> None:
+        train_cross_encoder(
+            resolve_model(lab.profile.base), pairs("train"), folder,
+            epochs=4, learning_rate=2e-5, seed=seed, device=lab.profile.device, dev=pairs("dev"),
+        )  # fmt: skip
+
+    return lab.folder(f"cross-stsb-{seed}", make)
 
 
 def wiki(lab: Lab) -> Path:

@@ -1,4 +1,4 @@
-"""Sentence encoders and cross-encoders in torch: training, evaluation, and the reference for exported graphs.
+"""Sentence encoders in torch: training, evaluation, and the reference for exported graphs.
 
 Requires the `train` extra.
 """

@@ -2,7 +2,7 @@
 
 `train` and `distill` are the entry points; they are imported when they are first used. recipe.py reads a recipe,
 distillation.py makes one, training_run.py runs it, training_stage.py trains one stage, trainer.py extends transformers'
-Trainer, and bi_encoder_task.py and pair_tasks.py compute the loss of a batch.
+Trainer, and bi_encoder_task.py computes the loss of a batch.
 """
 
 from __future__ import annotations

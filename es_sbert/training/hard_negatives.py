@@ -22,10 +22,9 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.messages import pluralize
-from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.recipe import HardNegativesSpec
-from es_sbert.training.teacher_labels import save_array
+from es_sbert.training.teacher_labels import TorchPairScorer, save_array
 from es_sbert.training.training_examples import Examples
 
 # Candidates that the reranker scores for each negative that is needed.
@@ -236,7 +235,7 @@ def add_hard_negatives(
         vectors = encoder.embed(anchors, "query"), encoder.embed(documents, "document")
         relevant = relevant_rows(anchors, [rows[normalized_text(text)] for text in positives], documents)
         nearest, _ = search_exact(*vectors, spec.ranks[1])
-        reranker = None if spec.reranker is None else _open_reranker(spec.reranker, device)
+        reranker = None if spec.reranker is None else TorchPairScorer(spec.reranker, device)
         save_array(cache, choose_negatives([nearest], relevant, (anchors, documents), vectors, spec, reranker))
     chosen = np.load(cache)  # (pairs, count)
     if one_each:
@@ -245,7 +244,3 @@ def add_hard_negatives(
         return replace(examples, texts=(*repeated, negatives), lines=np.repeat(examples.lines, spec.count))
     columns = [[documents[row] for row in column] for column in chosen.T.tolist()]
     return replace(examples, texts=(*examples.texts, *columns))
-
-
-def _open_reranker(name: str, device: str) -> PairScorer:
-    return open_cross_encoder(resolve_model(name), name=name).to(device)

@@ -12,18 +12,16 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.encoder.static_model import static_model_folder
 from es_sbert.errors import RecipeInvalid, UnsupportedArchitecture, UsageError
-from es_sbert.networks.cross_encoder import start_cross_encoder
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, TokenTable, open_siamese_encoder
-from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
+from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import build_objective, objective_schema
-from es_sbert.training.pair_tasks import CrossEncoderTask, head_labels
-from es_sbert.training.recipe import ModelKind, ModelSpec, ObjectiveSpec, StageSpec
+from es_sbert.training.recipe import ModelSpec, ObjectiveSpec, StageSpec
 from es_sbert.training.training_examples import Examples
 
 
 def open_task(
     spec: ModelSpec, stage: StageSpec, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
-) -> TrainingTask:
+) -> BiEncoderTask:
     """Open the model with the stage's objectives; new heads and layers are drawn from torch's random numbers.
 
     Args:
@@ -34,73 +32,24 @@ def open_task(
 
     Raises:
         ModelError: the base cannot be opened.
-        RecipeInvalid: settings do not apply to the kind of model, or to the base.
+        RecipeInvalid: settings do not apply to the base.
     """
-    by_name = {each.name: objective for each, objective in zip(examples, objectives, strict=True)}
-    task: BiEncoderTask | CrossEncoderTask
-    if spec.kind is ModelKind.BI_ENCODER:
-        task = _open_bi_encoder_task(spec, stage, by_name)
-    else:
-        _check_pair_stage(stage)
-        task = open_cross_encoder_task(spec, by_name)
-    _enable_gradient_checkpointing(task.encoder, stage)
-    max_tokens = task.encoder.model.max_tokens
+    encoder = open_initial_model(resolve_model(spec.base), spec)
+    prompts = {
+        each.name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
+        for each, objective, data in zip(examples, objectives, stage.data, strict=True)
+    }
+    # Data sets with the same objective share its head.
+    built = {id(objective): build_objective(objective, encoder.dimensions) for objective in objectives}
+    by_name = {each.name: built[id(objective)] for each, objective in zip(examples, objectives, strict=True)}
+    _enable_gradient_checkpointing(encoder, stage)
+    max_tokens = encoder.model.max_tokens
     if spec.max_tokens is not None and max_tokens < spec.max_tokens:
         raise RecipeInvalid(
             f"the recipe has max_tokens {spec.max_tokens}, but {spec.base} reads no more than {max_tokens} tokens",
             f"Set model.max_tokens to {max_tokens} or less, leave it out, or use another base.",
         )
-    return task
-
-
-def _check_pair_stage(stage: StageSpec) -> None:
-    if stage.mini_batch is not None:
-        raise RecipeInvalid(
-            "mini_batch requires a bi-encoder, not a cross-encoder", "Lower batch and raise accumulation instead."
-        )
-    if any(data.prompts for data in stage.data):
-        raise RecipeInvalid(
-            "prompts require a bi-encoder, not a cross-encoder", "Leave prompts out of the recipe's data."
-        )
-
-
-def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> CrossEncoderTask:
-    """Open the base of a recipe as a cross-encoder. A new head takes its random weights from torch's seed.
-
-    Raises:
-        RecipeInvalid: settings or objectives do not apply to a cross-encoder.
-        ModelNotFound: the base does not exist.
-        BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
-        UnsupportedArchitecture: transformers has no sequence classification for it.
-    """
-    settings: dict[str, object] = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize}
-    settings |= {"prompts": spec.prompts, "layers": spec.layers, "static": spec.static or None}
-    unused = [name for name, value in settings.items() if value is not None and value != {}]
-    if unused:
-        raise RecipeInvalid(
-            f"{', '.join(unused)} cannot apply to a cross-encoder, which does not compute sentence vectors",
-            "Leave them out of the recipe's model, or set its kind to bi-encoder.",
-        )
-    labels = head_labels(objectives)
-    base = resolve_model(spec.base)
-    return CrossEncoderTask(start_cross_encoder(base, labels, name=spec.base, max_tokens=spec.max_tokens), objectives)
-
-
-def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
-    encoder = open_initial_model(resolve_model(spec.base), spec)
-    prompts = {
-        name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
-        for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
-    }
-    different = {id(objective): objective for objective in objectives.values()}
-    # Data sets with the same objective share its head.
-    built = {key: build_objective(objective, encoder.dimensions) for key, objective in different.items()}
-    return BiEncoderTask(
-        encoder,
-        {name: built[id(objective)] for name, objective in objectives.items()},
-        prompts=prompts,
-        mini_batch=stage.mini_batch,
-    )
+    return BiEncoderTask(encoder, by_name, prompts=prompts, mini_batch=stage.mini_batch)
 
 
 def prompts_of_columns(

@@ -21,7 +21,6 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -205,13 +204,6 @@ ObjectiveSpec = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_refuse_denoising),
 ]
-
-
-class ModelKind(StrEnum):
-    """The kind of network: it reads two texts separately (bi-encoder) or together (cross-encoder)."""
-
-    BI_ENCODER = "bi-encoder"
-    CROSS_ENCODER = "cross-encoder"
 
 
 class HardNegativesSpec(RecipeSettings):
@@ -418,8 +410,7 @@ class ModelSpec(RecipeSettings):
 
     Attributes:
         base: Folder, installed name or hub id of a sentence-transformers model, or of a bare transformer.
-        kind: Kind of network.
-        pooling: For a bi-encoder; None keeps the base's, mean where it has none.
+        pooling: None keeps the base's, mean where it has none.
         dense: A new layer after the pooling instead of the base's; None keeps the base's.
         normalize: Whether vectors have unit length; None keeps the base's, False for a bare transformer.
         max_tokens: None keeps the base's.
@@ -432,10 +423,10 @@ class ModelSpec(RecipeSettings):
     removed = (
         ("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),
         ("lora", None, f"LoRA; {SENTENCE_TRANSFORMERS}"),
+        ("kind", "bi-encoder", f"training of cross-encoders; {SENTENCE_TRANSFORMERS}"),
     )
 
     base: str
-    kind: ModelKind = ModelKind.BI_ENCODER
     pooling: tuple[Pooling, ...] | None = None
     dense: DenseSpec | None = None
     normalize: bool | None = None
@@ -444,13 +435,6 @@ class ModelSpec(RecipeSettings):
     dropout: float | None = Field(default=None, ge=0, lt=1)
     layers: PositiveInt | None = None
     static: bool = False
-
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _refuse_poly_encoder(cls, kind: object) -> object:
-        if kind == "poly-encoder":
-            raise ValueError("es-sbert no longer has poly-encoders: set kind to cross-encoder or bi-encoder")
-        return kind
 
 
 class ExportSpec(RecipeSettings):
@@ -504,9 +488,6 @@ class Recipe(RecipeSettings):
             raise ValueError(f"stages need different names, not {', '.join(names)}")
         if self.test is not None and self.test.task == "vectors":
             raise ValueError("test.task vectors has no teacher: use it for the dev set of a stage")
-        measured = [*(stage.dev for stage in self.stages), self.test]
-        if self.model.kind is not ModelKind.BI_ENCODER and any(one is not None and one.prompts for one in measured):
-            raise ValueError(f"prompts of dev and test require a bi-encoder, not a {self.model.kind}")
         return self
 
 

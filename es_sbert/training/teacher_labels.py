@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import UnsupportedSetting
 from es_sbert.messages import pluralize
-from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.recipe import MarginDistillationSpec, ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.training_errors import translate_disk_errors
@@ -23,6 +24,35 @@ from es_sbert.training.training_examples import DevData, Examples
 
 # Seconds between two progress messages of the teacher.
 _REPORT_SECONDS = 30.0
+
+
+class TorchPairScorer:
+    """A cross-encoder in torch by sentence-transformers, as a `PairScorer`.
+
+    Args:
+        name: Folder, hub id or name of a cross-encoder with one score.
+        device: Device, as torch names it.
+
+    Raises:
+        ModelError: the model cannot be opened, or has several labels.
+    """
+
+    def __init__(self, name: str, device: str) -> None:
+        from sentence_transformers import CrossEncoder
+
+        folder = resolve_model(name)
+        labels = read_cross_encoder(folder, name).labels
+        if len(labels) > 1:
+            raise UnsupportedSetting(
+                f"{name} has the labels {', '.join(labels)}, not one score", "Use a cross-encoder with one score."
+            )
+        self.name = name
+        self._network = CrossEncoder(str(folder), device=device, local_files_only=True)
+
+    def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+        """Score pairs, *shape* ``(pairs,)``."""
+        pairs = list(zip(first, second, strict=True))
+        return np.asarray(self._network.predict(pairs, show_progress_bar=False), dtype=np.float32)
 
 
 def add_teacher_labels(
@@ -49,7 +79,7 @@ def add_teacher_labels(
         if isinstance(objective, VectorDistillationSpec):
             _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
         else:
-            scorer = open_cross_encoder(resolve_model(teacher), name=teacher).to(device)
+            scorer = TorchPairScorer(teacher, device)
             anchors, positives, negatives = examples.texts
             save_array(cache, scorer.score(anchors, positives) - scorer.score(anchors, negatives))
     return replace(examples, labels=np.load(cache, mmap_mode="r"))

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
-from es_sbert.errors import RecipeInvalid
-from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
+from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 from es_sbert.evaluation.pair_metrics import (
     Similarity,
     correlate,
@@ -27,7 +26,7 @@ from es_sbert.evaluation.pair_metrics import (
 )
 from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
-from es_sbert.training.bi_encoder_task import TrainingTask
+from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import check_dimensions
 from es_sbert.training.recipe import DevSpec, ObjectiveSpec, StageSpec, TripletSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
@@ -56,7 +55,7 @@ def dev_metric_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
     return f"{data} {_METRIC_NAMES[spec.task]}"
 
 
-def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Similarity = Similarity.COSINE) -> float:
+def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Similarity.COSINE) -> float:
     """Score of a model on dev data, × 100.
 
     Args:
@@ -65,30 +64,20 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         distance: Distance of triplets.
 
     Raises:
-        RecipeInvalid: the task needs sentence vectors, and the model is a cross-encoder.
         ModelError: the model returned NaN or infinite values.
     """
-    scores: NDArray[np.floating]
-    if isinstance(model, SentenceEmbedder):
-        kinds = data.kinds or (None,) * len(data.texts)
-        vectors = [model.embed(texts, kind) for texts, kind in zip(data.texts, kinds, strict=True)]
-        if data.task == "triplet":
-            return triplet_accuracy(*vectors)[distance]
-        if data.task == "pairs":
-            return reciprocal_rank(*vectors)
-        if data.task == "vectors":
-            assert data.gold is not None, "the teacher has embedded the texts"
-            check_dimensions(vectors[0].shape[1], data.gold.shape[1])
-            gold = data.gold.astype(np.float32, copy=False)
-            return 100 * float(paired_similarity(Similarity.COSINE, vectors[0], gold).mean())
-        scores = paired_similarity(Similarity.COSINE, *vectors)
-    elif data.task in ("sts", "duplicates"):
-        scores = model.score(*data.texts)
-    else:
-        raise RecipeInvalid(
-            f"dev.task {data.task} needs sentence vectors, which a cross-encoder does not compute",
-            "Use dev.task: sts or duplicates.",
-        )
+    kinds = data.kinds or (None,) * len(data.texts)
+    vectors = [model.embed(texts, kind) for texts, kind in zip(data.texts, kinds, strict=True)]
+    if data.task == "triplet":
+        return triplet_accuracy(*vectors)[distance]
+    if data.task == "pairs":
+        return reciprocal_rank(*vectors)
+    if data.task == "vectors":
+        assert data.gold is not None, "the teacher has embedded the texts"
+        check_dimensions(vectors[0].shape[1], data.gold.shape[1])
+        gold = data.gold.astype(np.float32, copy=False)
+        return 100 * float(paired_similarity(Similarity.COSINE, vectors[0], gold).mean())
+    scores = paired_similarity(Similarity.COSINE, *vectors)
     assert data.gold is not None, "read_dev gives labels for these tasks"
     if data.task == "sts":
         return correlate(scores, data.gold.astype(np.float64)).spearman
@@ -143,7 +132,7 @@ class TaskTrainer(Trainer):
 
     def __init__(
         self,
-        task: TrainingTask,
+        task: BiEncoderTask,
         data: StageData,
         sampler: MixedBatchSampler,
         stage: StageSpec,
@@ -226,7 +215,7 @@ class TaskTrainer(Trainer):
             return {}
         self._check_still_finite()
         distance = triplet_distance(self._data.objectives)
-        metrics = {"eval_dev": dev_score(self._task.evaluated_model(), self._data.dev, distance)}
+        metrics = {"eval_dev": dev_score(self._task.encoder, self._data.dev, distance)}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -17,18 +17,17 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from es_sbert import __version__
-from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle, open_encoder_bundle, open_reranker_bundle
-from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound
-from es_sbert.exporters.export_bundle import export_bundle, export_reranker
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
-from es_sbert.training.recipe import InBatchSpec, ModelKind, ModelSpec, Recipe, StageSpec, load_recipe
+from es_sbert.training.recipe import InBatchSpec, ModelSpec, Recipe, StageSpec, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
@@ -44,7 +43,7 @@ class FinalScores:
 
     Attributes:
         name: Name of the metric.
-        start: Score of the model that the run started from; None for cross-encoders, whose heads were new.
+        start: Score of the model that the run started from; None if nothing was trained.
         trained: Score of the trained model.
     """
 
@@ -267,7 +266,7 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
             with accelerate.PartialState().main_process_first():
                 data = _augment_examples(run, stage, data)
             results.append(StageTraining(run, stage, data).train(start))
-        start = ModelSpec(base=str(folder / "model"), kind=start.kind)
+        start = ModelSpec(base=str(folder / "model"))
     return tuple(results)
 
 
@@ -291,15 +290,14 @@ def _measure_test_set(
 
     def score(model: ModelSpec, stage: StageSpec, data: StageData) -> float:
         task = open_task(model, stage, data.examples, data.objectives).to(process.device)
-        return dev_score(task.evaluated_model(), test, triplet_distance(data.objectives))
+        return dev_score(task.encoder, test, triplet_distance(data.objectives))
 
     recipe = run.recipe
     assert recipe.test is not None
-    trained = ModelSpec(base=str(run.folder.stage(recipe.stages[-1].name) / "model"), kind=recipe.model.kind)
-    is_bi_encoder = recipe.model.kind is ModelKind.BI_ENCODER
+    trained = ModelSpec(base=str(run.folder.stage(recipe.stages[-1].name) / "model"))
     return FinalScores(
         dev_metric_name(recipe.test, "test"),
-        score(recipe.model, recipe.stages[0], stages[0]) if is_bi_encoder else None,
+        score(recipe.model, recipe.stages[0], stages[0]),
         score(trained, recipe.stages[-1], stages[-1]),
     )
 
@@ -333,16 +331,11 @@ def _export_model(run: RunSettings, data_folder: Path) -> str | None:
     """Export to ONNX, checked by the parity gate; return the fingerprint, or None if nothing was exported."""
     recipe, staging = run.recipe, run.folder.staging_folder
     export, trained = recipe.export, run.folder.stage(recipe.stages[-1].name) / "model"
-    is_bi_encoder = recipe.model.kind is ModelKind.BI_ENCODER
-    model = read_sentence_model(trained, recipe.name) if is_bi_encoder else None
-    architecture = "" if model is None else model.architecture
-    variants = default_exports(architecture) if export.precisions is None else export.precisions
+    model = read_sentence_model(trained, recipe.name)
+    variants = default_exports(model.architecture) if export.precisions is None else export.precisions
     if not variants:
         shutil.copytree(trained, staging)
         return None
-    if model is None:
-        cross_encoder = read_cross_encoder(trained, recipe.name)
-        return export_reranker(cross_encoder, staging, variants, on_progress=run.report).fingerprint
     return export_bundle(
         model,
         staging,
@@ -355,9 +348,7 @@ def _export_model(run: RunSettings, data_folder: Path) -> str | None:
 
 def _exported_fingerprint(folder: Path) -> str | None:
     """Fingerprint of an exported model; None if nothing was exported."""
-    if is_encoder_bundle(folder):
-        return open_encoder_bundle(folder).manifest.fingerprint
-    return open_reranker_bundle(folder).manifest.fingerprint if is_reranker_bundle(folder) else None
+    return open_encoder_bundle(folder).manifest.fingerprint if is_encoder_bundle(folder) else None
 
 
 _ABOUT = {

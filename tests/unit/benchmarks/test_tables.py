@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks.tables import lab
+from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, NotRun
 from benchmarks.tables.mlm import masked
 from benchmarks.tables.profiles import PROFILES
+from es_sbert.training.teacher_labels import TorchPairScorer
+from tests.unit.checkpoints import write_checkpoint
 
 
 @pytest.fixture
@@ -50,3 +53,15 @@ def test_masking_follows_the_bert_rules() -> None:
     assert share == pytest.approx(0.15, abs=0.02)
     assert (inputs[chosen] == 4).mean() == pytest.approx(0.8, abs=0.04)
     assert (inputs[chosen] == ids[chosen]).mean() == pytest.approx(0.1, abs=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
+def test_cross_encoder_of_the_tables_is_trained(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", layers=1)
+    pairs = [(f"a cat {number}", "a cat", 1.0) for number in range(20)] + [("a dog", "the news", 0.0)] * 20
+    train_cross_encoder(
+        base, pairs, tmp_path / "out", epochs=2, learning_rate=1e-3, seed=1, device="cpu", dev=pairs[10:30]
+    )
+    same, other = TorchPairScorer(str(tmp_path / "out"), "cpu").score(["a cat 3", "a dog"], ["a cat", "the news"])
+    assert same > other

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import ModelError, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export_bundle import export_reranker
-from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_cross_encoder
@@ -56,8 +56,9 @@ def test_open_cross_encoder(tmp_path: Path) -> None:
     model = open_model(str(exported), device="cpu", precision="fp32")
     assert isinstance(model, PairScorer)
     assert not isinstance(model, SentenceEmbedder)
-    network = open_cross_encoder(folder)
-    np.testing.assert_allclose(model.score(TEXTS, TEXTS[::-1]), network.score(TEXTS, TEXTS[::-1]), atol=1e-4)
+    reference = CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
+    np.testing.assert_allclose(model.score(TEXTS, TEXTS[::-1]), reference.predict(pairs), atol=1e-4)
     close_model(model)
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.cli.train import train_summary
-from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.bi_encoder_task import TokenColumn
 from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history
@@ -113,13 +112,6 @@ class Fixed:
         return np.array([self._vectors[f"{kind}: {text}" if kind else text] for text in texts], dtype=np.float32)
 
 
-class Scorer:
-    name = "scorer"
-
-    def score(self, first: list[str], second: list[str]) -> np.ndarray:
-        return np.array([len(a) - len(b) for a, b in zip(first, second, strict=True)], dtype=np.float32)
-
-
 MODEL = Fixed({"x": [1, 0], "near": [1, 0.1], "far": [0, 1], "long": [9, 0]})
 
 
@@ -142,14 +134,6 @@ def test_dev_texts_get_the_prompts_of_their_roles() -> None:
     assert dev_score(prompted, data) == 100
     one_role = Fixed({"query: x": [1, 0], "query: y": [0, 1], "a": [0, 1], "b": [1, 0]})
     assert dev_score(one_role, replace(data, kinds=("query", None))) == 50
-
-
-def test_cross_encoders_are_measured_by_their_scores() -> None:
-    sts = DevData("sts", (["aaa", "aa"], ["a", "a"]), np.array([1.0, 0.0], dtype=np.float32))
-    assert dev_score(Scorer(), sts) == pytest.approx(100)
-    with pytest.raises(RecipeInvalid, match="needs sentence vectors") as caught:
-        dev_score(Scorer(), DevData("pairs", (["a"], ["b"]), None))
-    assert "sts or duplicates" in caught.value.remedy
 
 
 def test_reciprocal_rank_by_hand() -> None:

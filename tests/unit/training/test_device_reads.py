@@ -22,7 +22,6 @@ from es_sbert.training.recipe import (
     InBatchSpec,
     MarginDistillationSpec,
     MatryoshkaSpec,
-    ModelKind,
     ModelSpec,
     ObjectiveSpec,
     RegressionSpec,
@@ -62,13 +61,13 @@ OBJECTIVES: dict[str, tuple[ObjectiveSpec, int, Any]] = {
 }
 
 
-def reads_of_a_step(base: Path, objective: ObjectiveSpec, columns: int, labels: Any, **changes: Any) -> list[str]:
+def reads_of_a_step(
+    base: Path, objective: ObjectiveSpec, columns: int, labels: Any, mini_batch: int | None
+) -> list[str]:
     """What forward and backward of one batch read."""
     examples = Examples("some", Path("some.tsv"), (FIRST, SECOND, THIRD)[:columns], labels, np.arange(5))
-    its_stage = StageSpec(
-        data=(DataSpec(path="some.tsv", columns={}),), objective=objective, mini_batch=changes.pop("mini_batch", None)
-    )
-    task = open_task(ModelSpec(base=str(base), **changes), its_stage, [examples], [objective]).train()
+    its_stage = StageSpec(data=(DataSpec(path="some.tsv", columns={}),), objective=objective, mini_batch=mini_batch)
+    task = open_task(ModelSpec(base=str(base)), its_stage, [examples], [objective]).train()
     batch = task.collate(examples, range(5))
     with DeviceReads() as reads:
         task("some", batch).backward()
@@ -88,12 +87,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mini_batch", [None, 2])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_bi_encoder_objectives_do_not_read_from_the_device(model: Path, objective: str, mini_batch: int | None) -> None:
-    assert reads_of_a_step(model, *OBJECTIVES[objective], mini_batch=mini_batch) == []
-
-
-@pytest.mark.parametrize("objective", ["softmax", "regression"])
-def test_cross_encoder_does_not_read_from_the_device(model: Path, objective: str) -> None:
-    assert reads_of_a_step(model, *OBJECTIVES[objective], kind=ModelKind.CROSS_ENCODER) == []
+    assert reads_of_a_step(model, *OBJECTIVES[objective], mini_batch) == []
 
 
 MASK = torch.tensor([True, False])
@@ -128,7 +122,7 @@ def test_on_device_operations_are_not_reads() -> None:
     assert reads.found == []
 
 
-def watched_run(folder: Path, model: Path, kind: ModelKind, watch: TrainerCallback) -> None:
+def watched_run(folder: Path, model: Path, watch: TrainerCallback) -> None:
     """A run of 16 steps whose gradients are accumulated and clipped, with a callback."""
 
     class Watched(TaskTrainer):
@@ -137,7 +131,6 @@ def watched_run(folder: Path, model: Path, kind: ModelKind, watch: TrainerCallba
             self.add_callback(watch)
 
     settings = recipe(model, epochs=2, accumulation=2, dev=None)
-    settings["model"]["kind"] = str(kind)
     settings["export"] = {"precisions": []}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_stage, "TaskTrainer", Watched)
@@ -146,13 +139,10 @@ def watched_run(folder: Path, model: Path, kind: ModelKind, watch: TrainerCallba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ModelKind)
-def test_no_training_step_reads_from_the_device(
-    folder: Path, model: Path, kind: ModelKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_training_step_reads_from_the_device(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is looked at as on a GPU; the optimizer and the learning rate step on."""
     monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=8))
     with StepReads() as reads:
-        watched_run(folder, model, kind, reads)
+        watched_run(folder, model, reads)
     assert reads.steps == 16
     assert without_mask_reads(reads.found) == []

@@ -44,7 +44,8 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
     [
         ("compile", True, "torch.compile"),
         ("model.codes", 16, "poly-encoder"),
-        ("model.kind", "poly-encoder", "poly-encoders: set kind to cross-encoder"),
+        ("model.kind", "poly-encoder", "kind"),
+        ("model.kind", "cross-encoder", "training of cross-encoders"),
         ("stages.0.objective", {"kind": "denoising", "ratio": 0.6}, "TSDAE"),
         ("stages.0.data.0.objective", {"kind": "denoising"}, "TSDAE"),
         ("stages.0.objective.teacher", "a-model", "Augmented SBERT"),
@@ -57,7 +58,7 @@ def test_settings_of_earlier_releases_are_refused_by_name(tmp_path: Path, way: s
     with pytest.raises(RecipeInvalid, match="es-sbert no longer has") as caught:
         load_recipe(str(path))
     assert named in caught.value.message
-    assert "sentence-transformers" in caught.value.message or "cross-encoder" in caught.value.message
+    assert "sentence-transformers" in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         (
             "stages.0.seed",
             1,
-            "stages.N.data.N.passages and the recipe itself$",
+            "stages.N.data.N.hard_negatives and the recipe itself$",
         ),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),
@@ -107,7 +108,6 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         *(("stages.0.name", name, "stages.0.name: ") for name in ("", ".built", "../pairs", "run.json")),
         ("precision", "int8", "precision: .*'fp32'"),
         ("name", "../elsewhere", "name: "),
-        ("model.kind", "decoder", "model.kind"),
         ("model.base", None, "model.base"),
     ],
 )
@@ -198,15 +198,10 @@ def test_recipes_are_frozen(tmp_path: Path) -> None:
     [
         ("dev", {"prompts": {"query": "query"}}, "prompts has roles that are not in columns: query"),
         ("dev", {"prompts": {"sentence1": "clustering"}}, "dev.prompts.sentence1"),
-        ("test", {"prompts": {"sentence1": "query"}}, "prompts of dev and test require a bi-encoder"),
     ],
 )
 def test_prompts_of_dev_and_test_are_checked(tmp_path: Path, key: str, settings: dict[str, Any], message: str) -> None:
     its = recipe(tmp_path)
-    if key == "test":
-        its["model"]["kind"] = "cross-encoder"
-        its["test"] = its["stages"][0]["dev"] | settings
-    else:
-        its["stages"][0]["dev"] |= settings
+    its["stages"][0][key] |= settings
     with pytest.raises(RecipeInvalid, match=message):
         load_recipe(str(write_recipe(tmp_path, its)))

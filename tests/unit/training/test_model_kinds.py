@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from sentence_transformers import CrossEncoder
 
-from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
-from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.recipe import ModelKind
 from es_sbert.training.training_device import choose_training_device
-from tests.unit.training.support import STILL, recipe, train_here, write_model, write_pairs, write_recipe
+from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.training.support import STILL, recipe, train_here, write_model, write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -26,18 +25,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "model", config=STILL)
 
 
-@pytest.fixture(scope="module")
-def cross_encoder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that has learnt for an epoch, to be a teacher."""
-    folder = tmp_path_factory.mktemp("teacher")
-    write_pairs(folder / "train.tsv", 128)
-    settings = recipe(model, epochs=1, dev=None)
-    settings["model"] |= {"kind": "cross-encoder"}
-    settings["export"] = {"precisions": []}
-    train_here(write_recipe(folder, settings), folder / "out")
-    return folder / "out"
-
-
 def train(folder: Path, settings: dict[str, Any], **options: Any) -> Path:
     """Run a recipe and check that the dev score rose."""
     output = folder / "out"
@@ -45,17 +32,6 @@ def train(folder: Path, settings: dict[str, Any], **options: Any) -> Path:
     measured = [row["dev"] for row in trained.stages[-1].course if "dev" in row]
     assert max(measured) > measured[0] + 2
     return output
-
-
-def test_trained_cross_encoder_is_a_reranker(folder: Path, model: Path) -> None:
-    settings = recipe(model, epochs=3)
-    settings["model"] |= {"kind": "cross-encoder"}
-    output = train(folder, settings)
-    pairs = ["the committee", "a man"], ["the committee has decided", "otherwise"]
-    with Reranker(output, device="cpu", precision="fp32", threads=1) as reranker:
-        scores = reranker.score(*pairs)
-    np.testing.assert_allclose(scores, open_cross_encoder(output).score(*pairs), atol=1e-5)
-    assert "kind: cross-encoder" in (output / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +116,8 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
         assert near > far + 0.1
 
 
-def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_encoder: Path) -> None:
+def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path) -> None:
+    cross_encoder = write_cross_encoder(folder / "teacher")
     rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
     triplets = [{"a": row[0], "p": row[0], "n": row[1]} for row in rows[:60]]
     (folder / "triplets.jsonl").write_text("\n".join(map(json.dumps, triplets)) + "\n")
@@ -152,11 +129,9 @@ def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_e
     settings["export"] = {"precisions": []}
     trained = train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True)
     labels = np.load(folder / "out/training/pairs/teacher-0.npy")
-    scorer = open_cross_encoder(cross_encoder)
-    expected = scorer.score([t["a"] for t in triplets], [t["p"] for t in triplets]) - scorer.score(
-        [t["a"] for t in triplets], [t["n"] for t in triplets]
-    )
-    np.testing.assert_allclose(labels, expected, atol=1e-6)
+    teacher = CrossEncoder(str(cross_encoder), device="cpu", local_files_only=True)
+    right, wrong = (teacher.predict([(each["a"], each[role]) for each in triplets]) for role in "pn")
+    np.testing.assert_allclose(labels, right - wrong, atol=1e-6)
     losses = [row["loss"] for row in trained.stages[0].course if "loss" in row]
     assert losses[-1] < losses[0]
 
@@ -164,11 +139,9 @@ def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_e
 @pytest.mark.parametrize(
     ("changes", "stage", "message"),
     [
-        ({"kind": "cross-encoder"}, {"mini_batch": 4}, "mini_batch requires a bi-encoder"),
-        ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "does not compute sentence vectors"),
-        ({"kind": "cross-encoder"}, {"objective": {"kind": "cosent"}}, "cannot be trained with the objective cosent"),
+        ({"kind": "cross-encoder"}, {}, r"no longer has kind .*sentence-transformers"),
         ({"lora": {"rank": 4}}, {}, r"no longer has lora .*sentence-transformers"),
-        *(({"kind": str(kind), "max_tokens": 33}, {}, "reads no more than 32 tokens") for kind in ModelKind),
+        ({"max_tokens": 33}, {}, "reads no more than 32 tokens"),
     ],
 )
 def test_conflicting_settings_are_rejected(
@@ -213,18 +186,3 @@ def test_in_batch_rejects_pairs_without_negatives(folder: Path, model: Path) -> 
     (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs[:5]))
     with pytest.raises(SourceError, match="each batch would hold only one of the 5 pairs"):
         train_here(path, folder / "none")
-
-
-def test_cross_encoder_may_have_no_similar_class(folder: Path, model: Path) -> None:
-    settings = recipe(
-        model, objective={"kind": "softmax", "classes": [f"grade {score}" for score in range(6)]}, dev=None
-    )
-    settings["model"]["kind"] = "cross-encoder"
-    columns = {"sentence1": "sentence1", "sentence2": "sentence2", "class": "grade"}
-    settings["stages"][0] |= {"data": [{"path": "train.tsv", "columns": columns, "limit": 24}]}
-    settings["export"] = {"precisions": []}
-    lines = (folder / "train.tsv").read_text().splitlines()[1:]
-    rows = [f"{line.rpartition(chr(9))[0]}\tgrade {line[-1]}" for line in lines]
-    (folder / "train.tsv").write_text("\n".join(["sentence1\tsentence2\tgrade", *rows]) + "\n")
-    (stage,) = train_here(write_recipe(folder, settings), folder / "out").stages
-    assert stage.steps == 3
