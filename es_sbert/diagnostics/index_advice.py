@@ -19,12 +19,11 @@ from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_int
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, estimate_size, is_unsupported
 from es_sbert.diagnostics.recall import (
-    TIE_TOLERANCE,
-    Doubles,
     K,
     RecallQueries,
     SearchMeasurement,
     document_cosines,
+    exact_shares,
     measure_index,
     search_all,
     summarize,
@@ -111,13 +110,21 @@ class VectorSample:
     spans: Sequence[tuple[int, int]]
     queries: RecallQueries
 
-    def cosines(self, dimensions: int | None = None) -> Doubles:
-        """Compute the cosine of each query with each document by the first `dimensions` values; None uses all values.
+    def recalls(self, found: Sequence[Sequence[str]]) -> list[float]:
+        """Compute the recall of each query by whole vectors.
 
-        Returns:
-            *Shape:* ``(queries, documents)``.
+        Args:
+            found: For each query, the numbers of the documents that were found, as text.
         """
-        return document_cosines(self.queries.vectors[:, :dimensions], self.vectors[:, :dimensions], self.starts)
+        queries = RecallQueries(self.queries.vectors, [None] * len(self.queries.own))
+        documents = [str(number) for number in range(len(self.starts))]
+        return exact_shares(queries, [found], [(documents, self.starts, self.vectors)])[0]
+
+    def exact_recalls(self, dimensions: int) -> list[float]:
+        """Compute the recall of exact search by vectors that are truncated to their first `dimensions` values."""
+        cut = document_cosines(self.queries.vectors[:, :dimensions], self.vectors[:, :dimensions], self.starts)
+        nearest = np.argpartition(-cut, K - 1, axis=1)[:, :K]  # (queries, K)
+        return self.recalls(nearest.astype(str).tolist())
 
 
 @dataclass(frozen=True)
@@ -275,29 +282,6 @@ def read_sample(engine: Engine, field: VectorField, documents: int, queries: Vec
     return VectorSample(np.stack([vector for vectors in sampled for _, _, vector in vectors]), starts, spans, asked)
 
 
-def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) -> list[float]:
-    """Compute the share of each query's k nearest documents that were found. Tied documents count equally.
-
-    Args:
-        cosines: Exact cosines of whole vectors. *Shape:* ``(queries, documents)``.
-        found: For each query, the columns of the documents that were found.
-    """
-    nearest = np.partition(cosines, -k, axis=1)[:, -k] - TIE_TOLERANCE
-    return [
-        min(k, int((row[list(columns)] >= least).sum())) / k
-        for row, columns, least in zip(cosines, found, nearest, strict=True)
-    ]
-
-
-def exact_recalls(whole: Doubles, cut: Doubles) -> list[float]:
-    """Compute the recall of exact search by truncated vectors for each query.
-
-    Args:
-        whole, cut: Cosines of whole and of truncated vectors. *Shape:* ``(queries, documents)``.
-    """
-    return query_recalls(whole, np.argpartition(-cut, K - 1, axis=1)[:, :K].tolist())
-
-
 def advise(
     engine: Engine,
     name: str,
@@ -338,9 +322,8 @@ def advise(
     asked = pluralize(len(sample.queries.own), "search", "searches")
     report(f"{asked} of {field.index} with each num_candidates, and one pass over its vectors")
     searches = measure_index(engine, field, sample.queries)
-    whole = sample.cosines()
     for length in () if request.dimensions else dict.fromkeys(layout.dimensions for layout in layouts):
-        shares = exact_recalls(whole, sample.cosines(length))
+        shares = sample.exact_recalls(length)
         # Skip lengths whose exact search misses the recall: no index could do better.
         if mean_confidence_interval(shares, K).high < request.min_recall:
             layouts = [layout for layout in layouts if layout.dimensions != length]
@@ -351,7 +334,7 @@ def advise(
     rows = []
     for number, layout in enumerate(layouts, 1):
         report(f"{number}/{len(layouts)} temporary indices of {pluralize(documents, 'document')}: {layout}")
-        recall, median, p95, lacks_graph = _measure_layout(engine, meta, layout, sample, whole, report)
+        recall, median, p95, lacks_graph = _measure_layout(engine, meta, layout, sample, report)
         size, command = layout.size(info, total), change_command(name, field, layout)
         wanted = layout.dimensions, layout.element_type, layout.index_type
         row = LayoutMeasurement(*wanted, recall, median, p95, lacks_graph, size.memory, size.disk, command)
@@ -430,7 +413,6 @@ def _measure_layout(
     stored: VectorFieldMeta,
     layout: VectorLayout,
     sample: VectorSample,
-    whole: Doubles,
     report: Callable[[str], None],
 ) -> tuple[ConfidenceInterval, float, float, bool]:
     """Measure one layout in a temporary index; returns the measured members of `LayoutMeasurement`."""
@@ -442,11 +424,10 @@ def _measure_layout(
         fill_index(engine, name, _cut_documents(engine.info, meta, sample))
         found, seconds = search_all(engine, VectorField(name, _FIELD, meta), queries)
         size = engine.vector_size(name, vector_path(_FIELD, meta))
-    columns = [[int(document_id) for document_id in ids] for ids in found]
     estimate = layout.size(engine.info, len(sample.vectors))
     least = estimate.index - estimate.graph + _LEAST_GRAPH_BYTES * len(sample.vectors)
     lacks_graph = size is not None and bool(estimate.graph) and size < least
-    return *summarize(query_recalls(whole, columns), seconds), lacks_graph
+    return *summarize(sample.recalls(found), seconds), lacks_graph
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -101,28 +100,20 @@ _MIN_SENTENCE_WORDS = 3
 _MIN_UNSPACED_CHARACTERS = 8
 
 
-class QueryKind(StrEnum):
-    """The part of a document that is used as a pseudo-query."""
-
-    SENTENCE = "first sentence"
-    FIELD = "first field"
-    HALF = "first half of the words"
-
-
 @dataclass(frozen=True)
 class PseudoQuery:
     """A part of a document as a query.
 
     Attributes:
         text: The query, never the whole text of the document.
-        kind: The part of the document.
+        kind: The part of the document, in words.
         end: Position in the document's text after the query; 0 for a field, which may be anywhere in the text.
         rest: The document's text without the query. None if the text is one sentence, because its halves make no sense
             on their own; the query is then compared with the whole text.
     """
 
     text: str
-    kind: QueryKind
+    kind: str
     end: int
     rest: str | None
 
@@ -143,14 +134,14 @@ def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text:
     """
     end = first_sentence_end(text)
     if end is not None:
-        return PseudoQuery(text[:end].strip(), QueryKind.SENTENCE, end, text[end:].strip())
+        return PseudoQuery(text[:end].strip(), "first sentence", end, text[end:].strip())
     if len(template.fields) > 1:
         field = (template.of_fields(template.fields[:1]).text_of(document) or "").strip()
         rest = text.replace(field, "", 1).strip()
         if field and any(map(str.isalnum, rest)):
-            return PseudoQuery(field, QueryKind.FIELD, 0, rest)
+            return PseudoQuery(field, "first field", 0, rest)
     half = first_half(text)
-    return None if half is None else PseudoQuery(half, QueryKind.HALF, len(half), None)
+    return None if half is None else PseudoQuery(half, "first half of the words", len(half), None)
 
 
 def first_sentence_end(text: str) -> int | None:
@@ -570,7 +561,7 @@ class IndexCalibrator:
             query = self._pseudo_query(document)
             if isinstance(query, PseudoQuery):
                 made.append((document, query))
-                kinds[query.kind.value] += 1
+                kinds[query.kind] += 1
             else:
                 left_out[query] += 1
         if not made:

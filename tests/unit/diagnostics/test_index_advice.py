@@ -15,19 +15,19 @@ from es_sbert.diagnostics.index_advice import (
     IndexAdvice,
     LayoutMeasurement,
     VectorLayout,
+    VectorSample,
     advice_lines,
     change_command,
-    exact_recalls,
     layouts_to_measure,
-    query_recalls,
     recommend_layout,
 )
 from es_sbert.diagnostics.index_size import estimate_size
-from es_sbert.diagnostics.recall import SearchMeasurement
+from es_sbert.diagnostics.recall import RecallQueries, SearchMeasurement
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
+from tests.engine.vectors import cosines, random_vectors
 
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 3), "http://localhost:9200")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
@@ -137,22 +137,16 @@ def test_index_without_an_alias_is_replaced() -> None:
     assert command == "es-sbert index migrate docs-1 --model mine@128 --replace-index"
 
 
-def test_recall_counts_true_neighbors_and_any_of_tied_ones() -> None:
-    cosines = np.array([[0.9, 0.8, 0.8, 0.1], [0.1, 0.2, 0.3, 0.4]])
-    assert query_recalls(cosines, [[0, 1], [3, 0]], k=2) == [1.0, 0.5]
-    assert query_recalls(cosines, [[0, 2], []], k=2) == [1.0, 0.0]
-    assert query_recalls(cosines, [[0, 1, 2], [3, 2]], k=2) == [1.0, 1.0]
-
-
-def test_recall_of_exact_search_by_other_cosines() -> None:
-    random = np.random.default_rng(0)
-    whole = random.normal(size=(20, 100))
-    assert exact_recalls(whole, whole) == [1.0] * 20
-    other = whole + random.normal(size=whole.shape)
+def test_recall_of_exact_search_by_truncated_vectors() -> None:
+    vectors, queries = random_vectors(100, 16), random_vectors(20, 16, seed=1)
+    sample = VectorSample(vectors, range(100), [(0, 0)] * 100, RecallQueries(queries, ["7"] * 20))
+    assert sample.exact_recalls(16) == [1.0] * 20
     expected = [
-        len(set(np.argsort(-a)[:10]) & set(np.argsort(-b)[:10])) / 10 for a, b in zip(whole, other, strict=True)
+        len(set(np.argsort(-cosines(query, vectors))[:10]) & set(np.argsort(-cosines(query[:4], vectors[:, :4]))[:10]))
+        / 10
+        for query in queries
     ]
-    assert exact_recalls(whole, other) == pytest.approx(expected)
+    assert sample.exact_recalls(4) == pytest.approx(expected)
 
 
 def test_least_memory_that_keeps_the_recall_is_recommended() -> None:

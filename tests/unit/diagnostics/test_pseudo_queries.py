@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics.index_calibration import PseudoQuery, QueryKind, make_pseudo_query
+from es_sbert.diagnostics.index_calibration import PseudoQuery, make_pseudo_query
 from es_sbert.index.text_template import TextTemplate
 
 TEXT = TextTemplate.parse("{text}")
@@ -28,7 +28,7 @@ TITLED = TextTemplate.parse("{title}. {text}")
 def test_first_sentence_becomes_the_query(text: str, query: str, rest: str) -> None:
     made = make_pseudo_query(TEXT, {"text": text}, text)
     assert made is not None
-    assert (made.text, made.kind, made.rest) == (query, QueryKind.SENTENCE, rest)
+    assert (made.text, made.kind, made.rest) == (query, "first sentence", rest)
     assert text[: made.end].strip() == query
 
 
@@ -42,15 +42,17 @@ def test_first_sentence_becomes_the_query(text: str, query: str, rest: str) -> N
     ],
 )
 def test_single_sentence_yields_the_first_half_of_its_words(text: str, query: str) -> None:
-    assert make_pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(query, QueryKind.HALF, len(query), None)
+    assert make_pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(
+        query, "first half of the words", len(query), None
+    )
 
 
 def test_single_sentence_over_fields_yields_the_first_field() -> None:
     document = {"title": "Storm", "text": "trees fell"}
     made = make_pseudo_query(TITLED, document, "Storm. trees fell")
-    assert made == PseudoQuery("Storm", QueryKind.FIELD, 0, ". trees fell")
+    assert made == PseudoQuery("Storm", "first field", 0, ". trees fell")
     assert make_pseudo_query(TITLED, {"title": "Storm at sea"}, "Storm at sea.") == PseudoQuery(
-        "Storm at", QueryKind.HALF, 8, None
+        "Storm at", "first half of the words", 8, None
     )
 
 
@@ -58,7 +60,7 @@ def test_first_field_is_the_query_as_it_is_embedded() -> None:
     template = TextTemplate.parse("{title|strip_html}. {text}")
     document = {"title": "<b>Storm</b>", "text": "trees fell"}
     made = make_pseudo_query(template, document, "Storm. trees fell")
-    assert made == PseudoQuery("Storm", QueryKind.FIELD, 0, ". trees fell")
+    assert made == PseudoQuery("Storm", "first field", 0, ". trees fell")
 
 
 @pytest.mark.parametrize("text", ["guitar", "guitar.", " x ", "…"])
