@@ -1,14 +1,22 @@
-"""Other programs write into an index while it is moved to another model."""
+"""Other programs write into an index while it is moved to another model: no acknowledged write is lost."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from tests.engine.migration.support import Overheard, Place, document, everything
+from tests.engine.ingest_support import Interposed, load, write_jsonl
+from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, text_of
+from tests.random_writer import RandomWriters, differences, shared_documents
 
 pytestmark = pytest.mark.one_engine
+
+OURS = {"embedding", "embedding_meta", "_routing"}
 
 
 def test_writes_during_migration_are_caught_up(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
@@ -58,3 +66,47 @@ def test_document_written_during_comparison_is_not_a_difference(
     place9.engine = engine
     place9.embed(encoders[1], place9.alias)
     place9.assert_holds(expected, encoders[1])
+
+
+def test_no_acknowledged_write_is_lost_during_migrations(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    info = place.engine.info
+    scripts = info.engine_type is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
+    place.write(shared_documents())
+    writers = RandomWriters(info.url, place.alias, threads=4, seed=13, scripts=scripts)
+    results = []
+    with writers.running():
+        for encoder in (encoders[1], encoders[0]):
+            writers.wait_for(100)
+            results.append(place.migrate(encoder))
+        writers.wait_for(100)
+    assert all(result.finished and result.writes_refused_seconds > 0 for result in results)
+    counts = writers.counts()
+    assert counts.operations > 300
+    assert counts.missing == 0
+    assert differences(everything() | writers.expected(), place.contents(), OURS.__contains__) == []
+
+
+def test_load_stops_when_its_alias_moves(place9: Place, encoders: tuple[Encoder, Encoder], tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "new.jsonl", [{"id": f"n{n}", "text": text_of(n)} for n in range(60)])
+
+    def swap(window: int) -> None:
+        if window == 1:
+            assert place9.migrate(encoders[1]).finished
+
+    encoder: Any = Interposed(encoders[0], swap)
+    summary = load(
+        place9.engine.info.url,
+        encoder,
+        place9.alias,
+        source,
+        dead=tmp_path / "dead.jsonl",
+        id_field="id",
+        batch_window=20,
+        text_fields=("text",),
+        retry_seconds=3600,
+    )
+    assert (summary.exit_code, summary.left > 0) == (1, True)
+    assert f"{place9.alias} points to {place9.alias}-" in (summary.stopped or "")
+    assert "takes no more writes" in (summary.stopped or "")
+    # What was acknowledged before is in the new index.
+    assert len(place9.contents()) == COUNT + summary.indexed
