@@ -80,7 +80,7 @@ def inner_queries(kind: str, body: Json) -> Iterator[tuple[Member, Place]]:
         if kind == "bool" and not clause_list(body.get(name)):
             continue
         for holder, key in objects_at(body, name):
-            # A function has its query as `filter`, beside its weight.
+            # A function has its query as `filter`, next to its weight.
             places = objects_at(holder[key], "filter") if name == "functions" else [(holder, key)]
             yield from (((kind, name), place) for place in places)
 

@@ -309,7 +309,7 @@ def _lacks_clusters(answer: Json) -> bool:
     return any(clusters.get(state) for state in ("skipped", "partial", "failed", "running"))
 
 
-def target_without_filter_path(incoming: IncomingRequest, path: bytes | None = None) -> bytes:
+def target_without_filter_path(incoming: IncomingRequest, path: bytes) -> bytes:
     """Return the target of a request without `filter_path`, which may leave out what joining the responses needs."""
     query = urlencode([(name, value) for name, value in query_parameters(incoming) if name != "filter_path"])
-    return (incoming.path if path is None else path) + b"?" + query.encode()
+    return path + b"?" + query.encode()

@@ -120,35 +120,23 @@ class SearchHandler:
             plain = received.plain or b""
             as_sent = await offload_if_large(len(plain), read_trace, plain, incoming.query)
         while True:
-            recorder.searches[:] = [replace(as_sent)]
+            trace, confirm_valid = replace(as_sent), None
+            recorder.searches[:] = [trace]
             try:
-                return await self._answer_one(received, incoming, route, send, recorder)
+                outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
+                if result is not None and result.confirm is not None:
+                    confirm_valid = asyncio.ensure_future(result.confirm())
+                    confirm_valid.add_done_callback(_consume_exception)
+                is_enlarged = result is not None and result.is_changed
+                hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
+                return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:  # written again, for the new indices
                 continue
-
-    async def _answer_one(
-        self,
-        received: ReceivedRequest,
-        incoming: IncomingRequest,
-        route: EngineRoute,
-        send: Send,
-        recorder: SearchRecorder,
-    ) -> int:
-        [trace] = recorder.searches
-        outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
-        confirm_valid = None
-        if result is not None and result.confirm is not None:
-            confirm_valid = asyncio.ensure_future(result.confirm())
-            confirm_valid.add_done_callback(_consume_exception)
-        is_enlarged = result is not None and result.is_changed
-        try:
-            hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
-            return await forward(incoming, send, self._upstream, outgoing, hooks)
-        except RefusedAsTooLargeError:
-            raise enlarged_error("the search", len(outgoing.body or b"")) from None
-        finally:
-            if confirm_valid is not None:
-                confirm_valid.cancel()
+            except RefusedAsTooLargeError:
+                raise enlarged_error("the search", len(outgoing.body or b"")) from None
+            finally:
+                if confirm_valid is not None:
+                    confirm_valid.cancel()
 
     async def _rewrite(
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
