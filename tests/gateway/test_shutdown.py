@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.gateway.echo import Echo
-from tests.gateway.process import GatewayProcess, gateway_process
+from tests.gateway.running import GatewayProcess, gateway_process
 
 pytestmark = pytest.mark.slow
 _TIMEOUT = 60

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.gateway.process import gateway_process
+from tests.gateway.running import gateway_process
 
 pytestmark = pytest.mark.slow
 

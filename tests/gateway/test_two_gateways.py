@@ -17,8 +17,8 @@ import pytest
 from es_sbert.cli.main import main
 from tests.conftest import free_port
 from tests.engine.ingest_support import sentences, write_jsonl
-from tests.gateway.process import gateway_process
 from tests.gateway.round_robin import CHECK_SECONDS, RoundRobin
+from tests.gateway.running import gateway_process
 from tests.gateway.serving import gateway, served
 from tests.gateway.test_shutdown import wait_until_closed
 

@@ -12,7 +12,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from tests.engine.vectors import field_of
-from tests.gateway.process import GatewayProcess, gateway_process
+from tests.gateway.running import GatewayProcess, gateway_process
 from tests.gateway.writes.support import JSON, make
 
 MB = 1024 * 1024
