@@ -445,25 +445,14 @@ class ChunkedText(NamedTuple):
         return (self.text,) if self.spans is None else tuple(self.text[start:end] for start, end in self.spans)
 
 
-class EmbeddingProvenance(NamedTuple):
-    """Metadata of vectors that does not come from the text.
-
-    Attributes:
-        document_hash: Hash of the whole document; None if only a part of it is available.
-        embedded_at: Time of the embedding in UTC, ISO 8601.
-    """
-
-    document_hash: str | None
-    embedded_at: str
-
-
 def build_field_value(
     info: EngineInfo,
     chunked: ChunkedText,
     vectors: Vectors,
     tokens: Sequence[int],
     max_tokens: int,
-    provenance: EmbeddingProvenance,
+    document_hash: str | None,
+    embedded_at: str,
 ) -> VectorFieldValue:
     """Build the value and the metadata of a vector field for a text, whole or in chunks.
 
@@ -472,14 +461,16 @@ def build_field_value(
         vectors: *Shape:* ``(chunks, dimensions)`` float32.
         tokens: Number of tokens of each chunk, special tokens included, before truncation.
         max_tokens: Maximum number of tokens that the model reads of a chunk.
+        document_hash: Hash of the whole document; None if only a part of it is available.
+        embedded_at: Time of the embedding in UTC, ISO 8601.
     """
     meta = DocumentMeta(
         fingerprint=chunked.target.meta.fingerprint,
         text_hash=text_hash(chunked.text),
-        document_hash=provenance.document_hash,
+        document_hash=document_hash,
         tokens=sum(tokens),
         truncated=max(tokens) > max_tokens,
-        embedded_at=provenance.embedded_at,
+        embedded_at=embedded_at,
         passages=None if chunked.spans is None else len(chunked.spans),
     )
     spans = chunked.spans

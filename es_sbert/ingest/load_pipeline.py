@@ -16,7 +16,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import (
     ChunkedText,
-    EmbeddingProvenance,
     EmbeddingTargets,
     VectorFieldValue,
     build_field_value,
@@ -244,15 +243,14 @@ class LoadPipeline:
             if failed and not failed.isdisjoint(range(row, next_row)):
                 self._outcomes.leave([task.document.key])
                 continue
-            document = task.document
-            provenance = EmbeddingProvenance(document.document_hash, embedded_at)
+            document, document_hash = task.document, task.document.document_hash
             fields, lost_tokens, chunk_count = list(task.reused_fields), 0, 0
             for chunk in chunks:
                 rows = slice(row, row + chunk.vector_count)
                 row = rows.stop
                 vectors = converted[rows]  # (texts of the chunk, dimensions)
                 tokens = all_tokens[rows]  # (texts of the chunk,)
-                fields.append(build_field_value(info, chunk, vectors, tokens, limit, provenance))
+                fields.append(build_field_value(info, chunk, vectors, tokens, limit, document_hash, embedded_at))
                 if max(tokens) > limit:
                     lost_tokens += sum(max(0, count - limit) for count in tokens)
                 if chunk.spans is not None:

@@ -45,7 +45,6 @@ from es_sbert.gateway.writes.document_changes import (
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason
 from es_sbert.index.document_vectors import (
     ChunkedText,
-    EmbeddingProvenance,
     EmbeddingTarget,
     VectorFieldValue,
     build_field_value,
@@ -454,14 +453,14 @@ def add_vectors(
     for item in changed:
         filled: dict[str, list[VectorFieldValue]] = {}
         for member, change in item.changes.items():
-            provenance = EmbeddingProvenance(change.document_hash, embedded_at)
             filled[member] = []
             for result in islice(results, len(change.to_embed)):
                 if isinstance(result, EsSbertError):
                     errors[item.written.number] = result
                 else:
-                    vectors, tokens, limit = result.vectors, result.tokens, result.max_tokens
-                    filled[member].append(build_field_value(info, result.chunked, vectors, tokens, limit, provenance))
+                    measured = result.vectors, result.tokens, result.max_tokens
+                    made = build_field_value(info, result.chunked, *measured, change.document_hash, embedded_at)
+                    filled[member].append(made)
         count += any(filled.values()) and item.written.number not in errors
         prepared[item.written.number] = item.written.with_vectors(item.changes, filled)
     return PreparedItems(prepared, errors, count)
