@@ -139,7 +139,7 @@ def test_unreadable_sources_are_refused_before_loading(
         (["--text-template", "words"], "has no field"),
         (["--index", "Capital"], "Capital"),
         (["--index", "a,b"], "is not the name of one index"),
-        (["--index-type", "fast"], "unknown index type 'fast'"),
+        (["--index-type", "fast"], "does not support the index type fast"),
         (["--vector-field", "a b*"], "cannot be the name of a vector field"),
         (["--dead-letters", "no/such/folder/x"], "could not be written"),
         (["--username", "me"], "must be given together"),
