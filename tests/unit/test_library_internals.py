@@ -21,7 +21,7 @@ _PRIVATE = {
     "es_sbert/gateway/http_protocol.py": {"_unset_keepalive_if_required"},
 }
 # Python documents these: `os._exit`, members of named tuples, the handle of a C library.
-_DOCUMENTED = {"_exit", "_fields", "_replace", "_handle"}
+_DOCUMENTED = {"_exit", "_asdict", "_fields", "_replace", "_handle"}
 
 # Library → last minor version whose internals were tested. On a new one, run the tests of the module above (of uvicorn:
 # tests/gateway/security too), then raise this, and the bound in pyproject.toml if it has to be.
