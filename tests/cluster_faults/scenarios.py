@@ -299,7 +299,7 @@ class Adopt(_Command):
 
     def run(self) -> None:
         model = ["--model", str(self.stage.folder / "first"), "--threads", "1"]
-        self.command("index", "adopt", self.stage.index, "--vector-field", "embedding", "--all", *model)
+        self.command("index", "adopt", self.stage.index, "--vector-field", "embedding", *model)
 
 
 class Pairs(_Command):

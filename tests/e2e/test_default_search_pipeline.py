@@ -243,7 +243,7 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
                 assert source.items() >= document(number).items()
                 assert ("embedding" in source, "embedding_meta" in source) == (has_vectors, has_vectors)
 
-        [report] = at.run("index", "adopt", adopted, "--text-field", "text", "--all", "--json")
+        [report] = at.run("index", "adopt", adopted, "--text-field", "text", "--json")
         assert report["documents"] == COUNT
         [report] = at.run("index", "migrate", alias, *smaller, "--name", at.name("second"))
         assert report["copied"] == report["documents"] == COUNT
@@ -262,7 +262,7 @@ def test_resumed_migration_loses_no_document(both: list[Indices], tmp_path: Path
     with open_engine(at.url) as engine, Encoder(str(at.model), precision="fp32", threads=1) as encoder:
         old = at.fill(engine, "old", vectors_of(at), aliases=("alias",))
         new, place = at.name("new"), Place(engine, at.name("alias"), old, tmp_path / "dead")
-        at.run("index", "adopt", old, "--text-field", "text", "--all", "--json")
+        at.run("index", "adopt", old, "--text-field", "text", "--json")
 
         def others_write(step: int) -> None:
             changes = {f"new-{step}": document(COUNT + step), str(step): document(COUNT + 10 + step)}
