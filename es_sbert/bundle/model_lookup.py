@@ -127,11 +127,6 @@ def _similar_model_hint(name: str) -> str:
     return " ".join(filter(None, [f"Did you mean {meant}?", "" if meant in here else install_hint(meant)]))
 
 
-def is_hub_id(name: str) -> bool:
-    """Whether `resolve_model` looks a name up on the hub if no package has it."""
-    return not name.startswith(".") and bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
-
-
 def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
     """Find the folder in an installed package, or else the name of the package to install."""
     missing = None

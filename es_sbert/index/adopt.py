@@ -209,19 +209,6 @@ def _stored_vector(hit: Json, vector_field: str) -> Vectors:
     )
 
 
-def _no_text_error(adoptable: AdoptableField, counts: TextCounts) -> IndexMismatch:
-    template, state = adoptable.template, adoptable.state
-    names = mapping_field_names(state.mappings.get("properties", {}))
-    missing = [field for field in template.fields if field not in names]
-    own = [field for field in names if field.partition(".")[0] != adoptable.name]
-    return IndexMismatch(
-        f"none of the sampled documents of {state.name} has a text for {template.template!r}: "
-        f"{counts.without_text:,} have no text, and {counts.unreadable:,} have a value that is not a string",
-        "Set `text_fields` or `text_template` to what it was when the vectors were made. "
-        + fields_hint(missing, own, "The index has", derived_fields(state.mappings)),
-    )
-
-
 class _MetadataUpdate(NamedTuple):
     """The metadata of one document, as lines of a bulk request."""
 

@@ -79,18 +79,6 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_before(place: Place, call: str) -> Iterator[None]:
-    """What runs in the block dies right before it uses this method of the engine."""
-
-    def die(name: str) -> None:
-        if name == call:
-            raise Killed
-
-    with _killed_by(place, die):
-        yield
-
-
-@contextmanager
 def killed_after(place: Place, call: str, times: int = 1) -> Iterator[None]:
     """What runs in the block dies after it has used this method of the engine, and cleans nothing up, as by SIGKILL."""
     left = times

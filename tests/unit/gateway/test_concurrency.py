@@ -10,7 +10,6 @@ import pytest
 from es_sbert.gateway.concurrency import INLINE_BYTES, offload_steps
 
 LARGE = INLINE_BYTES + 1
-VERY_LARGE = 1 << 20
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
