@@ -43,8 +43,15 @@ def split_virtual_fields(kind: str, body: Json, parser: SemanticQueryParser) -> 
     if not others:
         check_word_parameters(location, body)
     text = body.get("query")
+    if kind == "simple_query_string" and body.get("flags") not in (None, "ALL", -1):
+        raise BadRequest(
+            f"{location} sets flags, but the gateway reads all operators in the text of a semantic query",
+            "Remove flags, and put a backslash before each operator that is part of the text; or use match.",
+        )
     if kind == "simple_query_string" and isinstance(text, str):
-        text = _simple_query_text(text)
+        if len(text) > parser.max_text_characters:
+            parse_query_text(text, location, parser.max_text_characters)
+        text = simple_query_text(text)
     elif kind == "query_string" and isinstance(text, str) and text.strip() and body.get("escape") is not True:
         text = _plain_text(_parse_lucene(text, location, parser))
     outer_boost = number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
@@ -83,26 +90,30 @@ def _virtual_query(field: str, text: object, boost: float) -> Json:
 
 # Phrases and operators of simple_query_string. It has no syntax errors: anything else is text.
 _SIMPLE_SYNTAX = re.compile(
-    r"""(?P<refused> "[^"]*"~\d+ | (?<![^\s()+|"])-+[^\s-][^\s()+|]* | [^\s()+|"]+(?:\*|~\d+)(?=[\s()+|"]|$))
-        | "(?P<phrase>[^"]*)" | [+|()]""",
-    re.VERBOSE,
+    r"""\\(?P<escaped>.) | "(?P<phrase>(?:[^"\\]|\\.)*)"(?P<near>~\d+)?
+        | (?P<refused> (?<![^\s()+|"])-+[^\s-][^\s()+|]* | (?<=[^\s()+|"])(?:\*|~\d+)(?=[\s()+|"]|$) ) | [+|()]""",
+    re.VERBOSE | re.DOTALL,
 )
 
 
-def _simple_query_text(text: str) -> str:
-    """Extract the text of a `simple_query_string`."""
+def simple_query_text(text: str) -> str:
+    """Extract the text of a `simple_query_string`, in linear time.
+
+    Raises:
+        BadRequest: the text excludes words, or has prefixes, fuzziness or a distance.
+    """
 
     def plain(match: re.Match[str]) -> str:
-        if match["refused"]:
-            _refuse_operator(match["refused"])
-        return f" {match['phrase'] or ''} "
+        if match["near"] or match["refused"]:
+            _refuse_operator(match[0])
+        return match["escaped"] or f" {_unescape(match['phrase'] or '')} "
 
-    return _ESCAPED.sub(r"\1", " ".join(_SIMPLE_SYNTAX.sub(plain, text).split())) or text
+    return " ".join(_SIMPLE_SYNTAX.sub(plain, text).split()) or text
 
 
 # `*` and `?` in a word; a question mark at its end is punctuation.
 _WILDCARD = re.compile(r"(?:\\.|[^\\*?])*(?:\*|\?(?!$))")
-_ESCAPED = re.compile(r"\\(.)")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 # Lucene's symbols for AND, OR and NOT, which luqum does not support; not inside phrases and regular expressions.
 _SYMBOLS = re.compile(
     r"""\\. | "(?:[^\\"]|\\.)*" | (?<![^\s(:])/(?:[^\\/]|\\.)*/
@@ -229,12 +240,16 @@ def _plain_text(expression: lucene.Item) -> str:
         BadRequest: the expression is not a text.
     """
     if isinstance(expression, lucene.Phrase):
-        return _ESCAPED.sub(r"\1", expression.value[1:-1])
+        return _unescape(expression.value[1:-1])
     if isinstance(expression, lucene.Word) and (expression.value == "*" or not _WILDCARD.match(expression.value)):
-        return _ESCAPED.sub(r"\1", expression.value)
+        return _unescape(expression.value)
     if isinstance(expression, lucene.FieldGroup | lucene.Group | lucene.BaseOperation):
         return " ".join(_plain_text(child) for child in expression.children)
     _refuse_operator(str(expression).strip())
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text)
 
 
 def _refuse_operator(expression: str) -> NoReturn:

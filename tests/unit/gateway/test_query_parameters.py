@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -11,6 +13,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.index_lookup import ResolvedIndices
+from es_sbert.gateway.search.full_text_queries import simple_query_text
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.search.vector_query import MAX_K
@@ -104,6 +107,10 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
         ({"term": {"semantic": TEXT}}, "a term query on semantic is not supported"),
         ({"multi_match": {"query": TEXT, "fields": ["semantic"], "operator": "and"}}, "multi_match on semantic sets"),
         ({"multi_match": {"query": TEXT, "fields": ["semantic", "title"], "k": 3}}, "has the parameter 'k'"),
+        (
+            {"simple_query_string": {"query": "C++", "fields": ["semantic", "title"], "flags": "NONE"}},
+            "simple_query_string on semantic sets flags",
+        ),
         ({"multi_match": {"query": TEXT, "fields": ["semantic"], "boost": "x"}}, "boost of multi_match on semantic"),
         ({"query_string": {"query": "semantic:plants", "min_cosine": 0.1}}, "has the parameter 'min_cosine'"),
         ({"query_string": {"query": "semantic:plants", "minimum_should_match": 2}}, "has the parameter 'minimum_"),
@@ -178,6 +185,7 @@ def test_query_string_keeps_its_boost() -> None:
         ("query_string", "semantic:(dog NOT cat)"),
         ("query_string", "plants title:light"),
         *product(("simple_query_string", "query_string"), ("pla*", "plants~2", '"green plants"~3')),
+        ("simple_query_string", r"pla\**"),
     ],
 )
 def test_operators_in_a_text_are_refused(kind: str, text: str) -> None:
@@ -193,12 +201,36 @@ def test_operators_in_a_text_are_refused(kind: str, text: str) -> None:
         ({"query": r"dog \-cat"}, "dog -cat"),
         ({"query": '"dog -cat"'}, "dog -cat"),
         ({"query": "about ~5 2*3"}, "about ~5 2*3"),
+        ({"query": r"C\+\+ (x)"}, "C++ x"),
+        ({"query": r"\"hi\" pla\*"}, '"hi" pla*'),
+        ({"query": r'"a \"b\" c" d'}, 'a "b" c d'),
+        ({"query": 'an "open phrase'}, 'an "open phrase'),
+        ({"query": "C++ x", "flags": "ALL"}, "C x"),
+        ({"query": "C++ x", "flags": -1}, "C x"),
     ],
 )
 def test_simple_query_string_reads_operators_as_the_engine_does(body: Json, text: str) -> None:
     rewriting = Rewriting()
     rewriting.query({"simple_query_string": body | {"fields": ["semantic"]}})
     assert set(rewriting.texts) == {text}
+
+
+@pytest.mark.parametrize("word", ["a" * 100_000, '"' * 99_999, '\\"' * 50_000, "-" * 100_000, "~1" * 50_000])
+def test_long_simple_query_string_is_refused_at_once(word: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(UsageError, match="has [0-9,]+ characters"):
+        Rewriting().query({"simple_query_string": {"query": word, "fields": ["semantic"]}})
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    "word", ["a" * 100_000, '"' * 99_999, '\\"' * 50_000, "-" * 100_000, "~1" * 50_000, "*" * 100_000]
+)
+def test_simple_query_string_is_read_in_linear_time(word: str) -> None:
+    start = time.perf_counter()
+    with suppress(UsageError):
+        simple_query_text(f"{word} ")
+    assert time.perf_counter() - start < 1
 
 
 def test_escaped_query_string_is_a_text() -> None:
