@@ -165,13 +165,25 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
     Raises:
         UsageError: the body is not a JSON object; a field is invalid, missing or unknown; or there is too much text.
     """
+    example = 'Send an object such as {"input": "text"}.'
+    limit = f"Send at most {limits.max_texts:,} texts and {limits.max_characters:,} characters in one request."
     try:
-        request = EmbeddingsRequest.model_validate(orjson.loads(body))
+        parsed = orjson.loads(body)
+        if isinstance(parsed, dict):
+            # Before the validation, which creates an error for each unknown field and each wrong item.
+            unknown = next((name for name in parsed if name not in EmbeddingsRequest.model_fields), None)
+            if unknown is not None:
+                raise UsageError(f"{unknown}: Extra inputs are not permitted", example)
+            items = parsed.get("input")
+            if isinstance(items, list) and len(items) > limits.max_texts:
+                remedy = _TOKEN_IDS_REMEDY if isinstance(items[0], int | list) else limit
+                raise UsageError(f"'input' holds {pluralize(len(items), 'item')}", remedy)
+        request = EmbeddingsRequest.model_validate(parsed)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"the body is not JSON: {error}", 'Send an object such as {"input": "text"}.') from error
+        raise UsageError(f"the body is not JSON: {error}", example) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        field, value, remedy = problem["loc"][:1], problem["input"], 'Send an object such as {"input": "text"}.'
+        field, value, remedy = problem["loc"][:1], problem["input"], example
         if field == ("input",) and isinstance(value, list) and all(isinstance(text, int | list) for text in value):
             remedy = _TOKEN_IDS_REMEDY
         raise UsageError(f"{field[0] if field else 'the body'}: {problem['msg']}", remedy) from None
@@ -179,11 +191,8 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
     if not texts or not all(texts):
         raise UsageError("'input' is empty, or has an empty text", "Leave empty texts out.")
     characters = sum(map(len, texts))
-    if len(texts) > limits.max_texts or characters > limits.max_characters:
-        raise UsageError(
-            f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters",
-            f"Send at most {limits.max_texts:,} texts and {limits.max_characters:,} characters in one request.",
-        )
+    if characters > limits.max_characters:
+        raise UsageError(f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters", limit)
     return request
 
 

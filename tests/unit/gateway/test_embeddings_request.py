@@ -1,0 +1,38 @@
+"""Bodies of `POST /v1/embeddings`: their limits apply before anything else is done with them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.errors import UsageError
+from es_sbert.gateway.openai_api import parse_embeddings_request
+from es_sbert.gateway.settings import EmbeddingsApiSettings
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "remedy"),
+    [
+        ({"input": list(range(1_000_000))}, "'input' holds 1,000,000 items", "Send the texts themselves"),
+        ({"input": [[7]] * 1_000_000}, "'input' holds 1,000,000 items", "Send the texts themselves"),
+        ({"input": [None] * 1_000_000}, "'input' holds 1,000,000 items", "Send at most 2,048 texts"),
+        ({"input": ["a"] * 2049}, "'input' holds 2,049 items", "Send at most 2,048 texts"),
+        ({"input": "a"} | {f"x{number}": 1 for number in range(300_000)}, "x0: Extra inputs", 'such as {"input"'),
+    ],
+)
+def test_large_wrong_request_is_refused_at_once(body: Any, message: str, remedy: str) -> None:
+    content = orjson.dumps(body)
+    start = time.perf_counter()
+    with pytest.raises(UsageError) as caught:
+        parse_embeddings_request(content, EmbeddingsApiSettings())
+    assert time.perf_counter() - start < 1
+    assert message in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+def test_as_many_texts_as_the_limit_are_accepted() -> None:
+    request = parse_embeddings_request(orjson.dumps({"input": ["a"] * 2048}), EmbeddingsApiSettings())
+    assert len(request.texts) == 2048
