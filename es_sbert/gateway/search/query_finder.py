@@ -479,6 +479,9 @@ def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterato
         yield from (("sort", name) for name in names)
     if part == "highlight":
         yield from (("highlight", name) for field in clause_list(node.get("fields")) for name in field)
+    # All others were split into a query for each field.
+    if part == "query_string" and split_virtual_fields(part, node, parser) is not None:
+        yield "query_string", parser.settings.virtual_field
 
 
 # Options of a query on the virtual field that the engine's `match` does not have.

@@ -18,6 +18,7 @@ from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses
 TEXT = "how do plants make energy"
 SEMANTIC: Json = {"match": {"semantic": TEXT}}
 EN: Json = {"term": {"language": "en"}}
+LUCENE: Json = {"query_string": {"query": f'semantic:"{TEXT}"'}}
 BUILDER: Json = {"text_embedding": {"model_text": TEXT}}
 
 REFUSED: dict[str, Json] = {
@@ -43,6 +44,11 @@ REFUSED: dict[str, Json] = {
     "suggestion": {"suggest": {"a": {"text": TEXT, "term": {"field": "semantic"}}}},
     "highlight": {"query": SEMANTIC, "highlight": {"fields": {"semantic": {}}}},
     "highlights in order": {"query": SEMANTIC, "highlight": {"fields": [{"title": {}}, {"semantic": {}}]}},
+    "highlighted lucene": {"highlight": {"fields": {"title": {"highlight_query": LUCENE}}}},
+    "background of lucene": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": LUCENE}}}},
+    "matrix of lucene": {"aggs": {"a": {"adjacency_matrix": {"filters": {"b": LUCENE, "c": EN}}}}},
+    "default field of lucene": {"highlight": {"highlight_query": {"query_string": {
+        "query": TEXT, "default_field": "semantic"}}}},
     "highlighted text": {"highlight": {"fields": {"title": {"highlight_query": SEMANTIC}}}},
     "background": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}},
     "term": {"query": {"term": {"semantic": TEXT}}},
@@ -77,6 +83,7 @@ def test_unknown_vector_field_in_terms_query_raises() -> None:
         {"query": {"term": {"title": {"value": "semantic", "_name": "semantic"}}}},
         {"query": {"terms": {"topic": ["semantic", "web"]}}, "sort": ["_score", {"year": "asc"}]},
         {"query": {"kql": {"query": "title: semantic"}}},
+        {"highlight": {"highlight_query": {"query_string": {"query": "title:semantic"}}}},
         {"query": {"term": {"semantic": "a"}}, "runtime_mappings": {"semantic": {"type": "keyword"}}},
         {"query": SEMANTIC, "sort": ["semantic"], "derived": {"semantic": {"type": "keyword", "script": "emit('a')"}}},
         {"query": {"wrapper": {"query": base64.b64encode(orjson.dumps(EN)).decode()}}},
