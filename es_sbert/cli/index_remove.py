@@ -20,13 +20,12 @@ from es_sbert.cli.output import print_message, print_report, require_terminal
 )
 @shared.connection_options
 def remove(name: str, yes: bool, retry_seconds: float, as_json: bool, **options: object) -> None:
-    """Remove everything that es-sbert has added to the index NAME: vectors, their metadata, `_meta` and settings.
+    """Remove everything that es-sbert has added to the index NAME: vectors, their metadata, and `_meta`.
 
     Fields that `duplicates` and `cluster` have written are removed too. Documents are written again without these
     fields. If another program has changed a document since it was read, it is read again first. All other fields are
     kept. Searches, loads and the gateway see no vector field from the start. Run the same command again to resume a
-    killed run. The result says what cannot be removed, such as the fields in the mapping, from which engines remove
-    nothing.
+    killed run. The result says what cannot be removed, such as fields in the mapping.
 
     \b
     Examples:

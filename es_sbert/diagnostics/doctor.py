@@ -228,19 +228,34 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
         for name, total in disks
         if total.get("total_in_bytes")
     ]
-    if sizes:
-        yield disk_finding(*min(sizes))
-    else:
+    if not sizes:
         remedy = "Give the user the cluster privilege monitor, or check them in the console of the service."
         yield warning("disk", "the nodes do not report their disk usage", remedy)
+        return
+    fullest = min(sizes)
+    # The settings of a cluster are long, and matter only to a full disk.
+    by_default = 100 * (1 - fullest[0]) < _READ_ONLY or has_default_flood_stage(engine)
+    yield disk_finding(*fullest, by_default=by_default)
 
 
-def disk_finding(free: float, node: str, available: int) -> Finding:
+def has_default_flood_stage(engine: Engine) -> bool:
+    """Whether the cluster makes indices read-only on a disk that is as full as engines allow by default."""
+    answer = engine.request_api("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
+    settings: Json = {}
+    for level in ("defaults", "persistent", "transient"):
+        settings |= answer.get(level, {})
+    prefix = "cluster.routing.allocation.disk"
+    is_enabled = str(settings.get(f"{prefix}.threshold_enabled", "true")) == "true"
+    return is_enabled and settings.get(f"{prefix}.watermark.flood_stage", "95%") == f"{_READ_ONLY}%"
+
+
+def disk_finding(free: float, node: str, available: int, *, by_default: bool) -> Finding:
     """Return the finding about the fullest disk.
 
     Args:
         free: Free share of the disk.
         available: Free bytes.
+        by_default: Whether the cluster makes indices read-only as engines do by default.
     """
     used = 100 * (1 - free)
     state = f"{node} has {available / 1e9:,.1f} GB free, {used:.0f} % are used"
@@ -250,7 +265,8 @@ def disk_finding(free: float, node: str, available: int) -> Finding:
         f"{state}: unless the cluster has its own limits (cluster.routing.allocation.disk), it places no shards on a "
         f"disk above {_NO_SHARDS} %, and makes indices read-only above {_READ_ONLY} %"
     )
-    return warning("disk", message, "Free disk space or add a node before a load.")
+    severity = Severity.ERROR if used >= _READ_ONLY and by_default else Severity.WARNING
+    return Finding(severity, "disk", message, "Free disk space or add a node before a load.")
 
 
 def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:

@@ -461,7 +461,10 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
             mark = " ← recommended" if search.num_candidates == advice.recommended_num_candidates else ""
             lines.append(f"{search.num_candidates:>14}  {_format_quality(search)}{mark}")
         if advice.recommended_num_candidates is None:
-            lines.append(f"None of these surely has a recall of {advice.min_recall:g}: use a more precise index type.")
+            lines.append(
+                f"None of these reaches a recall of {advice.min_recall:g} with 95 % confidence: use a more precise "
+                "index type."
+            )
     lines += [
         f"Layouts, measured on {pluralize(advice.sampled, 'document')} with the same queries; recall against exact "
         f"search by whole vectors; memory and disk calculated for all {vectors}, one copy:",

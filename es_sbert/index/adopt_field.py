@@ -7,6 +7,7 @@ from functools import cached_property
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.error_mapping import killed_migration_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
@@ -41,6 +42,10 @@ _COSINE_BY_ENGINE = {
     EngineType.ELASTICSEARCH: ("cosine", "similarity"),
     EngineType.OPENSEARCH: ("cosinesimil", "space_type"),
 }
+
+_WRITE_BLOCKS = (
+    "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,7 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
     template = (text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])).template
     if vector_field not in vector_fields(state.mappings, state.name):
         return adoptable_field(engine.info, state, vector_field, template)
-    check_can_hold_vectors(state)
-    check_source_is_whole(state)
+    _check_takes_updates(state)
     field = vector_field_from_state(engine, state, vector_field)
     if field.meta.passages is not None:
         raise _several_vectors_error(state, vector_field)
@@ -133,8 +137,7 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     check_not_being_removed(state)
     mapped = _vector_mapping(info, state, vector_field)
-    check_can_hold_vectors(state)
-    check_source_is_whole(state)
+    _check_takes_updates(state)
     if mapped.dimensions is None:
         raise IndexMismatch(
             f"the mapping of {state.name}.{vector_field} does not set the number of dimensions",
@@ -155,6 +158,20 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         text=template,
     )
     return AdoptableField(state, vector_field, entry)
+
+
+def _check_takes_updates(state: IndexState) -> None:
+    """Refuse an index whose documents cannot be updated or would lose fields in an update."""
+    check_can_hold_vectors(state)
+    check_source_is_whole(state)
+    # Some blocks let the mapping be changed, which would then declare vectors that no document has metadata of.
+    block = next((name for name in _WRITE_BLOCKS if state.has_setting(name)), None)
+    if block is not None:
+        raise IndexMismatch(
+            f"{state.name} has the block {block}, so metadata cannot be added to its documents",
+            f"{killed_migration_remedy(state.name)} Remove a block that was set by hand: `PUT {state.name}/_settings "
+            f'{{"{block}": null}}`.',
+        )
 
 
 def _copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:

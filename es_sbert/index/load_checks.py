@@ -273,6 +273,6 @@ def settings_of_killed_load(state: IndexState) -> tuple[str, str] | None:
         return None
     request = f"`PUT {state.name}/_settings` with {orjson.dumps(left).decode()}"
     return (
-        f"a load of an earlier version was killed and left {' and '.join(left)} of {state.name} off.",
+        f"a load of an earlier version was killed and left {' and '.join(left)} of {state.name} off",
         f"Send {request}.",
     )

@@ -383,8 +383,9 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
         wanted, stored = getattr(request, kind), getattr(meta, kind)
         if wanted not in (None, stored):
             raise IndexMismatch(
-                f"the {kind.replace('_', ' ')} of {state.name}.{request.name} is "
-                f"{stored or 'one vector per document'}, not {wanted}",
+                f"{state.name}.{request.name} has one vector per document, not passages"
+                if stored is None
+                else f"the {kind.replace('_', ' ')} of {state.name}.{request.name} is {stored}, not {wanted}",
                 f"This is fixed when a field is created: omit `{kind}`, or use another `vector_field` or index.",
             )
     return field

@@ -20,15 +20,18 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.vector_field import require_index
+from es_sbert.migration.compare_indices import FINAL_PIPELINE
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
     WRITE_BLOCK_SETTING,
     BegunMigration,
     MigrationPhase,
+    MigrationState,
     find_begun,
     find_target,
     migration_lock,
     put_migration_state,
+    read_migration_state,
     replaced_error,
     set_target_pointer,
 )
@@ -65,6 +68,8 @@ def replace_index_actions(
 
 
 _POLL_SECONDS = 0.1
+# To wait for writes to an index that is kept.
+_BLOCK_WAIT_SECONDS = 10.0
 
 
 def wait_until_replicated(context: MigrationContext) -> None:
@@ -260,6 +265,7 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str | None]:
         # With another run id, the process that has begun it may not go on.
         ended = state.model_copy(update={"run": uuid.uuid4().hex, "phase": MigrationPhase.DONE})
         if begun.is_swapped:
+            _restore_settings(engine, target, state)
             put_migration_state(engine, target, ended)
             return index.name, None
         in_use = engine.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
@@ -274,11 +280,31 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str | None]:
                 f"another process has just swapped {alias}", "Run the same command again to see what remains."
             )
         if state.is_rollback:  # its target existed before, and may be the only copy of what it holds
+            _restore_kept_index(engine, index, target, state)
             put_migration_state(engine, target, ended)
         else:
             engine.delete_index(target.name)
         set_target_pointer(engine, index, None)
     return index.name, None if state.is_rollback else target.name
+
+
+def _restore_settings(engine: Engine, target: IndexState, state: MigrationState) -> None:
+    """Give the new index the lifecycle policy of the old one, and undo what an earlier version has set for its swap."""
+    settings = state.lifecycle | ({"index.gc_deletes": None} if state.boundary else {})
+    if settings:
+        engine.put_settings(target.name, settings)
+
+
+def _restore_kept_index(engine: Engine, index: IndexState, target: IndexState, state: MigrationState) -> None:
+    """Make the index to which a rollback of an earlier version went what it was before: kept, and without writes."""
+    if state.permit:
+        remove_permit(engine, target.name, state.permit)
+    if state.final_pipeline is not None:
+        engine.put_settings(target.name, {FINAL_PIPELINE: state.final_pipeline})
+    previous = read_migration_state(index)
+    if previous is not None and previous.blocked:
+        engine.block_writes(target.name, _BLOCK_WAIT_SECONDS)
+    set_target_pointer(engine, target, index.name)
 
 
 def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigration:

@@ -45,7 +45,13 @@ from es_sbert.migration.document_copy import (
     verify_copy,
     verify_counts,
 )
-from es_sbert.migration.migration_state import MigrationPhase, delete_requests, migration_lock, taken_over_error
+from es_sbert.migration.migration_state import (
+    MigrationPhase,
+    delete_requests,
+    kept_indices,
+    migration_lock,
+    taken_over_error,
+)
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
 
 T = TypeVar("T")
@@ -222,8 +228,7 @@ def migrate(
             result.finished = run.run()
     result.stopped = None if result.finished else (result.stopped or "interrupted")
     result.dropped = request.replace_index and result.finished
-    kept = [name for name, _ in store.state.kept]
-    result.kept = kept if result.dropped or not result.finished else [context.source, *kept]
+    result.kept = [index.name for index in kept_indices(context.engine, store.state)] if result.finished else []
     result.documents = context.engine.count(target)
     result.seconds = round(time.monotonic() - begin, 3)
     return result

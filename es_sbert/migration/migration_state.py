@@ -204,14 +204,15 @@ class BegunMigration:
                 else ""
             )
             return IndexMismatch(
-                f"{what}, which only an earlier version of es-sbert finishes, was begun{refused}",
+                f"{what} was started, and only an earlier version of es-sbert can finish it{refused}",
                 f"End it, so that {self.target.name if self.is_swapped else state.source} stays in use: `{command} "
                 f"--cancel`{loss}.",
             )
         # After the swap, the model, the text and the types are those of the index of the alias.
         field = format_vector_field_option(next(iter(state.fields), DEFAULT_VECTOR_FIELD))
+        replace = " --replace-index" if state.source == state.alias else ""
         finish = (
-            f"finish it: `{command}{field}`"
+            f"finish it: `{command}{field}{replace}`"
             if self.is_swapped
             else f"run the command that began it again, or cancel it: `{command} --cancel`"
         )

@@ -1,4 +1,4 @@
-"""Remove everything that es-sbert has added to an index: vectors, their metadata, `_meta`, and the settings of a load.
+"""Remove everything that es-sbert has added to an index: vectors, their metadata, and `_meta`.
 
 The entries in `_meta` are removed first, so that loads, searches and the gateway no longer see a vector field; a note
 lists the fields to remove from the documents. Each document is then written without these fields, unless another client
@@ -120,8 +120,8 @@ def _check_removable(engine: Engine, index: IndexState, fields: Collection[str])
         raise IndexMismatch(
             f"each document that is written without its vectors would go through the ingest pipeline {pipeline!r} "
             f"({FINAL_PIPELINE}) again, which can change or drop it",
-            "Switch the pipeline off until this command has ended: "
-            f'`PUT {index.name}/_settings {{"{FINAL_PIPELINE}": "_none"}}`.',
+            "Stop other writers, whose documents would not go through it, and switch the pipeline off until this "
+            f'command has ended: `PUT {index.name}/_settings {{"{FINAL_PIPELINE}": "_none"}}`.',
         )
     begun = find_begun(engine, index)
     refusal = begun.error() if begun is not None else replaced_error(engine, index)
@@ -139,7 +139,9 @@ def _check_removable(engine: Engine, index: IndexState, fields: Collection[str])
 def _plan_note(fields: Sequence[str], state: IndexState) -> Json | None:
     """Plan the change of the mapping that replaces the entries in `_meta` with the note; None if that is done."""
     ours = state.mappings.get("_meta", {}).get(META_KEY, {})
-    noted = {REMOVING: sorted({*fields, *(read_meta_entry(state.mappings, REMOVING) or [])})}
+    # The settings of a killed load are named at the end, also by a run that resumes this one.
+    noted = {name: ours[name] for name in ("load",) if name in ours}
+    noted |= {REMOVING: sorted({*fields, *(read_meta_entry(state.mappings, REMOVING) or [])})}
     return None if ours == noted else {"_meta": state.mappings.get("_meta", {}) | {META_KEY: noted}}
 
 

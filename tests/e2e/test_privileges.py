@@ -270,7 +270,7 @@ def test_advise_reads_the_index_and_needs_its_temporary_indices(desk: Desk) -> N
     index = desk.fresh()
     write_jsonl(Path("many.jsonl"), sentences(250))
     assert desk.ingest(index, "many.jsonl", "--id-field", "id").code == 0
-    wanted = ["--dimensions", "8", "--index-type", "hnsw", "--query-sample", "20"]
+    wanted = ["--dimensions", "8", "--index-type", "hnsw"]
     desk.use([CLUSTER_PRIVILEGE], ["read", "view_index_metadata"])
     done = desk.index("advise", index, *wanted)
     assert done.code == 2
@@ -279,7 +279,7 @@ def test_advise_reads_the_index_and_needs_its_temporary_indices(desk: Desk) -> N
     desk.use_key(desk.server.api_key(cluster=[CLUSTER_PRIVILEGE], index=needed))
     done = desk.index("advise", index, *wanted, "--json")
     assert done.code == 0, done.err
-    assert done.summary["sampled"] == 230
+    assert done.summary["sampled"] == 200
 
 
 def test_doctor_reports_missing_cluster_privilege(desk: Desk) -> None:

@@ -47,7 +47,7 @@ def test_recall_of_the_whole_index_matches_numpy(
         assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
         assert 0 < row.median_ms <= row.p95_ms
     assert measured[0].recall.mean <= measured[-1].recall.mean
-    assert measured[-1].recall.mean > 0.9
+    assert measured[-1].recall.mean > 0.8
 
 
 def test_routed_documents_serve_as_queries_and_searches_of_flat_types_are_exact(

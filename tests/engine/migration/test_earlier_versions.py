@@ -17,6 +17,7 @@ from es_sbert.migration.migration_state import (
     find_begun,
     put_migration_state,
     read_migration_state,
+    read_target_pointer,
     replaced_error,
     set_target_pointer,
 )
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.one_engine
 
 Encoders = tuple[Encoder, Encoder]
 KINDS: dict[str, dict[str, Any]] = {
-    "rollback": {"is_rollback": True},
+    "rollback": {"is_rollback": True, "final_pipeline": "_none"},
     "removal of vectors by copy": {"removed": ("embedding", "embedding_meta"), "fields": ()},
     "migration without blocked writes": {"boundary": (7, 7), "blocked": False, "permit": ""},
 }
@@ -63,18 +64,25 @@ def test_begun_migration_is_refused_and_ended_by_cancel(
         lambda: place.migrate(encoders[1], name=f"{place.alias}-other"),
         lambda: remove_vectors(engine, place.alias, policy=RetryPolicy(5)),
     ):
-        with pytest.raises(IndexMismatch, match="only an earlier version of es-sbert finishes") as caught:
+        with pytest.raises(IndexMismatch, match="only an earlier version of es-sbert can finish it") as caught:
             refused()
         assert kind in caught.value.message
         assert f"`es-sbert index migrate {place.alias} --cancel`" in caught.value.remedy
         assert f"{used} stays in use" in caught.value.remedy
         assert ("which may be missing" in caught.value.remedy) == ("boundary" in KINDS[kind] and swapped)
+    if "boundary" in KINDS[kind]:
+        engine.put_settings(target, {"index.gc_deletes": "1h"})  # by an unblocked swap
     # Only an index that the migration has created is deleted, and only before the swap.
     is_deleted = not swapped and kind != "rollback"
     assert cancel_migration(engine, place.alias) == (used, target if is_deleted else None)
     assert (engine.get_index(target) is None) == is_deleted
     assert place.behind() == used
     assert find_begun(engine, require_index(engine, place.alias)) is None
+    if not is_deleted:
+        left = require_index(engine, target)
+        assert left.setting("index.gc_deletes") is None
+        if not swapped:  # the index of a rollback is again what it was: kept, behind its pipeline
+            assert (read_target_pointer(left), left.setting("index.final_pipeline")) == (place.index, "_none")
     place.write({"x": document(700)})
     assert place.migrate(encoders[0] if swapped else encoders[1], name=f"{place.alias}-next").finished
     assert len(place.contents()) == len(everything()) + 1

@@ -34,9 +34,11 @@ INFO = EncoderInfo(
 )
 
 
-@pytest.mark.parametrize(("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.04, Severity.WARNING)])
+@pytest.mark.parametrize(("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.04, Severity.ERROR)])
 def test_disk_finding_follows_the_default_watermarks(free: float, level: Severity) -> None:
-    finding = disk_finding(free, "node", 50 * 10**9)
+    finding = disk_finding(free, "node", 50 * 10**9, by_default=True)
+    own_limits = disk_finding(free, "node", 50 * 10**9, by_default=False)
+    assert own_limits.level is (Severity.OK if level is Severity.OK else Severity.WARNING)
     assert finding.level is level
     assert finding.message.startswith(f"node has 50.0 GB free, {100 * (1 - free):.0f} % are used")
     assert bool(finding.remedy) is (level is not Severity.OK)

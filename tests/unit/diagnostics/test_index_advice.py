@@ -188,7 +188,7 @@ def test_report_has_searches_of_the_whole_index_and_missing_graphs() -> None:
     assert "            50     0.9700  0.9600–0.9800        1.2      3.0 ← recommended" in said
     assert "did not build a graph for so few vectors of bbq_hnsw" in said
     none = advice([], recommended_num_candidates=None)
-    assert "None of these surely has a recall of 0.95" in "\n".join(advice_lines(none))
+    assert "None of these reaches a recall of 0.95 with 95 % confidence" in "\n".join(advice_lines(none))
     assert "No layout keeps a recall of 0.95" in advice_lines(none)[-1]
     assert asdict(found)["layouts"][0].keys() == {
         "dimensions", "element_type", "index_type", "recall", "median_ms", "p95_ms", "lacks_graph", "memory_estimate",
