@@ -30,6 +30,7 @@ from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
+from es_sbert.gateway.proxy.forward import StaleRewriteError
 from es_sbert.gateway.proxy.incoming_request import (
     Headers,
     IncomingRequest,
@@ -218,10 +219,14 @@ class PageApi:
 
     async def rewrite_body(self, headers: Headers, raw: bytes) -> Json:
         """Rewrite a search body as the gateway would send it to the engine."""
-        request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
-        await self._require_search_permission(headers, request.index)
-        context = RewriteContext(quote_expression(request.index), {}, headers, request.mode, size=len(raw))
-        return {"body": (await self._rewriter.rewrite(request.body, context, confirm_later=True)).body}
+        while True:
+            request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
+            await self._require_search_permission(headers, request.index)
+            context = RewriteContext(quote_expression(request.index), {}, headers, request.mode, size=len(raw))
+            try:
+                return {"body": (await self._rewriter.rewrite(request.body, context)).body}
+            except StaleRewriteError:  # written again, for the new indices
+                continue
 
     async def similar_documents(self, headers: Headers, raw: bytes) -> Json:
         """Create a native query for the documents nearest to a given document."""

@@ -293,8 +293,8 @@ class SearchHandler:
             own_context = replace(_with_header(context, header), size=size, trace=entry.trace)
             body = await offload_if_large(size, parse_object, entry.body)
             result = await self._rewrite_search(body, incoming, route, own_context)
-        except StaleRewriteError:  # written again, for the new indices
-            return await self._rewrite_entry(entry, incoming, route, context)
+        except StaleRewriteError:  # written again, for the new indices; its queries are counted already
+            return await self._rewrite_entry(entry, incoming, route, replace(context, budget=None))
         except EsSbertError as error:
             entry.response = _error_response(error)
             entry.trace.status = entry.response["status"]

@@ -309,28 +309,37 @@ class SearchRewriter:
                         kind=searched.index,
                     )
 
-    @property
-    def sample_search(self) -> Json:
-        """A search with a semantic query."""
-        return {"query": {"match": {self._settings.virtual_field: "text"}}}
-
-    async def is_semantic(self, searches: Sequence[Json], context: RewriteContext, *, indices_unknown: bool) -> bool:
+    async def is_semantic(
+        self, searches: Sequence[Json], context: RewriteContext, *, indices_unknown: bool, has_templates: bool = False
+    ) -> bool:
         """Whether any of the searches has a semantic query, even an invalid one, by the current mappings.
 
         Args:
             indices_unknown: Whether the request may search other indices than those of the context.
+            has_templates: Whether there are searches that are unknown, which count as semantic if there are vectors.
 
         Raises:
-            AccessDenied: a query names the virtual field, and the mappings may not be read.
+            AccessDenied: a query names the virtual field or may become hybrid, and the mappings may not be read.
+            IndexMismatch: `_meta.es_sbert` of a mapping is invalid; unless `indices_unknown`.
             EsSbertError: the engine is not available.
         """
         denied: AccessDenied | None = None
         try:
             indices = await self._indices.get(context, fresh=not indices_unknown)
-        except (AccessDenied, IndexMismatch) as error:
-            denied, indices = error if isinstance(error, AccessDenied) else None, _UNREADABLE_INDICES
-        if indices_unknown and (denied is not None or (not indices.remote and (not indices or indices.ordinary))):
-            return False
+            if indices_unknown and not indices.remote and (not indices or indices.ordinary):
+                return False
+        except AccessDenied as error:
+            if indices_unknown:
+                return False
+            denied, indices = error, _UNREADABLE_INDICES
+        except IndexMismatch:
+            if not indices_unknown:
+                raise
+            indices = _UNREADABLE_INDICES  # other indices may have vectors
+        if denied is not None and (has_templates or any(_may_become_hybrid(each, context) for each in searches)):
+            raise denied
+        if has_templates and (indices or indices.remote):
+            return True
         try:
             for search in searches:
                 found = await offload_if_large(context.size, self._find, search, indices, context, self.budget())

@@ -18,7 +18,13 @@ from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, parse_object, write_object
 from es_sbert.gateway.search.compound_queries import clause_list
-from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, index_expression, parse_search
+from es_sbert.gateway.search.incoming_search import (
+    RewriteContext,
+    RewriteMode,
+    index_expression,
+    parse_search,
+    requested_mode,
+)
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 
 _SELECT_BY_ID = 'Search, and select the hits by id: {"query": {"ids": {"values": ["1", "2"]}}}.'
@@ -49,14 +55,14 @@ class UnsupportedApiHandler:
             BadRequest: the request contains a semantic query, or the gateway cannot read it; or it is a `_bulk/stream`.
             EsSbertError: the engine is not available.
         """
+        off = "X-Es-Sbert: off passes the request through unchanged."
+        if route.api is EngineApi.BULK_STREAM and requested_mode(incoming) is not RewriteMode.OFF:
+            raise BadRequest(  # before its body: it may never end
+                "documents that are sent to _bulk/stream would be stored without vectors", f"Send them to _bulk. {off}"
+            )
         received = await self._rewriter.receive(incoming)
         if received.plain is None:
             return received.unchanged
-        off = "X-Es-Sbert: off passes the request through unchanged."
-        if route.api is EngineApi.BULK_STREAM:
-            raise BadRequest(
-                "documents that are sent to _bulk/stream would be stored without vectors", f"Send them to _bulk. {off}"
-            )
         # Where full-text queries select documents, they never become hybrid: more documents would match.
         mode = received.mode if route.api is EngineApi.RANK_EVALUATION else RewriteMode.ON
         if await self._is_semantic(received.plain, mode, incoming, route):
@@ -69,7 +75,10 @@ class UnsupportedApiHandler:
     async def _is_semantic(
         self, plain: bytes, mode: RewriteMode, incoming: IncomingRequest, route: EngineRoute
     ) -> bool:
-        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.plain_query, mode):
+        # A template is unknown until it is rendered.
+        has_templates = route.api is EngineApi.RANK_EVALUATION and b'"templates"' in plain
+        searched = plain + b" " + incoming.plain_query
+        if not await self._rewriter.maybe_semantic(searched, mode, template=has_templates):
             return False
         size, indices_unknown = len(plain), route.api in _INDICES_UNKNOWN
         if incoming.path.endswith(b"_fleet_msearch"):  # one object on each line
@@ -86,18 +95,17 @@ class UnsupportedApiHandler:
             if not expression:
                 return False
         elif route.api is EngineApi.RANK_EVALUATION:
-            searches = [
-                search for rated in clause_list(body.get("requests")) for search in clause_list(rated.get("request"))
-            ]
-            templates = write_object({"templates": body.get("templates")})
-            if await self._rewriter.maybe_semantic(templates, RewriteMode.ON):
-                searches.append(self._rewriter.sample_search)  # a template is unknown until it is rendered
+            rated = clause_list(body.get("requests"))
+            searches = [search for request in rated for search in clause_list(request.get("request"))]
+            has_templates = any(request.get("template_id") is not None for request in rated)
         elif indices_unknown:
             searches = [{"query": query} for query in queries_in(body)]
             if not await self._rewriter.maybe_semantic(write_object({"queries": searches}), mode):
                 return False
         context = RewriteContext(expression, options, incoming.headers, mode, size=size)
-        return await self._rewriter.is_semantic(searches, context, indices_unknown=indices_unknown)
+        return await self._rewriter.is_semantic(
+            searches, context, indices_unknown=indices_unknown, has_templates=has_templates
+        )
 
 
 _QUERY_MEMBERS = frozenset({"query", "filter", "index_filter", "post_filter"})

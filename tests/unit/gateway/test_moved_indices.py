@@ -1,0 +1,155 @@
+"""Requests whose indices change while they are read, or whose mappings cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.rest import Json
+from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
+from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.index_lookup import NO_MAPPINGS, IndexExpression, IndexLookup, ResolvedIndices
+from es_sbert.gateway.proxy.engine_routes import match_route
+from es_sbert.gateway.proxy.forward import StaleRewriteError
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search.hidden_fields import VectorHider
+from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
+from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
+from es_sbert.gateway.search.search_rewriter import SearchRewriter
+from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
+from es_sbert.gateway.search_page import PageApi
+from es_sbert.gateway.settings import GatewaySettings, Limits
+from tests.unit.gateway.rewriting import vector_field
+from tests.unit.gateway.test_requests import incoming
+
+TEXT = "how do plants make energy"
+SEMANTIC: Json = {"query": {"match": {"semantic": TEXT}}}
+WORDS: Json = {"query": {"match": {"title": TEXT}}}
+DOCS = ResolvedIndices({"docs": {"embedding": vector_field()}}, {"docs": 1}, ordinary=False)
+MOVED = ResolvedIndices({"docs-2": {"embedding": vector_field()}}, {"docs-2": 1}, ordinary=False)
+REMOTE = ResolvedIndices({}, {}, remote="far:docs")
+DENIED = AccessDenied("the mappings may not be read", "Grant it.")
+BROKEN = IndexMismatch("_meta.es_sbert of docs is invalid", "Repair it.")
+
+
+class Lookup(IndexLookup):
+    """Answers with the given results, the last one again and again."""
+
+    def __init__(self, *results: ResolvedIndices | EsSbertError) -> None:
+        self._results = list(results)
+
+    async def get(self, names: IndexExpression, *, fresh: bool = False) -> ResolvedIndices:
+        result = self._results.pop(0) if len(self._results) > 1 else self._results[0]
+        if isinstance(result, EsSbertError):
+            raise result
+        return result
+
+
+class Models:
+    """In place of a `ModelRegistry`: all vectors are equal."""
+
+    async def for_field(self, meta: object, index: str) -> Models:
+        return self
+
+    async def embed(self, texts: list[str], kind: str, caller: bytes) -> Any:
+        return SimpleNamespace(vectors=np.ones((len(texts), 3), np.float32))
+
+
+SETTINGS = GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9"), limits=Limits(semantic_queries=3))
+UPSTREAM = Upstream(SETTINGS.upstream, SETTINGS.limits)
+
+
+def rewriter(*results: ResolvedIndices | EsSbertError) -> SearchRewriter:
+    models: Any = Models()
+    return SearchRewriter(SETTINGS, UPSTREAM, Lookup(*results), models)
+
+
+def check(target: str, body: Json, found: ResolvedIndices | EsSbertError, mode: str = "on") -> None:
+    """Check a request of an API without semantic queries."""
+
+    async def scenario() -> None:
+        headers = {"content-length": "1", "content-type": "application/json", "x-es-sbert": mode}
+        request = incoming(target, "POST", headers, orjson.dumps(body))
+        await UnsupportedApiHandler(rewriter(found)).outgoing(request, match_route(request))
+
+    asyncio.run(scenario())
+
+
+def test_msearch_counts_its_queries_once_when_an_alias_moves() -> None:
+    handler = SearchHandler(rewriter(DOCS, MOVED), UPSTREAM, VectorHider(SETTINGS.semantic, Lookup(MOVED)))
+    entry = MsearchEntry(b"{}", orjson.dumps({"query": {"bool": {"should": [SEMANTIC["query"]] * 2}}}))
+    request = incoming("/docs/_msearch", "POST")
+    context = RewriteContext("docs", {}, [], RewriteMode.ON)
+    asyncio.run(handler._rewrite_entries([entry], request, match_route(request), context))
+    assert entry.response is None
+    assert b"query_vector" in entry.body
+
+
+def test_search_page_gets_a_rewrite_for_the_current_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def may_search(self: PageApi, headers: object, index: str) -> None:
+        pass
+
+    monkeypatch.setattr(PageApi, "_require_search_permission", may_search)
+    moved = ResolvedIndices({"docs-2": {"other": vector_field()}}, {"docs-2": 1}, ordinary=False)
+    models: Any = Models()
+    page = PageApi(SETTINGS, UPSTREAM, Lookup(moved), models, rewriter(DOCS, moved))
+    answer = asyncio.run(page.rewrite_body([], orjson.dumps({"index": "docs", "body": SEMANTIC})))
+    assert '"other"' in orjson.dumps(answer).decode()
+
+
+@pytest.mark.parametrize("query", [SEMANTIC["query"], {"bool": {"must_not": [{"term": {"semantic": "x"}}]}}])
+def test_delete_by_query_with_a_broken_mapping_is_refused(query: Json) -> None:
+    with pytest.raises(IndexMismatch, match="_meta.es_sbert of docs"):
+        check("/docs/_delete_by_query", {"query": query}, BROKEN)
+
+
+def test_query_language_with_a_broken_mapping_may_be_semantic() -> None:
+    with pytest.raises(BadRequest, match="does not support semantic queries"):
+        check("/_query", {"query": "FROM docs", "filter": SEMANTIC["query"]}, BROKEN)
+    check("/_query", {"query": "FROM docs", "filter": SEMANTIC["query"]}, DENIED)
+
+
+STORED: Json = {"templates": [{"id": "t", "template": {"id": "stored"}}]}
+FIELD_IN_PARAMETERS: Json = {"templates": [{"id": "t", "template": {"source": '{"query":{"match":{"{{f}}":"x"}}}'}}]}
+
+
+@pytest.mark.parametrize("mode", ["on", "hybrid"])
+@pytest.mark.parametrize("templates", [STORED, FIELD_IN_PARAMETERS])
+@pytest.mark.parametrize("found", [DOCS, REMOTE])
+def test_rated_template_is_refused_where_it_may_be_semantic(templates: Json, found: ResolvedIndices, mode: str) -> None:
+    rated = {"requests": [{"id": "a", "template_id": "t", "params": {"f": "semantic"}}], **templates}
+    with pytest.raises(BadRequest, match="es-sbert evaluate|does not support"):
+        check("/docs/_rank_eval", rated, found, mode)
+    check("/docs/_rank_eval", rated, found, "off")
+    check("/docs/_rank_eval", rated, NO_MAPPINGS, mode)
+    with pytest.raises(AccessDenied):
+        check("/docs/_rank_eval", rated, DENIED, mode)
+
+
+def test_rated_words_are_refused_where_they_may_become_hybrid() -> None:
+    rated: Json = {"requests": [{"id": "a", "request": WORDS}]}
+    with pytest.raises(AccessDenied):
+        check("/docs/_rank_eval", rated, DENIED, "hybrid")
+    check("/docs/_rank_eval", rated, DENIED, "on")
+    check("/docs/_rank_eval", rated, DOCS, "on")
+
+
+def test_bulk_stream_is_refused_before_its_body() -> None:
+    async def scenario(mode: str) -> None:
+        request = incoming("/docs/_bulk/stream", "POST", {"transfer-encoding": "chunked", "x-es-sbert": mode})
+        await UnsupportedApiHandler(rewriter(DOCS)).outgoing(request, match_route(request))
+
+    with pytest.raises(BadRequest, match="without vectors"):
+        asyncio.run(scenario("on"))  # the request has no body, and disconnects
+
+
+def test_stale_rewrite_is_reported() -> None:
+    context = RewriteContext("docs", {}, [], RewriteMode.ON)
+    with pytest.raises(StaleRewriteError):
+        asyncio.run(rewriter(DOCS, MOVED).rewrite(orjson.loads(orjson.dumps(SEMANTIC)), context))
