@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -137,11 +138,15 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     )
     logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
     try:
+        if listen.certificate is not None:
+            # uvicorn would ask for the password of a key, and wait.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(listen.certificate, listen.key, password="")
         config.load()
     except OSError as error:
         raise UsageError(
             f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
-            "Set `certificate` and `key` to PEM files that belong together and that this user may read.",
+            "Set `certificate` and `key` to PEM files that belong together and that this user may read. The key must "
+            "not have a password.",
         ) from error
     return DrainingServer(config, shutdown, listen.drain_seconds)
 
