@@ -13,8 +13,9 @@ MAX_SURVEYED_FIELDS = 40
 MAX_FACETS = 8
 MAX_VALUES = 10
 _CARDINALITY_PRECISION = 1000
-# Ranges of numbers and dates hold equal shares of the documents, so that outliers do not move boundaries.
-_PERCENTS = (25, 50, 75)
+# Ranges of numbers and dates hold equal shares of the documents, so that outliers do not move boundaries. The first
+# percentile is the minimum, below which no range is needed.
+_PERCENTS = (0, 25, 50, 75)
 _DIGITS = 3  # of the boundary of a number
 # Format of dates in ranges and filters of the page: years 1 to 9999, in milliseconds.
 _DATE_FORMAT = "strict_date_time"
@@ -105,6 +106,8 @@ def choose_facets(fields: Sequence[Json], answer: Json) -> list[Json]:
         else:
             quantiles = [entry["value"] for entry in answer["aggregations"][f"{number}_quantiles"]["values"]]
             bounds = _boundaries(facet, quantiles)
+            if not bounds:
+                continue
             spans = zip([None, *bounds], [*bounds, None], strict=True)
             ranges = {"field": facet["field"], "ranges": [_range(*span) for span in spans], **form}
             aggregation = {"date_range" if form else "range": ranges}
@@ -113,13 +116,17 @@ def choose_facets(fields: Sequence[Json], answer: Json) -> list[Json]:
 
 
 def _boundaries(facet: Json, quantiles: Sequence[float]) -> list[str]:
-    """Round quantiles to boundaries in ascending order: numbers to a few digits, times to days in UTC."""
+    """Round quantiles, of which the first is the minimum, to boundaries in ascending order that have values below them.
+
+    Numbers are rounded to a few digits, times to days in UTC.
+    """
     if facet["kind"] == "date":
-        days = {np.datetime64(int(time), "ms").astype("datetime64[D]") for time in quantiles
-                if _FIRST_TIME <= time <= _LAST_TIME}  # fmt: skip
-        return [f"{day}T00:00:00.000Z" for day in sorted(days)]
-    numbers = sorted({float(f"{value:.{_DIGITS}g}") for value in quantiles})
-    return [str(int(number)) if facet["whole"] else repr(number).removesuffix(".0") for number in numbers]
+        times = [max(quantiles[0], _FIRST_TIME), *(time for time in quantiles[1:] if time >= _FIRST_TIME)]
+        days = [np.datetime64(int(time), "ms").astype("datetime64[D]") for time in times if time <= _LAST_TIME]
+        return [f"{day}T00:00:00.000Z" for day in sorted({day for day in days if day > days[0]})]
+    numbers = [float(f"{value:.{_DIGITS}g}") for value in quantiles]
+    bounds = sorted({number for number in numbers if number > numbers[0]})
+    return [str(int(number)) if facet["whole"] else repr(number).removesuffix(".0") for number in bounds]
 
 
 def _range(begin: str | None, end: str | None) -> Json:

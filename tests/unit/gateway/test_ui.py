@@ -158,10 +158,17 @@ def _ranges(*bounds: str) -> list[dict[str, Any]]:
         ("integer", 4, [1, 2, 3], EACH),  # one bucket for each of few values
         ("integer", 1, [3, 3, 3], None),
         ("integer", 0, [None] * 3, None),  # no document has the field
-        ("integer", 50, [1994.2, 2003.7, 2012], {"range": {"field": "f", "ranges": _ranges("1990", "2000", "2010")}}),
-        ("double", 50, [0.25, 0.25, 1e9], {"range": {"field": "f", "ranges": _ranges("0.25", "1000000000")}}),
+        ("integer", 50, [1950, 1994.2, 2003.7, 2012],
+         {"range": {"field": "f", "ranges": _ranges("1990", "2000", "2010")}}),
+        ("double", 50, [0.1, 0.25, 0.25, 1e9], {"range": {"field": "f", "ranges": _ranges("0.25", "1000000000")}}),
         ("date", 2, [0, 0, 1], {"terms": EACH["terms"] | {"format": "strict_date_time"}}),
-        ("date", 50, [0.5 * DAY, 31.2 * DAY, 1e18],  # the last one is after the year 9999
+        ("integer", 50, [0, 0, 0, 7], {"range": {"field": "f", "ranges": _ranges("7")}}),  # no range below the minimum
+        ("integer", 50, [0, 0, 0, 0], None),  # one range would hold everything
+        ("double", 50, [1.0001, 1.0002, 1.0003, 1.0004], None),
+        ("date", 50, [3.1 * DAY, 3.2 * DAY, 3.3 * DAY, 3.4 * DAY], None),
+        ("date", 50, [3.1 * DAY, 3.2 * DAY, 3.3 * DAY, 4.4 * DAY],
+         {"date_range": {"field": "f", "format": "strict_date_time", "ranges": _ranges("1970-01-05T00:00:00.000Z")}}),
+        ("date", 50, [-1e18, 0.5 * DAY, 31.2 * DAY, 1e18],  # the first and the last are not in the years 1 to 9999
          {"date_range": {"field": "f", "format": "strict_date_time", "ranges": _ranges(
              "1970-01-01T00:00:00.000Z", "1970-02-01T00:00:00.000Z")}}),
     ],
