@@ -37,7 +37,8 @@ def check_uvicorn() -> None:
     if tuple(map(int, uvicorn.__version__.split(".")[:2])) > TESTED_UVICORN:
         newest = ".".join(map(str, TESTED_UVICORN))
         raise UsageError(
-            f"uvicorn {uvicorn.__version__} is not supported: its internals, on which limits rely, were not tested",
+            f"uvicorn {uvicorn.__version__} is not supported: the gateway's limits rely on internals of uvicorn that "
+            "were not tested in this version",
             f"Install a tested version: {install_command(f'uvicorn=={newest}.*')}",
         )
 

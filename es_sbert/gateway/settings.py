@@ -18,7 +18,6 @@ DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
 # The report index of the examples (`es-sbert ingest --report-index`).
 DEFAULT_REPORT_INDEX = "es-sbert-loads"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
-# BLAKE2 takes at most 64 bytes; a key of less than 16 could be guessed.
 
 
 def check_index_name(name: str) -> str:

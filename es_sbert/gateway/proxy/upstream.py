@@ -76,7 +76,7 @@ _TRANSPORT_ERRORS: tuple[tuple[tuple[type[Exception], ...], type[EngineUnreachab
         (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
         EngineUnreachable,
         "ended its response early",
-        "Check that an engine listens there, which sends HTTP, and look at its log.",
+        "Check that an engine listens there and answers in HTTP, and look at its log.",
     ),
 )
 _JSON = "application/json"
