@@ -80,10 +80,18 @@ class _WatchedNode:
         self._credentials = dict(config.headers or {})
         self.url = self._node.base_url
         self.is_suspect = self.is_foreign = False
+        self._lock = threading.Lock()
+        self._checked, self._answered = 0.0, True
 
     def answers(self, attempts: int = 1) -> bool:
         """Whether the node answers a health request without credentials; a refusal is a response too."""
-        return any(self._ask({}) is not None for _ in range(attempts))
+        asked = time.monotonic()
+        with self._lock:
+            # Threads that waited for the lock share the result: one after the other, they would wait for minutes.
+            if self._checked < asked:
+                self._answered = any(self._ask({}) is not None for _ in range(attempts))
+                self._checked = time.monotonic()
+            return self._answered
 
     def cluster_uuid(self) -> str | None:
         """The UUID of the node's cluster; None if it does not tell."""

@@ -11,7 +11,7 @@ from es_sbert.engines.engine import BulkItemResult, Engine
 from es_sbert.engines.error_mapping import BLOCK_TYPES, ErrorClass, access_denied, block_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
-from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import HasBody, group_actions
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.messages import pluralize
@@ -88,8 +88,9 @@ class VersionedUpdates:
             body = b"".join(action.body for action in waiting)
             try:
                 results = self._engine.bulk(self._state.name, body, timeout=backoff.seconds_left)
-            except RequestFailed as error:
-                if error.status == _TOO_LARGE and len(waiting) > 1:
+            except EngineError as error:
+                status = error.status if isinstance(error, RequestFailed) else 0
+                if status == _TOO_LARGE and len(waiting) > 1:
                     half = len(waiting) // 2
                     for part in (waiting[:half], waiting[half:]):
                         yield from self._send_group(part)

@@ -81,7 +81,7 @@ class LoadIdentity:
         fingerprint: Fingerprint of the model.
         fields: Vector fields that the load fills: name, template of the embedded text, chunk rules.
         id_field: Field of the id; None for hashes of the content.
-        file_options: The options by which files are read: format, delimiter, encoding, types.
+        file_options: The options by which files are read: format, delimiter, encoding, None, types, None.
         routing_field: Field of the routing; None for none.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -298,12 +298,14 @@ def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> L
     """Return the settings that must not change between a load and the load that resumes it."""
     filled = targets_to_fill(targets)
     rules = [None if target.meta.passages is None else str(target.meta.passages) for target in filled]
+    options = plan.settings.file_options
     return LoadIdentity(
         index.uuid,
         filled[0].meta.fingerprint,
         tuple((target.field, target.template.template, rule) for target, rule in zip(filled, rules, strict=True)),
         plan.settings.id_field,
-        file_options=astuple(plan.settings.file_options),
+        # Earlier versions had a sheet before the types and a decimal mark after them; their loads still resume.
+        file_options=(options.format, options.delimiter, options.encoding, None, options.types, None),
         routing_field=plan.settings.routing_field,
     )
 

@@ -79,6 +79,9 @@ class ColumnType:
     is_mapped: bool = False
     keeps_malformed: bool = False
 
+    def __str__(self) -> str:
+        return self.name if self.date_format is None else f"{self.name}:{self.date_format}"
+
     @property
     def expected(self) -> str:
         """The cells of this type, with an article."""

@@ -178,7 +178,7 @@ class FileOptions:
         format: The format of all files; None recognizes it by each file's name.
         delimiter: Delimiter of CSV files; None recognizes it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
-        types: Columns of CSV and TSV files and their types, as `parse_types` reads them.
+        types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
 
     Raises:
         UsageError: the encoding, the delimiter or a type does not exist.
@@ -190,7 +190,9 @@ class FileOptions:
     types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        parse_types(self.types)
+        # Types get one notation, because a load resumes another one only if both have the same options.
+        types = sorted(f"{name}={kind}" for name, kind in parse_types(self.types).items())
+        object.__setattr__(self, "types", tuple(types))
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
         if self.encoding is not None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from elastic_transport import NodeConfig
 
 from es_sbert.config import EngineSettings
+from es_sbert.engines import node_watch
 from es_sbert.engines.connect import connect
+from es_sbert.engines.node_watch import _WatchedNode
 from es_sbert.errors import EngineUnreachable
 
 
@@ -108,3 +113,20 @@ def test_nodes_of_another_cluster_alone_are_an_error(opensearch: bool) -> None:
             with pytest.raises(EngineUnreachable, match="belong to different clusters"):
                 engine.put_mapping("docs", {})
             assert first.asked == second.asked == []
+
+
+def test_threads_share_one_check_of_a_frozen_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(node_watch, "HEALTH_SECONDS", 0.5)
+    with closing(frozen), closing(_WatchedNode(NodeConfig("http", "127.0.0.1", frozen.getsockname()[1]))) as watched:
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: watched.answers(), range(16)))
+        assert answers == [False] * 16
+        asked = 0
+        frozen.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                frozen.accept()[0].close()
+                asked += 1
+        # A thread that starts late begins a second check.
+        assert asked <= 2
