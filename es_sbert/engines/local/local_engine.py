@@ -33,6 +33,10 @@ _POLL_SECONDS, _REPORT_SECONDS = 0.25, 10.0
 # Seconds after which a server whose indices stay red counts as ready.
 _RED_STATUS_SECONDS = 30.0
 _LOG_LINES = 15
+# Builds that earlier versions of es-sbert could start.
+_EARLIER_NAMES = frozenset({"es8", "opensearch2"})
+# The servers whose data may exist.
+SERVER_NAMES = _EARLIER_NAMES.union(ENGINES)
 # Setting that a start of several nodes by an earlier version of es-sbert wrote.
 _CLUSTER_SETTING = re.compile(r"^cluster\.initial_\w+_nodes:", re.MULTILINE)
 
@@ -56,6 +60,12 @@ class LocalServer:
 
 
 def _no_progress(message: str) -> None: ...
+
+
+def unknown_engine(name: str) -> UsageError:
+    """Return the error for a name that no build has."""
+    docker = " Docker has other versions (docker-compose.yml)." if name in _EARLIER_NAMES else ""
+    return UsageError(f"unknown engine {name!r}", f"Use one of {', '.join(ENGINES)}.{docker}")
 
 
 def start_engine(
@@ -84,7 +94,7 @@ def start_engine(
     """
     if isinstance(build, str):
         if build not in ENGINES:
-            raise UsageError(f"unknown engine {build!r}", f"Use one of {', '.join(ENGINES)}.")
+            raise unknown_engine(build)
         build = ENGINES[build]
     if not re.fullmatch(r"[1-9][0-9]*[kKmMgG]", heap):
         raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
@@ -143,7 +153,8 @@ def find_servers() -> list[LocalServer]:
     with storage_errors(home.home):
         for work in home.servers.glob("*-*"):
             name, _, port = work.name.rpartition("-")
-            if port.isdecimal():  # not the user's copy of a folder
+            # Leave other folders alone, such as a user's copy of one.
+            if name in SERVER_NAMES and port.isdecimal() and int(port) <= 65535:
                 found.append(LocalServer(name, int(port), work, home.running(name, int(port))))
     return sorted(found, key=lambda server: (server.name, server.port))
 

@@ -151,3 +151,28 @@ def test_yes_without_purge_is_refused(home: Path) -> None:
     refused = down("es9", "--yes")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("Error: --yes requires --purge")
+
+
+def test_only_folders_of_servers_are_purged(layout: EngineHome) -> None:
+    servers = ("es8-9200", "es9-9200", "es9-small-9201", "opensearch2-9202", "opensearch-ml-9203")
+    copies = ("es9-9200-20261101", "es9-20261101", "notes-2026", "es9-9200-2")
+    for name in (*servers, *copies):
+        (layout.servers / name / "data").mkdir(parents=True)
+    assert sorted(f"{each.name}-{each.port}" for each in find_servers()) == sorted(servers)
+    assert down("--all", "--purge", "--yes").returncode == 0
+    assert sorted(path.name for path in layout.servers.iterdir()) == sorted(copies)
+
+
+def test_unknown_name_is_an_error(layout: EngineHome) -> None:
+    refused = down("elasticsearch")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("Error: unknown engine 'elasticsearch'")
+    assert "opensearch-ml" in refused.stderr
+    assert down("es8").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["es8", "opensearch2"])
+def test_removed_build_names_docker(home: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown engine '{name}'") as caught:
+        start_engine(name)
+    assert "docker-compose.yml" in caught.value.remedy
