@@ -10,7 +10,7 @@
 | duration | ISO 8601 (`P1DT2H`) |
 | binary | text in the fields of the text, the id and the routing; elsewhere Base64, as `binary` fields expect it |
 | UUID, IP address, path, BSON's `ObjectId` | text |
-| numpy scalar (but timedelta64), array, pandas Series | the value, or an array of the values |
+| numpy scalar, array, pandas Series | the value, or an array of the values |
 | tuple, set | array; that of a set is sorted, so that equal documents have equal hashes in all processes |
 | member of an Enum | its value |
 | anything else | rejected |
@@ -115,9 +115,11 @@ def value_to_json(value: object) -> Any:
         case np.datetime64():
             return _numpy_moment_to_json(value)
         case np.timedelta64():
-            return _unknown_type(value)
+            return _numpy_duration_to_json(value)
         case np.generic():
-            return value_to_json(value.item())
+            item = value.item()
+            # Python has no type for a long complex number.
+            return _unknown_type(value) if isinstance(item, np.generic) else value_to_json(item)
         case Decimal():
             return decimal_to_json(value)
         case date() | time():
@@ -186,6 +188,21 @@ def _numpy_moment_to_json(value: np.datetime64) -> str | UnserializableValue | N
     # Engines reject hours without minutes, and fractions of a second below a nanosecond.
     target_unit = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns"}.get(unit, unit)
     return temporal_to_json(str(value.astype(f"datetime64[{target_unit}]")), "")
+
+
+_NANOSECONDS = {
+    "W": 604_800 * 10**9, "D": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000,
+    "ns": 1,
+}  # fmt: skip
+
+
+def _numpy_duration_to_json(value: np.timedelta64) -> str | UnserializableValue | None:
+    if np.isnat(value):
+        return None
+    unit, step = np.datetime_data(value.dtype)
+    if unit not in _NANOSECONDS:
+        return UnserializableValue(f"a duration in the unit {unit} of numpy cannot be written as ISO 8601")
+    return duration_to_json(int(value.astype(np.int64)) * step * _NANOSECONDS[unit], 10**9)
 
 
 def _foreign_to_json(value: object) -> Any:
@@ -267,21 +284,41 @@ class RowTerms:
 
     Attributes:
         row, column: The words for a row and a column.
-        cast: Advice on how to turn a value into text; `{column}` is replaced by the name.
+        cast: Advice on how to turn a value of a type that JSON lacks into text.
+        decode: Advice on how to turn bytes in another encoding into text; `{column}` is replaced by the name.
+        encode: Advice on how to turn bytes that are not text into an id.
     """
 
     row: str
     column: str
     cast: str
+    decode: str
+    encode: str
 
 
-ARROW_ROWS = RowTerms("row", "column", "cast the column to a string when you write the file")
-SQL_ROWS = RowTerms(
-    "row",
-    "column",
-    "cast it to text in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and SQLite",
+ARROW_ROWS = RowTerms(
+    row="row",
+    column="column",
+    cast="cast the column to a string when you write the file",
+    decode="cast the column to a string when you write the file, such as decode({column}, 'ISO-8859-1') in Spark",
+    encode="cast the column to a string when you write the file, such as hex({column}) in Spark",
 )
-PYTHON_ROWS = RowTerms("document", "field", "convert it to a str first")
+SQL_ROWS = RowTerms(
+    row="row",
+    column="column",
+    cast="cast it to text in the query",
+    decode="decode it in the query, such as convert_from({column}, 'LATIN1') in PostgreSQL or "
+    "CAST({column} AS CHAR CHARACTER SET latin1) in MySQL",
+    encode="cast it to text in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and "
+    "SQLite",
+)
+PYTHON_ROWS = RowTerms(
+    row="document",
+    column="field",
+    cast="convert it to a str first",
+    decode="decode it first, such as value.decode('latin-1')",
+    encode="convert it first, such as value.hex()",
+)
 
 
 def _json_default(value: object) -> str:
@@ -305,7 +342,7 @@ def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
             orjson.dumps({name: value}, default=_json_default)
         except orjson.JSONEncodeError as error:
             [refused] = error.__cause__.args if isinstance(error.__cause__, SerializationError) else [error]
-            advice = f": {terms.cast.format(column=name)}" if getattr(refused, "has_cast", False) else ""
+            advice = f": {terms.cast}" if getattr(refused, "has_cast", False) else ""
             raise SerializationError(f"the {terms.column} {name}: {refused}{advice}") from error
     raise AssertionError("each column of the row can be written, the row cannot")
 
@@ -316,14 +353,16 @@ def _decode_row(row: dict[str, Any], settings: ReadSettings, terms: RowTerms) ->
     Raises:
         SerializationError: the bytes are not valid UTF-8; the message names the column.
     """
-    for name in (*settings.text_fields, *settings.key_fields):
+    advised = [(name, terms.decode) for name in settings.text_fields]
+    advised += [(name, terms.encode) for name in settings.key_fields]
+    for name, advice in advised:
         if type(row.get(name)) is str:
             continue  # nearly all values
         try:
             change_values(row, name, lambda value: value.text() if isinstance(value, BinaryValue) else value)
         except SerializationError as error:
-            advice = terms.cast.format(column=name)
-            raise SerializationError(f"the {terms.column} {name} holds {error}: {advice}") from None
+            shown = advice.format(column=name)
+            raise SerializationError(f"the {terms.column} {name} holds {error}: {shown}") from None
 
 
 def _preview_row(row: Mapping[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
 from es_sbert.ingest.sources.table_rows import (
     ARROW_ROWS,
+    PYTHON_ROWS,
     SQL_ROWS,
     SerializationError,
     UnserializableValue,
@@ -247,6 +248,7 @@ def test_numpy_values_are_those_of_python() -> None:
     assert written(np.ma.masked_array([1, 2], [False, True])) == "[1,null]"
     assert "Infinity" in refusal(value_to_json(np.float32("inf")))
     assert "a complex cannot be written as JSON" in refusal(value_to_json(np.complex128(1j)))
+    assert "a clongdouble cannot be written as JSON" in refusal(value_to_json(np.clongdouble(1j)))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +258,10 @@ def test_numpy_values_are_those_of_python() -> None:
         (np.datetime64("2026-01-31"), "2026-01-31"), (np.datetime64("2026"), "2026-01-01"),
         (np.datetime64("2026-01-31T12"), "2026-01-31T12:00:00"), (np.datetime64("NaT"), None),
         (np.array(["2026-01-31", "NaT"], "datetime64[ns]"), ["2026-01-31T00:00:00", None]),
+        (np.timedelta64(26, "h"), "P1DT2H"), (np.timedelta64(-1500, "ms"), "-PT1.500S"),
+        (np.timedelta64(2, "W"), "P14D"), (np.timedelta64(5, "ns"), "PT0.000000005S"),
+        (np.timedelta64(3, ("s", 7)), "PT21S"), (np.timedelta64("NaT"), None),
+        (np.array([1, "NaT"], "timedelta64[D]"), ["P1D", None]),
     ],
 )  # fmt: skip
 def test_numpy_times_are_iso_8601(value: Any, text: Any) -> None:
@@ -264,7 +270,10 @@ def test_numpy_times_are_iso_8601(value: Any, text: Any) -> None:
 
 def test_numpy_times_out_of_range_are_refused() -> None:
     assert "outside the years" in refusal(value_to_json(np.datetime64("12026-01-01")))
-    assert "a timedelta64 cannot be written as JSON: cast" in refusal(value_to_json(np.timedelta64(1, "M")))
+    for unit in ("M", "Y", "ps"):
+        assert f"the unit {unit} of numpy cannot be written as ISO 8601" in refusal(
+            value_to_json(np.timedelta64(1, unit))
+        )
     assert "outside the years" in refusal(value_to_json(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))))
 
 
@@ -358,12 +367,16 @@ def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
     [
         (
             {"text": b"caf\xe9"},
-            "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): cast",
+            "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): decode",
         ),
         ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
         (
             {"id": UUID(int=2**127).bytes},
-            "(byte 0x80 at position 0): cast it to text in the query",
+            "(byte 0x80 at position 0): cast it to text in the query, such as encode(id, 'hex') in PostgreSQL",
+        ),
+        (
+            {"text": b"caf\xe9"},
+            "(byte 0xe9 at position 3): decode it in the query, such as convert_from(text, 'LATIN1') in PostgreSQL",
         ),
     ],
 )
@@ -371,3 +384,9 @@ def test_bytes_that_are_not_text_are_refused_with_the_column_and_the_cast(row: d
     rejected = decoded(row)
     assert isinstance(rejected, RejectedRecord)
     assert reason in rejected.reason
+
+
+def test_python_bytes_in_a_text_are_to_be_decoded() -> None:
+    rejected = row_record({"text": value_to_json(b"caf\xe9")}, Origin("f", 1), TEXT_FIELDS, PYTHON_ROWS)
+    assert isinstance(rejected, RejectedRecord)
+    assert "decode it first, such as value.decode('latin-1')" in rejected.reason
