@@ -198,6 +198,11 @@ class Adaptation:
         path = self.work / "plan.json"
         if path.is_file():
             found = orjson.loads(path.read_bytes())
+            if (pairs := found.pop("pairs", None)) in ("passage", "generated"):  # of an earlier version
+                raise CheckpointInvalid(
+                    f"the run in {self.folder} makes pairs of the kind {pairs}, which es-sbert no longer has",
+                    "Start a new run in another folder.",
+                )
             fields = FieldChoice(found["fields"]["title"], tuple(found["fields"]["body"]))
             plan = AdaptPlan(**found | {"fields": fields})
             if hash_model(Path(plan.model)) != plan.model_hash:

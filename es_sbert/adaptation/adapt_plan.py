@@ -184,7 +184,7 @@ def make_plan(
         body = template.of_fields(choice.body)
         unfit = sentence_problem([text for document in looked_at if (text := document_text(body, document))])
         if unfit is not None:
-            report(f"First sentences are unfit for queries: {unfit}. Labeled queries may be better: `trained`")
+            report(f"First sentences are unfit for queries: {unfit}. Labeled queries may work better: set `trained`")
     return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
 
 

@@ -208,7 +208,7 @@ def search_duplicates(
     try:
         with closing(search):
             return search.run(fields, keep_longest, on_progress)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise OutputError(
             f"the temporary files of the search cannot be written: {error}",
             "Free disk space, or set TMPDIR to a folder on another disk.",
@@ -255,7 +255,7 @@ class _DuplicateSearch:
         sample = self._sample()
         near_sample: set[KeyPair] = set()
         total, compared = self._retrying(partial(self._engine.count, self._index, self._query())), 0
-        positions: dict[int, int] = {}
+        positions = dict.fromkeys(self._retrying(partial(self._engine.searched_shards, self._index)), -1)
         reader = TextCollectionBuilder(self._vector)
         skipped = reader.skipped
         for shard, hits, is_rewritten in scan_index(

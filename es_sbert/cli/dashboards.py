@@ -43,8 +43,8 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
     The data view hides vectors. One dashboard shows the load: documents by model and by time of embedding, tokens,
     truncated texts, failures. The other one shows searches: rate, latency, queries without a hit. Both dashboards show
     more if there are reports of loads (`es-sbert ingest --report-index`) and a log of the gateway (`es-sbert serve
-    --search-log`). Importing again replaces everything, including the fields that OpenSearch Dashboards keeps in a
-    data view.
+    --search-log`). Importing again replaces everything. With --kibana, data views of OpenSearch Dashboards hold their
+    fields, so that users who may only read see the panels.
 
     \b
     Examples:
@@ -55,6 +55,8 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
     from es_sbert.dashboards.saved_objects import DashboardProduct, build_saved_objects, to_ndjson
     from es_sbert.errors import require_extra
 
+    if tenant is not None and kibana is None:
+        raise UsageError("--tenant requires --kibana", "Set --kibana to an address, or leave --tenant out.")
     if kibana is not None and output is not None:
         raise UsageError("--output and --kibana cannot be combined", "Leave one of them out.")
     if kibana is not None:

@@ -117,7 +117,7 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
     """Whether to search for near-duplicates by kNN.
 
     Raises:
-        UsageError: options for kNN are used without.
+        UsageError: an option for kNN is given, but kNN is not used.
         EngineError: the engine failed.
     """
     from es_sbert.analysis.duplicates import fits_memory

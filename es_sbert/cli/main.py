@@ -49,7 +49,7 @@ def discard_stdout() -> None:
 COMMANDS = {
     "adapt": "Tune a model on the documents of an index, without labels.",
     "cluster": "Find clusters of texts, in files or in an index, and name them.",
-    "dashboards": "Dashboards for Kibana and OpenSearch Dashboards.",
+    "dashboards": "Write or import dashboards for Kibana and OpenSearch Dashboards.",
     "distill": "Distill a sentence encoder into a smaller or static one.",
     "doctor": "Check everything that a load or a search needs.",
     "duplicates": "Find groups of near-duplicates, in files or in an index.",

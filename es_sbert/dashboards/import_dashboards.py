@@ -129,15 +129,20 @@ def _with_fields(client: httpx.Client, address: Address, saved: SavedObject) -> 
     Saving fails for all but one of the panels (409), and for users who may only read.
 
     Returns:
-        The view; unchanged if the server does not list fields. Other objects are unchanged too.
+        The view, without fields if this version of Dashboards has no such API; any other object unchanged.
+
+    Raises:
+        AccessDenied, RequestFailed: the server does not list the fields.
     """
     if saved.type != "index-pattern":
         return saved
     query = {"pattern": saved.attributes["title"], "meta_fields": ["_source", "_id", "_type", "_index", "_score"]}
     answer = _send(client, address, "GET", "/api/index_patterns/_fields_for_wildcard", params=query)
     body = _response_body(answer)
-    if answer.status_code != 200 or not isinstance(body, dict):
+    if answer.status_code == 404:
         return saved
+    if answer.status_code != 200 or not isinstance(body, dict):
+        raise _refusal(answer, f"{DashboardProduct.DASHBOARDS.label} at {address.url}")
     return replace(saved, attributes=saved.attributes | {"fields": json.dumps(body.get("fields", []))})
 
 
@@ -163,7 +168,7 @@ def _send(client: httpx.Client, address: Address, method: str, path: str, **opti
         raise connection_error(address.url, error, address.timeout, refused_remedy=remedy) from error
     if answer.is_redirect:
         raise AccessDenied(
-            f"{address.url} redirects {method} {path} to {answer.headers['location']}",
+            f"{address.url} redirects {method} {path} to {answer.headers.get('location', 'another page')}",
             "Set credentials, and the address with its base path (server.basePath), as a browser shows it after "
             "signing in.",
         )

@@ -243,7 +243,7 @@ class SourceSpec(RecipeSettings):
     """A file of rows.
 
     Attributes:
-        path: JSONL, CSV, TSV (each also .gz or .zst), Parquet, or a folder written by `datasets`. A relative path
+        path: JSONL, CSV, TSV (each also .gz or .zst), or Parquet. A relative path
             counts from the data folder of the run.
         skip: Skip this many examples at the start.
         limit: Use at most this many.
@@ -423,7 +423,7 @@ class ModelSpec(RecipeSettings):
     removed = (
         ("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),
         ("lora", None, f"LoRA; {SENTENCE_TRANSFORMERS}"),
-        ("kind", "bi-encoder", f"training of cross-encoders; {SENTENCE_TRANSFORMERS}"),
+        ("kind", "bi-encoder", f"training of cross-encoders and poly-encoders; {SENTENCE_TRANSFORMERS}"),
     )
 
     base: str

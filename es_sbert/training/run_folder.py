@@ -266,11 +266,6 @@ def _changed_settings(before: Any, now: Any, place: str = "") -> list[str]:
     return [] if before == now else [place.removeprefix(".")]
 
 
-def hash_source(path: Path) -> str:
-    """Compute the SHA-256 of a file, or over the names and hashes of a folder's files."""
-    return hash_file(path) if path.is_file() else _hash_files(path, path.rglob("*"))
-
-
 def hash_model(folder: Path) -> str:
     """Compute the SHA-256 over the names and hashes of a model's files: weights, tokenizer, and all settings.
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from transformers import AutoModelForSequenceClassification
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedSetting
 from es_sbert.messages import pluralize
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers
 from es_sbert.training.recipe import MarginDistillationSpec, ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples
@@ -47,7 +49,16 @@ class TorchPairScorer:
                 f"{name} has the labels {', '.join(labels)}, not one score", "Use a cross-encoder with one score."
             )
         self.name = name
-        self._network = CrossEncoder(str(folder), device=device, local_files_only=True)
+        with quiet_transformers():
+            # The library would give a model without a head random weights.
+            _, absent = load_pretrained(AutoModelForSequenceClassification, folder)
+            if absent:
+                raise BundleInvalid(
+                    f"{folder} lacks {len(absent)} tensors of the network, for example {min(absent)}",
+                    "Use the folder of a trained cross-encoder.",
+                )
+            options = {"dtype": torch.float32, "use_safetensors": True}
+            self._network = CrossEncoder(str(folder), device=device, local_files_only=True, model_kwargs=options)
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
         """Score pairs, *shape* ``(pairs,)``."""

@@ -17,7 +17,7 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from es_sbert import __version__
-from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
+from es_sbert.bundle.bundle import hash_file, is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound
@@ -28,7 +28,7 @@ from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import InBatchSpec, ModelSpec, Recipe, StageSpec, load_recipe
-from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, hash_source, write_json
+from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
@@ -192,7 +192,7 @@ def train(
         read_stages(recipe, data_folder),
         read_dev(recipe.test, data_folder) if recipe.test else None,
         data_folder,
-        lambda: {path: hash_source(data_folder / path) for path in sorted({one.path for one in recipe.sources})},
+        lambda: {path: hash_file(data_folder / path) for path in sorted({one.path for one in recipe.sources})},
     )
     return run_with_data(
         recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report

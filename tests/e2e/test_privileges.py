@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import uuid
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +112,10 @@ class Desk:
         self._cli("cluster", "--index", index, "--write-field", "cluster")
         return self._cli("duplicates", "--index", index, "--min-cosine", "0", "--write-field", "duplicate_group")
 
-    def train(self, index: str) -> Done:
-        """Read what a recipe needs, and what `adapt` needs until it refuses the few documents."""
-        data = {"index": index, "columns": {"anchor": "id", "positive": "text"}}
-        stage = {"data": [data], "objective": {"kind": "in-batch"}}
-        recipe = {"name": "tiny", "model": {"base": self.model[1]}, "stages": [stage]}
-        Path("recipe.json").write_text(json.dumps(recipe))  # which is YAML too
-        done = self._cli("train", "recipe.json", "--check")
-        if done.code == 0:
-            adapted = self._cli("adapt", index, "-o", self.fresh(), *self.model[:2])
-            assert "pairs to train on, but at least 50 are needed" in adapted.err
-        return done
+    def adapt(self, index: str) -> Done:
+        """Read what `adapt` needs until it refuses the few documents."""
+        done = self._cli("adapt", index, "-o", self.fresh(), *self.model[:2])
+        return replace(done, code=0) if "pairs to train on, but at least 50 are needed" in done.err else done
 
     def doctor(self, index: str) -> Done:
         return self._cli("doctor", "--index", index, *self.model)
@@ -179,7 +172,7 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`search`": (Desk.loaded, Desk.search),
     "`index show`": (Desk.loaded, lambda desk, name: desk.index("show", name)),
     "`pairs --index`, `duplicates --index`, `cluster --index`": (Desk.loaded, Desk.pairs),
-    "`adapt`, `train` with documents of an index": (Desk.loaded, Desk.train),
+    "`adapt`": (Desk.loaded, Desk.adapt),
     "`duplicates --write-field`, `cluster --write-field`": (Desk.loaded, Desk.write_field),
     "`doctor --index`": (Desk.loaded, Desk.doctor),
     "`ingest FILE…` into an index with the vector field": (

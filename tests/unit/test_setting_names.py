@@ -100,6 +100,7 @@ _PARTS_OF_COMMANDS = {
     "es_sbert/runtime/openvino_session.py": {"--upgrade", "--force-reinstall"},
     "es_sbert/index/adopt.py": {" --vector-field OTHER"},
     "es_sbert/index/text_template.py": {"--text-field {}", "--text-template {}", " --vector-field {}"},
+    "es_sbert/migration/migration_state.py": {" --replace-index"},
     "es_sbert/index/vector_field.py": {"--text-field"},  # how text options begin
     "es_sbert/ingest/load_plan.py": {"--vector {}"},
 }

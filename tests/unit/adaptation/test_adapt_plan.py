@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -25,6 +26,7 @@ from es_sbert.cli.adapt import default_name
 from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.runtime.tokenizer import SentenceTokenizer
+from es_sbert.training.run_folder import hash_model
 from tests.unit.checkpoints import write_checkpoint
 
 
@@ -129,3 +131,26 @@ def test_run_of_an_earlier_version_resumes_unless_it_used_what_is_gone(
     path.write_text(json.dumps(recorded | {"settings": recorded["settings"] | earlier}))
     with pytest.raises(CheckpointInvalid, match=f"other settings: {changed}\\n") if changed else nullcontext():
         run.begin(resume=True)
+
+
+@pytest.mark.parametrize("pairs", ["title", "passage"])
+def test_plan_of_an_earlier_version_is_used_unless_its_pairs_are_gone(tmp_path: Path, pairs: str) -> None:
+    model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1)
+    plan = AdaptPlan(str(model), "model", hash_model(model), FieldChoice("title", ("body",)), "{body}")
+    run = Adaptation(
+        Mock(),
+        AdaptSettings(index="docs", name="docs-tuned"),
+        AdaptInputs(),
+        tmp_path / "run",
+        device="cpu",
+        threads=None,
+        report=print,
+        retrying=Mock(),
+    )
+    run.work.mkdir(parents=True)
+    (run.work / "plan.json").write_text(json.dumps(asdict(plan) | {"pairs": pairs}))
+    if pairs == "title":
+        assert run.plan(Mock()) == plan
+    else:
+        with pytest.raises(CheckpointInvalid, match="pairs of the kind passage"):
+            run.plan(Mock())
