@@ -75,7 +75,7 @@ class MsearchEntry:
     Attributes:
         header, body: The two lines of the search.
         trace: Its entry in the search log.
-        is_changed: Whether a line was changed.
+        is_changed: Whether a line was changed, or an error of the gateway takes the place of the search.
         response: Its part of the response if it is not sent to the engine.
     """
 
@@ -241,7 +241,7 @@ class SearchHandler:
                 await cancel_on_disconnect(incoming, self._rewrite_entries(entries, incoming, route, context))
             if may_hide and not is_template:
                 await cancel_on_disconnect(incoming, self._hide_in_entries(entries, context))
-        if not any(entry.is_changed or entry.response is not None for entry in entries):
+        if not any(entry.is_changed for entry in entries):  # of templates that it refuses, the engine says it itself
             del entries  # the lines of a large request
             hooks = ResponseHooks(recorder.watch().part)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
@@ -296,7 +296,7 @@ class SearchHandler:
         except StaleRewriteError:  # written again, for the new indices; its queries are counted already
             return await self._rewrite_entry(entry, incoming, route, replace(context, budget=None))
         except EsSbertError as error:
-            entry.response = _error_response(error)
+            entry.response, entry.is_changed = _error_response(error), True
             entry.trace.status = entry.response["status"]
             return
         if isinstance(result, BufferedResponse):
