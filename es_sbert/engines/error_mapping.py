@@ -91,6 +91,9 @@ OTHER_BUILDS_REMEDY = (
 # Engines take the first part of a path without a handler for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
 
+# Other statuses say nothing about the API: a proxy may be overloaded.
+_MISSING_API_STATUSES = frozenset({400, 404, 405, 410})
+
 
 def is_missing_api(body: Any) -> bool:
     """Whether an error says that the engine lacks the API, as old engines and Elasticsearch Serverless do."""
@@ -293,9 +296,10 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     if status == 400 and _NO_SCRIPTS in reason:
         message = f"{label} lacks the module {SCRIPTS_MODULE} (scripts), which {action} needs: {reason}"
         return FeatureMissing(message, OTHER_BUILDS_REMEDY, status, SCRIPTS_MODULE)
-    if is_missing_api(body):
+    if status in _MISSING_API_STATUSES and is_missing_api(body):
         message = f"{label} lacks the API for {action}: {reason}"
-        return FeatureMissing(message, OTHER_BUILDS_REMEDY, status)
+        remedy = "Check the name and the address; this engine, or a proxy in front of it, does not have the API."
+        return FeatureMissing(message, remedy, status)
     if kind == SEARCH_CONTEXT_MISSING:
         return point_in_time_lost(label, reason)
     if kind == "index_not_found_exception":

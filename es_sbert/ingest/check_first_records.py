@@ -33,7 +33,14 @@ from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.read_documents import UNROUTED_CHILD, Document, DocumentRules, RecordStream, to_document
+from es_sbert.ingest.read_documents import (
+    HAS_RESERVED_FIELD,
+    UNROUTED_CHILD,
+    Document,
+    DocumentRules,
+    RecordStream,
+    to_document,
+)
 from es_sbert.ingest.sources.document_source import FileSource, Origin, Record, RejectedRecord
 from es_sbert.messages import pluralize, setting_text
 
@@ -56,6 +63,8 @@ _BULK_PARAMETERS = frozenset({
 _DOCUMENTS_HAVE = "The documents have"
 _CORRECT = "Correct the source and run the command again."
 _TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
+_RESERVED_REMEDY = "Set `vector_field` to a different name, or leave the field out."
+_PYTHON_RESERVED_REMEDY = "Leave the field out, or create the index with another vector_field."
 _PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
 
 
@@ -393,19 +402,19 @@ def _refuse_other_formats(first: FirstRecords) -> None:
     hits = record.fields.get("hits")
     # An action alone may be a strange document; followed by another line it is a bulk body.
     if _is_bulk_action(record.fields) and len(first.records) > 1:
-        problem = "a _bulk body: each document comes after a line with its action"
+        problem = "is a _bulk body: each document comes after a line with its action"
         remedy = (
             "Send it to the _bulk API of the engine, then embed the documents in place: "
             "`es-sbert ingest --index INDEX --text-field FIELD`."
         )
         python_remedy = "the documents without the actions, each with its id in the field _id"
     elif isinstance(hits, dict) and isinstance(hits.get("hits"), list):
-        problem = "the response to a search, not one document per line"
+        problem = "is the response to a search, not one document per line"
         command = f"jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {file}"
         remedy = f'Write its documents one per line: {command}, and load them with `id_field="_id"`.'
         python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit in response['hits']['hits']"
     elif isinstance(record.fields.get("_source"), dict):
-        problem = "the hits of a search: the documents are in _source"
+        problem = "holds the hits of a search: the documents are in _source"
         keys, options = "_id: ._id", '`id_field="_id"`'
         if any("_routing" in fields for fields in first.objects):
             keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
@@ -413,7 +422,9 @@ def _refuse_other_formats(first: FirstRecords) -> None:
         python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit"
     else:
         return
-    raise SourceError(f"{source}: this is {problem}", f"Pass {python_remedy}." if first.rules.from_python else remedy)
+    if first.rules.from_python:
+        raise SourceError(f"the input {problem}", f"Pass {python_remedy}.")
+    raise SourceError(f"{source} {problem}", remedy)
 
 
 def _refuse_unloadable(first: FirstRecords) -> NoReturn:
@@ -450,7 +461,20 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
         missing = len(first.missing) == len(rules.text_fields)
         cause = "is missing in all of them" if missing else "is empty in all of them"
         problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause}"
-    raise SourceError(problem, f"{hint} {_PYTHON_TEXT_REMEDY if rules.from_python else f'{_TEXT_REMEDY} {_CORRECT}'}")
+    raise SourceError(problem, f"{hint} {_remedy(first)}")
+
+
+def _remedy(first: FirstRecords) -> str:
+    """The remedy for the reasons why none of the first records, which are objects, can be loaded."""
+    rules, remedies = first.rules, []
+    reasons = [reject.reason for reject in first.rejects]
+    if any(reason.startswith(HAS_RESERVED_FIELD) for reason in reasons):
+        remedies.append(_PYTHON_RESERVED_REMEDY if rules.from_python else _RESERVED_REMEDY)
+    if any(reason.startswith(f"the id field {rules.id_field} ") for reason in reasons):
+        remedies.append("Correct `id_field`, or leave it out: ids are then hashes of the content.")
+    if first.missing or first.documents or any("the text field " in reason for reason in reasons):
+        remedies.append(_PYTHON_TEXT_REMEDY if rules.from_python else _TEXT_REMEDY)
+    return " ".join(remedies or [_CORRECT])
 
 
 def _is_json(reject: RejectedRecord) -> bool:

@@ -128,9 +128,9 @@ CSV = b"id,title,body\n1,a cat,a man\n2,a dog,a woman\n"
 @pytest.mark.parametrize(
     ("data", "options", "cause"),
     [
-        (b'{"index": {"_id": "i"}}\n' + orjson.dumps(DOCUMENTS[0]), (), "this is a _bulk body"),
-        (b'{"index": {}}\n' + orjson.dumps(DOCUMENTS[0]), ("--id-field", "id"), "this is a _bulk body"),
-        (orjson.dumps(RESPONSE), (), "this is the response to a search"),
+        (b'{"index": {"_id": "i"}}\n' + orjson.dumps(DOCUMENTS[0]), (), "is a _bulk body"),
+        (b'{"index": {}}\n' + orjson.dumps(DOCUMENTS[0]), ("--id-field", "id"), "is a _bulk body"),
+        (orjson.dumps(RESPONSE), (), "is the response to a search"),
         (orjson.dumps(RESPONSE, option=orjson.OPT_INDENT_2), (), "over several lines"),
         (orjson.dumps(DOCUMENTS[0], option=orjson.OPT_INDENT_2), (), "over several lines"),
         (orjson.dumps(DOCUMENTS), (), "holds a JSON array"),

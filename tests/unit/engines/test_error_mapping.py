@@ -207,9 +207,25 @@ def test_missing_feature_is_named(action: str, error: Any, module: str) -> None:
     assert isinstance(found, FeatureMissing)
     assert (found.module, found.status) == (module, 400)
     assert f"which {action} needs" in found.message or f"lacks the API for {action}" in found.message
-    assert "docker-compose.yml" in found.remedy
+    remedy = (
+        "docker-compose.yml" if module else "Check the name and the address; this engine, or a proxy in front of it"
+    )
+    assert remedy in found.remedy
     again = pickle.loads(pickle.dumps(found))
     assert (type(again), again.module, again.status, str(again)) == (FeatureMissing, module, 400, str(found))
+
+
+@pytest.mark.parametrize("status", [405, 410])
+def test_missing_api_is_named_by_other_answers_too(status: int) -> None:
+    found = failed(status, {"error": {"type": "api_not_available_exception", "reason": "not in serverless"}})
+    assert isinstance(found, FeatureMissing)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_overloaded_engine_does_not_lack_an_api(status: int) -> None:
+    found = failed(status, {"error": "no handler found for uri [/docs/_rank_eval] and method [POST]"})
+    assert type(found) is RequestFailed
+    assert found.status == status
 
 
 @pytest.mark.parametrize("reason", ["script_lang not supported [python]", "unknown query [nonsense]"])
