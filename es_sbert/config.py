@@ -89,6 +89,7 @@ REMOVED_SETTINGS = {
     "sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas.",
     "keyring": "Remove it, and name a file with the secret: password_file, api_key_file or token_file.",
 }
+_OFF = frozenset({"false", "0", "no", "off"})
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
 # A comma separates two addresses only before an address, another comma or the end: a password may contain commas.
 _BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
@@ -178,7 +179,9 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         """Read the secrets from files into their settings."""
         data = dict(data)
         for name, remedy in REMOVED_SETTINGS.items():
-            if data.get(name) or os.environ.get(f"ES_SBERT_{name.upper()}"):
+            given = (data.get(name), os.environ.get(f"ES_SBERT_{name.upper()}"))
+            # Without the setting, a command does what it did with the former default.
+            if any(value and str(value).lower() not in _OFF for value in given):
                 raise UsageError(f"there is no setting {name} (ES_SBERT_{name.upper()}) any more", remedy)
         for name, what in _SECRETS.items():
             file = data.get(f"{name}_file")

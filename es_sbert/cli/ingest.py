@@ -36,7 +36,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
 
     FILE is a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. Its
     format is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document per
-    line (.txt), each also compressed (.gz, .zst), or Parquet (.parquet) or Arrow (.arrow,
+    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow,
     .feather). --sql loads the rows of a query. Without FILE and --sql, the documents of the index that lack a current
     vector are embedded; their other fields are not changed.
 

@@ -122,7 +122,10 @@ class DryRun(BaseModel, frozen=True):
             name = f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"
             lines += ["", name + routing, *(f"  {line}" for line in _document_lines(document))]
             if document.held_in is not None:
-                lines.append(f"  {document.held_in} of the alias {self.alias} holds this id and keeps its document")
+                lines.append(
+                    f"  {document.held_in} of the alias {self.alias} holds this id: the document stays there "
+                    "unchanged, or becomes a dead letter if it differs."
+                )
         if self.mapping is None:
             lines += ["", f"The mapping of {self.index} would not change."]
         else:

@@ -102,3 +102,9 @@ def test_a_setting_of_an_earlier_version_is_refused(name: str, monkeypatch: pyte
 def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
     for given in ({"api_key": SECRET}, {"token": SECRET}, {"username": "anna", "password": SECRET}):
         assert SECRET not in repr(EngineSettings(**given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["false", "False", "0", "no", "off", ""])
+def test_removed_settings_that_are_off_are_ignored(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("ES_SBERT_SNIFF", value)
+    assert EngineSettings(url="http://localhost:9200").url == "http://localhost:9200"

@@ -138,7 +138,14 @@ def _processes(pid: int | None = None) -> dict[int, tuple[int, str]]:
         which = ["-A"] if pid is None else ["-p", str(pid)]
         columns = ["-o", "pid=", "-o", "pgid=", "-o", "stat=", "-o", "lstart="]
         environment = {**os.environ, "LC_ALL": "C"}
-        listed = subprocess.run(["ps", *which, *columns], capture_output=True, text=True, check=False, env=environment)
+        command = ["ps", *which, *columns]
+        try:
+            listed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        except FileNotFoundError:
+            raise LocalEngineError(
+                "this system has neither /proc nor ps, so a server's process cannot be recognized",
+                "Install ps (package procps).",
+            ) from None
         for line in listed.stdout.splitlines():
             number, group, state, started = line.split(maxsplit=3)
             if not state.startswith("Z"):
@@ -150,6 +157,11 @@ def _processes(pid: int | None = None) -> dict[int, tuple[int, str]]:
         try:
             text = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace") if name.isdigit() else ""
         except (FileNotFoundError, ProcessLookupError):  # the process has ended
+            continue
+        except PermissionError:
+            # The system hides the processes of other users (hidepid=1), which are not those of a server.
+            if pid is not None:
+                raise
             continue
         # The second field is the program's name in parentheses, and may contain spaces and parentheses itself.
         fields = text.rpartition(")")[2].split()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,32 @@ def test_processes_are_identified_without_proc(tmp_path: Path, monkeypatch: pyte
     assert server_process.process_identity(int(child)) is not None
     server_process.stop_process(pid, started, grace=0)
     assert server_process.process_identity(pid) is server_process.process_identity(int(child)) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
+def test_hidden_processes_of_other_users_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the mount option hidepid=1."""
+    pid, started, child = start(tmp_path, STUBBORN)
+    read, own = Path.read_text, {f"/proc/{number}/stat" for number in (pid, int(child))}
+
+    def read_own(path: Path, *args: Any, **options: Any) -> str:
+        if path.name == "stat" and str(path) not in own:
+            raise PermissionError(1, "Operation not permitted", str(path))
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_own)
+    server_process.stop_process(pid, started, grace=0)
+    assert server_process.process_identity(pid) is None
+    with pytest.raises(PermissionError):
+        server_process.process_identity(1)
+
+
+def test_system_without_proc_and_ps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self/stat") and exists(path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LocalEngineError, match="neither /proc nor ps"):
+        server_process.process_identity(1)
 
 
 def test_stop_does_not_kill_a_reused_pid(tmp_path: Path) -> None:
