@@ -140,7 +140,7 @@ def test_field_id_of_documents_is_their_id(engine: Engine, encoder: Encoder, nam
             "the hits of a search.*\n.*hit\\['_source'\\]",
         ),
         ([{"index": {"_id": "1"}}, {"text": "a cat"}], "a _bulk body.*\n.*in the field _id"),
-        ([{"text": b"caf\xe9"}], "the field text holds bytes .*: convert it to a str"),
+        ([{"text": b"caf\xe9"}], "the field text holds bytes .*: decode it first"),
         ([{"body": "a cat"}], "has the field text, .*\n.*text_fields"),
         ([{"text": 7}], "is a JSON number.*\n.*text_fields"),
     ],
