@@ -118,7 +118,7 @@ def test_stage_report_is_written_before_its_model(folder: Path, model: Path, mon
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     with monkeypatch.context() as stopped:
-        stopped.setattr("es_sbert.training.training_run.next_model_spec", Mock(side_effect=Cut))
+        stopped.setattr("es_sbert.training.training_run.ModelSpec", Mock(side_effect=Cut))  # of the next stage
         with pytest.raises(Cut):
             train_here(path, folder / "out")
     train_here(path, folder / "out", resume=True)
