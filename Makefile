@@ -25,7 +25,7 @@ demo-down: ## Stop the demo's server and remove its data
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 
-test: $(VENV)/.installed lint ## Run the tests, against real engines: a quarter of an hour on two cores
+test: $(VENV)/.installed lint ## Run the tests, against real engines: half an hour on two cores
 	PYTHON=$(BIN)/python scripts/run-tests
 
 check: lint unit ## Check style, types and size, and run the fast tests

@@ -169,8 +169,8 @@ def _check_takes_updates(state: IndexState) -> None:
     if block is not None:
         raise IndexMismatch(
             f"{state.name} has the block {block}, so metadata cannot be added to its documents",
-            f"{killed_migration_remedy(state.name)} Remove a block that was set by hand: `PUT {state.name}/_settings "
-            f'{{"{block}": null}}`.',
+            (f"{killed_migration_remedy(state.name)} " if block == _WRITE_BLOCKS[0] else "")
+            + f'Remove a block that was set by hand: `PUT {state.name}/_settings {{"{block}": null}}`.',
         )
 
 

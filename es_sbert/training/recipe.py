@@ -243,8 +243,8 @@ class SourceSpec(RecipeSettings):
     """A file of rows.
 
     Attributes:
-        path: JSONL, CSV, TSV (each also .gz or .zst), or Parquet. A relative path
-            counts from the data folder of the run.
+        path: JSONL, CSV, TSV (each also .gz or .zst), or Parquet. A relative path counts from the data folder of the
+            run.
         skip: Skip this many examples at the start.
         limit: Use at most this many.
     """

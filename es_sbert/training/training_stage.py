@@ -233,7 +233,7 @@ def build_batch_sampler(
 
     Args:
         recipe, stage, data: The recipe, the stage and its data.
-        lengths: Token counts of the examples of a data set (`TrainingTask.lengths`).
+        lengths: Token counts of the examples of a data set (`BiEncoderTask.lengths`).
         state: State of this process.
         report: Called if repeated texts make batches smaller than `stage.batch`.
 

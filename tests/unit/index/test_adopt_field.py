@@ -204,3 +204,12 @@ def test_model_with_other_dimensions_is_rejected() -> None:
     with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, but the model 'm' makes 768"):
         look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 768)
     look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 384)
+
+
+@pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
+def test_index_with_a_block_is_refused_before_its_mapping_changes(block: str) -> None:
+    with pytest.raises(IndexMismatch, match=f"has the block index.blocks.{block}") as caught:
+        look(ELASTICSEARCH, DENSE, settings={f"index.blocks.{block}": "true"})
+    assert f'`PUT docs/_settings {{"index.blocks.{block}": null}}`' in caught.value.remedy
+    # Only a migration that was killed leaves a write block.
+    assert ("es-sbert index migrate docs --cancel" in caught.value.remedy) == (block == "write")
