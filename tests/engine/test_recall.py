@@ -46,7 +46,8 @@ def test_recall_of_the_whole_index_matches_numpy(
             shares.append(len(set(best) & {hit["_id"] for hit in hits if hit["_id"] != own}) / K)
         assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
         assert 0 < row.median_ms <= row.p95_ms
-    assert measured[0].recall.mean <= measured[-1].recall.mean
+    if index_type is IndexType.HNSW:  # the scores of quantized vectors may rank a farther candidate first
+        assert measured[0].recall.mean <= measured[-1].recall.mean
     assert measured[-1].recall.mean > 0.8
 
 
