@@ -20,19 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, ShutdownState
 from es_sbert.gateway.concurrency import cancel_on_disconnect
-from es_sbert.gateway.errors import (
-    OwnCredentialsRefused,
-    RequestTimeout,
-    UpstreamTimeout,
-    error_body,
-    http_status,
-    response_headers,
-)
-from es_sbert.gateway.index_lookup import IndexLookup
-from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
-from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.openai_api import OpenAIApi
-from es_sbert.gateway.proxy.engine_routes import (
+from es_sbert.gateway.engine_routes import (
     BY_QUERY_APIS,
     MULTI_SEARCH_APIS,
     SEARCH_APIS,
@@ -44,9 +32,20 @@ from es_sbert.gateway.proxy.engine_routes import (
     makes_documents,
     match_route,
 )
-from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
-from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRequest
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.errors import (
+    OwnCredentialsRefused,
+    RequestTimeout,
+    UpstreamTimeout,
+    error_body,
+    http_status,
+    response_headers,
+)
+from es_sbert.gateway.forward import OutgoingRequest, forward
+from es_sbert.gateway.incoming_request import DrainableReceive, IncomingRequest
+from es_sbert.gateway.index_lookup import IndexLookup
+from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
+from es_sbert.gateway.model_registry import ModelRegistry
+from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
 from es_sbert.gateway.search.search_handler import SearchHandler
@@ -55,6 +54,7 @@ from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.search_page import PageApi, ui_routes
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.missing_vectors import UnreadReason
 from es_sbert.gateway.writes.write_handler import WriteHandler
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import ClientDisconnect
 
 if TYPE_CHECKING:
-    from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+    from es_sbert.gateway.incoming_request import IncomingRequest
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from es_sbert.engines.index_state import IndexState, find_write_index, read_alia
 from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers
-from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers, credential_headers
+from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.derived_fields import DerivedField, derived_fields
 from es_sbert.index.mapping import REMOVING, VectorFieldMeta, read_meta_entry, vector_fields
 from es_sbert.index.source_mode import name_form

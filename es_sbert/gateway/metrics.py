@@ -16,8 +16,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, has_bearer_key
-from es_sbert.gateway.proxy.upstream_nodes import UpstreamNode
 from es_sbert.gateway.search_log import SearchLog
+from es_sbert.gateway.upstream_nodes import UpstreamNode
 
 _SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

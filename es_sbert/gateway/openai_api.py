@@ -27,9 +27,9 @@ from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.errors import error_text, http_status
+from es_sbert.gateway.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings, ModelNotServed
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors

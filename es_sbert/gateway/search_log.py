@@ -27,7 +27,7 @@ import orjson
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import STDOUT_PATH
-from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object
+from es_sbert.gateway.incoming_request import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
     DEFAULT_REPORT_INDEX,

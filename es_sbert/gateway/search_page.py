@@ -27,23 +27,23 @@ from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
 from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
-from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.forward import StaleRewriteError
-from es_sbert.gateway.proxy.incoming_request import (
+from es_sbert.gateway.forward import StaleRewriteError
+from es_sbert.gateway.incoming_request import (
     Headers,
     IncomingRequest,
     credential_headers,
     is_uncompressed_json,
     parse_object,
 )
-from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
+from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings, Limits
+from es_sbert.gateway.upstream import Upstream, UpstreamReply
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import (
     CHUNK_VECTOR,

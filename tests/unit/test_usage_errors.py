@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
-from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
+from es_sbert.gateway.upstream import Upstream
 
 
 def test_only_usage_errors_are_value_errors() -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object, require_utf8, to_utf8
+from es_sbert.gateway.incoming_request import UnreadableJson, parse_object, require_utf8, to_utf8
 
 # An object or a list, and the name or number of its member: queries are replaced there.
 Place = tuple[Any, Any]

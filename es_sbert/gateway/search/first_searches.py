@@ -17,9 +17,8 @@ from es_sbert.engines.engine_info import EngineType, without_search_pipeline
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.incoming_request import credential_headers
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS, MAX_EXPRESSION_LENGTH
-from es_sbert.gateway.proxy.incoming_request import credential_headers
-from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.knn_clauses import (
     CandidateCounts,
@@ -29,6 +28,7 @@ from es_sbert.gateway.search.knn_clauses import (
     query_without_vector,
 )
 from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
+from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import IndexType
 from es_sbert.search.search_scope import SearchScope

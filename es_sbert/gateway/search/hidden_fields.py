@@ -15,9 +15,9 @@ from urllib.parse import quote, urlencode
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
+from es_sbert.gateway.engine_routes import EngineApi
+from es_sbert.gateway.incoming_request import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, split_remote
-from es_sbert.gateway.proxy.engine_routes import EngineApi
-from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.search.compound_queries import objects_at, objects_in
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.settings import HideVectors, OnEmbeddingFailure, SemanticSettings

@@ -22,7 +22,6 @@ from typing import Any
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import ThrottledLog
-from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.compound_queries import Member, clause_list
 from es_sbert.gateway.search.first_searches import MAX_CONCURRENT, first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext, sorts_by_score
@@ -34,6 +33,7 @@ from es_sbert.gateway.search.semantic_query import (
     SemanticSyntax,
     scalar_as_text,
 )
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.search.exact_matches import EXACT_HITS, exact_match_query, read_exact_matches
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, DEFAULT_WEIGHTS, LEXICAL

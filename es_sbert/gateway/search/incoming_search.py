@@ -12,9 +12,8 @@ from cachetools import LRUCache
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.index_lookup import IndexExpression
-from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
-from es_sbert.gateway.proxy.incoming_request import (
+from es_sbert.gateway.forward import BufferedResponse, OutgoingRequest, fetch_response
+from es_sbert.gateway.incoming_request import (
     CallerCacheKeys,
     Headers,
     IncomingRequest,
@@ -23,10 +22,11 @@ from es_sbert.gateway.proxy.incoming_request import (
     parse_object,
     write_object,
 )
-from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.search.compound_queries import BOOL_CLAUSES, query_type_and_body
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import MIB, Limits
+from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
 
 
 class RewriteMode(StrEnum):

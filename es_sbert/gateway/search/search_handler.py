@@ -19,9 +19,9 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
+from es_sbert.gateway.engine_routes import MULTI_SEARCH_APIS, SEARCH_DIAGNOSTICS, EngineApi, EngineRoute
 from es_sbert.gateway.errors import BadRequest, error_object, http_status
-from es_sbert.gateway.proxy.engine_routes import MULTI_SEARCH_APIS, SEARCH_DIAGNOSTICS, EngineApi, EngineRoute
-from es_sbert.gateway.proxy.forward import (
+from es_sbert.gateway.forward import (
     TOO_LARGE,
     BufferedResponse,
     OutgoingRequest,
@@ -34,7 +34,7 @@ from es_sbert.gateway.proxy.forward import (
     forward,
     send_response,
 )
-from es_sbert.gateway.proxy.incoming_request import (
+from es_sbert.gateway.incoming_request import (
     Headers,
     IncomingRequest,
     UnreadableJson,
@@ -42,7 +42,6 @@ from es_sbert.gateway.proxy.incoming_request import (
     parse_object,
     write_object,
 )
-from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, hide_in_bodies, must_parse
 from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
@@ -56,6 +55,7 @@ from es_sbert.gateway.search.incoming_search import (
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
 from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
+from es_sbert.gateway.upstream import Upstream
 
 _TEMPLATES = frozenset({EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH_TEMPLATE})
 # APIs whose searches can be sent twice, because they leave nothing in the engine.

@@ -16,10 +16,8 @@ from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTo
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
-from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.forward import OutgoingRequest, StaleRewriteError
-from es_sbert.gateway.proxy.incoming_request import (
+from es_sbert.gateway.forward import OutgoingRequest, StaleRewriteError
+from es_sbert.gateway.incoming_request import (
     CallerCacheKeys,
     IncomingRequest,
     read_json,
@@ -27,7 +25,8 @@ from es_sbert.gateway.proxy.incoming_request import (
     require_utf8,
     to_utf8,
 )
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.first_searches import TopKCutoff
 from es_sbert.gateway.search.hybrid_queries import HybridDetector, HybridRanker, ranks_hits
 from es_sbert.gateway.search.incoming_search import (
@@ -46,6 +45,7 @@ from es_sbert.gateway.search.query_finder import FoundQueries, QueryFinder, stri
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import SearchScope

@@ -13,10 +13,10 @@ from typing import Any
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import offload_if_large
+from es_sbert.gateway.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
-from es_sbert.gateway.proxy.forward import OutgoingRequest
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, parse_object, write_object
+from es_sbert.gateway.forward import OutgoingRequest
+from es_sbert.gateway.incoming_request import IncomingRequest, parse_object, write_object
 from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.search.incoming_search import (
     RewriteContext,

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.proxy.incoming_request import blank_comments, lines_to_utf8, parse_object
+from es_sbert.gateway.incoming_request import blank_comments, lines_to_utf8, parse_object
 from es_sbert.messages import shorten
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.

@@ -14,7 +14,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import error_object, http_status, response_headers
-from es_sbert.gateway.proxy.forward import (
+from es_sbert.gateway.forward import (
     TOO_LARGE,
     BufferedResponse,
     OutgoingRequest,
@@ -22,8 +22,8 @@ from es_sbert.gateway.proxy.forward import (
     enlarged_error,
     fetch_response,
 )
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, UnreadableJson, parse_object, write_object
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.incoming_request import IncomingRequest, UnreadableJson, parse_object, write_object
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.index.document_vectors import group_actions
 

@@ -13,9 +13,9 @@ from es_sbert.engines.error_mapping import is_missing_api
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import ThrottledLog, log_detail
+from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
-from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
 from es_sbert.index.index_template import merge_legacy_templates

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.errors import unknown_text_error
-from es_sbert.gateway.proxy.incoming_request import UnreadableJson, parse_object
+from es_sbert.gateway.incoming_request import UnreadableJson, parse_object
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.index.document_vectors import (

@@ -28,10 +28,10 @@ from es_sbert.gateway.errors import (
     public_model_error,
     unknown_text_error,
 )
+from es_sbert.gateway.incoming_request import Headers, credential_headers
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
-from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
+from es_sbert.gateway.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.writes.bulk_items import DOCUMENT_STARTS, BulkItem
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_changes import (

@@ -10,12 +10,9 @@ from starlette.types import Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
+from es_sbert.gateway.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
-from es_sbert.gateway.index_lookup import IndexLookup
-from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
-from es_sbert.gateway.proxy.forward import (
+from es_sbert.gateway.forward import (
     OutgoingRequest,
     RefusedAsTooLargeError,
     ResponseHooks,
@@ -23,10 +20,13 @@ from es_sbert.gateway.proxy.forward import (
     forward,
     send_response,
 )
-from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest, read_json, to_utf8
-from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.incoming_request import Headers, IncomingRequest, read_json, to_utf8
+from es_sbert.gateway.index_lookup import IndexLookup
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.incoming_search import RewriteMode, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
+from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import (
     BulkBody,
     BulkItem,

@@ -11,7 +11,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter, ShutdownState
 from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, parse_object
+from es_sbert.gateway.incoming_request import IncomingRequest, parse_object
 from es_sbert.gateway.settings import GatewaySettings
 
 SCOPE: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.incoming_request import UnreadableJson
 from es_sbert.gateway.index_lookup import NO_MAPPINGS
-from es_sbert.gateway.proxy.incoming_request import UnreadableJson
 from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses
 
 TEXT = "how do plants make energy"

@@ -13,11 +13,10 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
+from es_sbert.gateway.engine_routes import match_route
 from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.forward import StaleRewriteError
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, IndexExpression, IndexLookup, ResolvedIndices
-from es_sbert.gateway.proxy.engine_routes import match_route
-from es_sbert.gateway.proxy.forward import StaleRewriteError
-from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
@@ -25,6 +24,7 @@ from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_page import PageApi
 from es_sbert.gateway.settings import GatewaySettings, Limits
+from es_sbert.gateway.upstream import Upstream
 from tests.unit.gateway.rewriting import vector_field
 from tests.unit.gateway.test_requests import incoming
 

@@ -27,6 +27,7 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
+from es_sbert.gateway.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.errors import (
     BadRequest,
     UnsupportedMediaType,
@@ -35,9 +36,7 @@ from es_sbert.gateway.errors import (
     http_status,
     response_headers,
 )
-from es_sbert.gateway.index_lookup import resolve_mappings, split_expression, split_remote
-from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
-from es_sbert.gateway.proxy.incoming_request import (
+from es_sbert.gateway.incoming_request import (
     IncomingRequest,
     UnreadableJson,
     blank_comments,
@@ -50,9 +49,10 @@ from es_sbert.gateway.proxy.incoming_request import (
     to_utf8,
     write_object,
 )
-from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
+from es_sbert.gateway.index_lookup import resolve_mappings, split_expression, split_remote
 from es_sbert.gateway.search.search_handler import split_entries
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
+from es_sbert.gateway.upstream import Upstream, UpstreamReply, end_to_end_headers
 
 
 def incoming(

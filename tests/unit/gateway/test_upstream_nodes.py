@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
-from es_sbert.gateway.proxy.upstream_nodes import NodeRotation, UpstreamNode
+from es_sbert.gateway.upstream_nodes import NodeRotation, UpstreamNode
 
 
 class Clock:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
-from es_sbert.gateway.proxy.forward import ResponseFilter
+from es_sbert.gateway.forward import ResponseFilter
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.bulk_sender import (
     JoinedBulkResponse,

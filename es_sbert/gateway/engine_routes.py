@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.incoming_request import IncomingRequest
 
 
 class EngineApi(StrEnum):

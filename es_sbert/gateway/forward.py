@@ -16,8 +16,8 @@ from starlette.types import Send
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect
-from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
-from es_sbert.gateway.proxy.upstream import Upstream, end_to_end_headers
+from es_sbert.gateway.incoming_request import Headers, IncomingRequest
+from es_sbert.gateway.upstream import Upstream, end_to_end_headers
 
 
 @dataclass(frozen=True)

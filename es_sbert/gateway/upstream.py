@@ -29,8 +29,9 @@ from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
 from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, OwnCredentialsRefused, ThrottledLog, UpstreamTimeout
-from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
-from es_sbert.gateway.proxy.upstream_nodes import (
+from es_sbert.gateway.incoming_request import Headers, credential_headers
+from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.upstream_nodes import (
     ForeignNode,
     HealthChecker,
     NodeRotation,
@@ -39,7 +40,6 @@ from es_sbert.gateway.proxy.upstream_nodes import (
     UpstreamNode,
     keepalive_socket,
 )
-from es_sbert.gateway.settings import Limits
 
 logger = logging.getLogger(__name__)
 
