@@ -20,7 +20,6 @@ from typing import Any, Generic
 import onnx
 
 from es_sbert import __version__
-from es_sbert.bundle.adapter import CONFIG_FILE, read_adapter, write_merged_weights
 from es_sbert.bundle.bundle import (
     DifferenceCause,
     EncoderBundle,
@@ -99,8 +98,8 @@ def copy_files(source: Path, target: Path) -> None:
 def copy_model(model: SentenceModel, folder: Path) -> None:
     """Write a model's files to an empty folder, from which sentence-transformers computes the same vectors.
 
-    Files that the model folder lacks because the library can do without them are written too: the list of modules,
-    tokenizer.json and merged weights.
+    Files that the model folder lacks because the library can do without them are written too: the list of modules
+    and tokenizer.json.
     """
     copy_files(model.folder, folder)
     if not (folder / "modules.json").exists():
@@ -108,11 +107,8 @@ def copy_model(model: SentenceModel, folder: Path) -> None:
         pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
         write_json(folder / "1_Pooling/config.json", pooling)
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
-    place = folder / model.transformer
     if not model.tokenizer_file.exists():
-        write_json(place / "tokenizer.json", model.tokenizer_json())
-    if model.has_adapter:
-        _merge_adapter(model, place)
+        write_json(folder / model.transformer / "tokenizer.json", model.tokenizer_json())
 
 
 def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:
@@ -122,17 +118,6 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
         for part in (graph.file, f"{graph.file}.data"):
             if (source / part).is_file():
                 shutil.copyfile(source / part, target / part)
-
-
-def _merge_adapter(model: SentenceModel, folder: Path) -> None:
-    """Replace an adapter with merged weights, so that a bundle needs neither the adapter nor its base model."""
-    adapter = read_adapter(model.transformer_folder, model.ignored_settings)
-    assert adapter is not None, "the model has one"
-    for file in [folder / CONFIG_FILE, *folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
-        file.unlink()
-    write_merged_weights(model.weights_folder, adapter, folder / "model.safetensors")
-    if not (folder / "config.json").exists():
-        shutil.copyfile(model.weights_folder / "config.json", folder / "config.json")
 
 
 _TRACERS = ("torch", "sentence_transformers")

@@ -7,7 +7,7 @@ embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.adapter import merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
 from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
@@ -133,15 +132,13 @@ class ModuleWeights:
     Args:
         folder: Folder with `model.safetensors` or its shards.
         prefix: Prepended to every requested name (`bert.`, `model.`, …).
-        merged: Tensors that replace those in the files, by their full names.
 
     Raises:
         BundleInvalid: the folder has no weights, or only pickled ones.
     """
 
-    def __init__(self, folder: Path, prefix: str = "", merged: Mapping[str, Floats] | None = None) -> None:
+    def __init__(self, folder: Path, prefix: str = "") -> None:
         self.folder = folder
-        self._merged = merged or {}
         self._prefix = prefix
         self._places = {
             name: (file, entry) for file in find_weight_files(folder) for name, entry in read_header(file).items()
@@ -161,7 +158,7 @@ class ModuleWeights:
                 f"{self.folder} holds {len(found)} tensors called {suffix}, expected one",
                 "The weights are not those of the architecture that config.json names: copy the folder again.",
             )
-        return ModuleWeights(self.folder, found[0].removesuffix(suffix), self._merged)
+        return ModuleWeights(self.folder, found[0].removesuffix(suffix))
 
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._places
@@ -202,7 +199,7 @@ class ModuleWeights:
                 f"the tensor {full} in {self.folder} has shape {actual}, expected {shape}",
                 "config.json and the weights do not belong together: copy the folder again.",
             )
-        return self._merged[full] if full in self._merged else read_tensor(file, full, entry)
+        return read_tensor(file, full, entry)
 
     def round_to_type(self, name: str, value: float) -> float:
         """Round a number to the type in which a tensor is stored, as if the number were stored in the same file."""
@@ -383,7 +380,7 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
 
 
 def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
-    """Open the tensors of a model's transformer, with an adapter merged into them.
+    """Open the tensors of a model's transformer.
 
     Args:
         model: The model.
@@ -392,9 +389,7 @@ def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
     Raises:
         BundleInvalid: the model has no weights, or no token embeddings of that name.
     """
-    adapter = read_adapter(model.transformer_folder, model.ignored_settings) if model.has_adapter else None
-    merged = None if adapter is None else merge_weights(model.weights_folder, adapter)
-    return ModuleWeights(model.weights_folder, merged=merged).with_prefix_of(words)
+    return ModuleWeights(model.transformer_folder).with_prefix_of(words)
 
 
 def read_word_embeddings(model: SentenceModel, tensors: ModuleWeights, name: str) -> Floats:

@@ -19,7 +19,6 @@ _OF_TRAIN = (
     "accelerate",
     "datasets",
     "gensim",
-    "peft",
     "sentence_transformers",
     "torch",
     "transformers",

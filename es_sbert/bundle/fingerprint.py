@@ -9,13 +9,10 @@ import hashlib
 import json
 import mmap
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from es_sbert.bundle.file_hashes import remembered_hash
 from es_sbert.bundle.model_files import read_header
@@ -59,24 +56,19 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
     return settings if layers == len(held) else {**settings, "layers": layers}
 
 
-def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]] | None = None) -> str:
+def hash_tensors(paths: Sequence[Path]) -> str:
     """Compute the SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
 
     The hash does not depend on the order of the weights or on their distribution over files. It is cached for as long
     as the files do not change.
 
-    Args:
-        merged: Tensors that replace those in the files, by name.
-
     Raises:
         BundleInvalid: a file is broken.
     """
-    if merged is None:
-        return remembered_hash("tensors", paths, lambda: _hash_tensors(paths, {}))
-    return _hash_tensors(paths, merged)
+    return remembered_hash("tensors", paths, lambda: _hash_tensors(paths))
 
 
-def _hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]]) -> str:
+def _hash_tensors(paths: Sequence[Path]) -> str:
     entries = [(name, path, entry) for path in paths for name, entry in read_header(path).items()]
     digest = hashlib.sha256()
     with ExitStack() as stack:
@@ -85,10 +77,6 @@ def _hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32
             file = stack.enter_context(path.open("rb"))
             maps[path] = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for name, path, entry in sorted(entries, key=lambda item: item[0]):
-            if name in merged:
-                digest.update(f"{name}\0F32\0{list(merged[name].shape)}\0".encode())
-                digest.update(np.ascontiguousarray(merged[name]).data)
-                continue
             digest.update(f"{name}\0{entry['dtype']}\0{entry['shape']}\0".encode())
             start, end = entry["data_offsets"]
             with memoryview(maps[path]) as view, view[start:end] as tensor:

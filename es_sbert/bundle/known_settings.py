@@ -277,26 +277,6 @@ ROTARY_CONFIGS = {
     ),
 }  # fmt: skip
 
-# adapter_config.json of peft.
-ADAPTER = SettingsTable(
-    applied=frozenset({"base_model_name_or_path", "lora_alpha", "alpha_pattern", "use_rslora"}),
-    # The tensors show which modules have an update, and its rank.
-    harmless=frozenset({
-        "r", "rank_pattern", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern",
-        "modules_to_save", "lora_dropout", "inference_mode", "peft_version", "task_type", "auto_mapping",
-        "megatron_core", "bias", "ensure_weight_tying", "qalora_group_size",
-    }),
-    neutral={
-        "peft_type": ("LORA",), "fan_in_fan_out": (False,), "use_dora": (False,), "lora_bias": (False,),
-        "use_qalora": (False,), "use_bdlora": (False,), "revision": (), "target_parameters": (),
-        # Other values change the base weights at initialization.
-        "init_lora_weights": (True, False, "gaussian"),
-        "trainable_token_indices": (), "layer_replication": (), "alora_invocation_tokens": (), "megatron_config": (),
-        "loftq_config": (), "eva_config": (), "corda_config": (), "arrow_config": (), "kasa_config": (),
-        "lora_ga_config": (), "monteclora_config": (), "velora_config": (),
-    },
-)  # fmt: skip
-
 # Types of the settings in config.json that es-sbert applies.
 CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "model_type": (str,),

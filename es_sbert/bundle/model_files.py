@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.errors import BundleInvalid
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.io.text_formats import depth_problem
 from es_sbert.messages import size_text
 
@@ -144,12 +144,30 @@ _HEADER_LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000  # the format's own limit
 
 
+def refuse_adapter(folder: Path) -> None:
+    """Refuse a folder with a LoRA adapter: its vectors are not those of the weights next to it.
+
+    Raises:
+        UnsupportedArchitecture: the folder has one.
+    """
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if (folder / name).exists():
+            raise UnsupportedArchitecture(
+                f"{folder} has a LoRA adapter ({name}), which es-sbert does not merge",
+                "Merge it with peft, and save the model: model[0].model = PeftModel.from_pretrained(model[0].model, "
+                "FOLDER).merge_and_unload(); model.save(NEW_FOLDER), where model is the SentenceTransformer of its "
+                "base model.",
+            )
+
+
 def find_weight_files(folder: Path) -> list[Path]:
     """Find the safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
 
     Raises:
         BundleInvalid: the folder has no weights, or only a pickle, which can run code when it is opened.
+        UnsupportedArchitecture: the folder has an adapter of weights.
     """
+    refuse_adapter(folder)
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
         return [single]

@@ -47,7 +47,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ORGANIZATION = "sentence-transformers/"
 
 
-def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
+def resolve_model(name: str) -> Path:
     """Find the folder of a model.
 
     `NAME@DIMENSIONS` is the model with that name, truncated to fewer dimensions (`shortened_model.py`).
@@ -59,8 +59,6 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
 
     Args:
         name: The name.
-        organization: Prefix of a bare name on the hub; empty for the base of an adapter, which transformers looks up by
-            its bare name.
 
     Raises:
         ModelNotFound: the model is in none of these places, or a registered model is no longer in its folder.
@@ -74,7 +72,7 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
         raise ModelNotFound(f"{name} is a file, not a model folder", "Use the folder that contains modules.json.")
     if (short := split_shortened_name(name)) is not None:
         base, dimensions = short
-        return shortened_model_folder(resolve_model(base, organization=organization), dimensions, base)
+        return shortened_model_folder(resolve_model(base), dimensions, base)
     if is_model_path(name):
         raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or use a hub id such as org/name.")
     found = installed_model_folder(name)
@@ -89,7 +87,7 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
     if found is not None:
         return found
     try:
-        return download_model(name, organization=organization)
+        return download_model(name)
     except ModelNotFound as error:
         raise broken or error from None
 
@@ -145,15 +143,12 @@ def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
     return None, missing
 
 
-def download_model(
-    name: str, *, from_cache: bool = False, organization: str = _ORGANIZATION, also: Sequence[str] = ()
-) -> Path:
+def download_model(name: str, *, from_cache: bool = False, also: Sequence[str] = ()) -> Path:
     """Find the folder of a model from the hub, and download it if it is not in the hub's cache.
 
     Args:
         name: `org/name`, or a bare name.
         from_cache: Only search the cache.
-        organization: Prefix of a bare name.
         also: Other files to download, such as an ONNX file; missing ones are not an error.
 
     Raises:
@@ -162,7 +157,7 @@ def download_model(
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    repository = name if "/" in name else f"{organization}{name}"
+    repository = name if "/" in name else f"{_ORGANIZATION}{name}"
     remedy = (
         f"{install_hint(name) or _similar_model_hint(name) or 'Check the name.'} "
         "Or use the path of your own model: `model=FOLDER`. "

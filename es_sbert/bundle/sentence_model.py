@@ -16,7 +16,7 @@ from pydantic import BaseModel, computed_field
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
 from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_settings
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
 from es_sbert.bundle.modules import (
     STATIC,
     Dense,
@@ -56,8 +56,6 @@ class SentenceModel(BaseModel, frozen=True):
         folder: The model folder.
         name: Name in messages: the hub id, package name or folder name by which it was opened.
         transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
-        has_adapter: Whether that folder has a LoRA adapter, which is merged into the weights.
-        base_folder: Folder with the weights that the adapter changes, if they are not in the adapter's folder.
         architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …);
             `static` for a StaticEmbedding, a table of token vectors without a network.
         transformer_config: The transformer's config.json.
@@ -91,8 +89,6 @@ class SentenceModel(BaseModel, frozen=True):
     folder: Path
     name: str
     transformer: str
-    has_adapter: bool = False
-    base_folder: Path | None = None
     architecture: str
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
@@ -141,11 +137,6 @@ class SentenceModel(BaseModel, frozen=True):
     @property
     def transformer_folder(self) -> Path:
         return self.folder / self.transformer
-
-    @property
-    def weights_folder(self) -> Path:
-        """Folder with the transformer's weights, into which an adapter is merged."""
-        return self.base_folder or self.transformer_folder
 
     @property
     def tokenizer_file(self) -> Path:
@@ -216,6 +207,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
             "Train a cross-encoder (model.kind in the recipe), or remove poly_encoder.json from a copy to use its "
             "sentence encoder alone.",
         )
+    refuse_adapter(folder)
     # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
     accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
     ignored = tuple(sorted({*ignored, *accepted}))

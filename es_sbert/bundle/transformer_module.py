@@ -1,4 +1,4 @@
-"""Read the Transformer of a model folder: settings, weights, adapter, tokenizer, and the maximum length of texts.
+"""Read the Transformer of a model folder: settings, weights, tokenizer, and the maximum length of texts.
 
 sentence_bert_config.json overrides settings in config.json and tokenizer_config.json. The functions return the settings
 that sentence-transformers uses in the end, and refuse those that es-sbert does not apply.
@@ -7,11 +7,9 @@ that sentence-transformers uses in the end, and refuse those that es-sbert does 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from es_sbert.bundle.adapter import find_base_folder, merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import (
     COMMON_PROCESSING,
@@ -25,7 +23,7 @@ from es_sbert.bundle.known_settings import (
     TOKENIZER_CONFIG,
     check_settings,
 )
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
 from es_sbert.bundle.modules import Feature, InputModule, Pooling
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
@@ -58,18 +56,10 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
     place = folder / transformer
+    refuse_adapter(place)
     # Like sentence-transformers, read sentence_bert_config.json only if modules.json exists.
     sbert = _read_sentence_bert_config(place, ignored, is_plain=is_plain)
-    adapter = read_adapter(place, ignored)
-    base = None
-    if adapter is not None:
-        # Imported here to avoid a circular import.
-        from es_sbert.bundle.model_lookup import resolve_model
-
-        base = find_base_folder(place, adapter, partial(resolve_model, organization=""))
-    config = _read_transformer_config(
-        place if base is None or (place / "config.json").exists() else base, sbert, ignored
-    )
+    config = _read_transformer_config(place, sbert, ignored)
     tokenizer_settings = _read_tokenizer_settings(place, sbert, ignored)
     if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
         raise UnsupportedSetting(
@@ -81,11 +71,9 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
     check_truncation(place, tokenizer_settings, tokenizer)
     resolved = resolve_tokenizer(place, tokenizer, tokenizer_settings, config)
     max_tokens, by_kind = _input_limits(place, config, sbert, tokenizer)
-    files = find_weight_files(base or place)
+    files = find_weight_files(place)
     return InputModule(
         settings={
-            "has_adapter": adapter is not None,
-            "base_folder": None if base == place else base,
             "architecture": str(config.get("model_type", "unknown")),
             "transformer_config": config,
             "hidden_state": sbert["hidden_state"],
@@ -100,7 +88,7 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
         },
         output=_plain_pooling(folder, config) if is_plain else Feature(width=None),
         tokenizer=tokenizer,
-        weights_hash=hash_tensors(files, None if adapter is None else merge_weights(base or place, adapter)),
+        weights_hash=hash_tensors(files),
         fingerprint_fields=("lowercase",),
         fingerprint_settings={"config": fingerprint_settings(config, files)},
         has_all_layers=bool(config.get("output_hidden_states")),

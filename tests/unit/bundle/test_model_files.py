@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.fingerprint import hash_tensors
-from es_sbert.bundle.model_files import find_weight_files, read_header
-from es_sbert.errors import BundleInvalid
+from es_sbert.bundle.model_files import find_weight_files, read_header, write_json
+from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from tests.tiny import write_tiny_bert
 
 TENSORS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, dtype=np.float16)}
 
@@ -64,3 +67,23 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
 def test_missing_weights_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="no model.safetensors"):
         find_weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Path, name: str) -> None:
+    """With weights next to it, without any, and in the folder of a Transformer of its own."""
+    plain = write_tiny_bert(tmp_path / "model")
+    nested = write_tiny_bert(tmp_path / "nested")
+    write_json(nested / "modules.json", [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}])
+    alone, classifier = tmp_path / "alone", write_tiny_bert(tmp_path / "classifier")
+    (classifier / "modules.json").unlink()
+    write_json(classifier / "config.json", {"architectures": ["BertForSequenceClassification"], "model_type": "bert"})
+    for folder in (plain, alone, nested / "0_Transformer", classifier):
+        write_json(folder / name, {"peft_type": "LORA", "base_model_name_or_path": str(plain)})
+    for read, folder in (
+        (read_sentence_model, plain), (read_sentence_model, alone), (read_sentence_model, nested),
+        (lambda folder: read_plain_transformer(folder, "model"), plain), (read_cross_encoder, classifier),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedArchitecture, match=f"LoRA adapter .*{name}") as raised:
+            read(folder)
+        assert "merge_and_unload()" in raised.value.remedy

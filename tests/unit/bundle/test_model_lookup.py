@@ -49,12 +49,9 @@ def test_hub_cache_resolves_offline(hub: Path) -> None:
     assert resolve_model("acme/tiny") == folder
 
 
-def test_bare_name_belongs_to_an_organization_unless_it_is_a_base(hub: Path) -> None:
-    """transformers has repositories without an organization, such as bert-base-uncased."""
-    own = write_cached(hub / "models--sentence-transformers--tiny-base")
-    bare = write_cached(hub / "models--tiny-base")
-    assert resolve_model("tiny-base") == own
-    assert resolve_model("tiny-base", organization="") == bare
+def test_bare_name_belongs_to_an_organization(hub: Path) -> None:
+    folder = write_cached(hub / "models--sentence-transformers--tiny-base")
+    assert resolve_model("tiny-base") == folder
 
 
 @pytest.mark.parametrize("name", ["acme/unknown", "unknown-model"])
