@@ -36,9 +36,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
 
     FILE is a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. Its
     format is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document per
-    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow,
-    .feather). --sql loads the rows of a query. Without FILE and --sql, the documents of the index that lack a current
-    vector are embedded; their other fields are not changed.
+    line (.txt), each also compressed (.gz, .zst), or Parquet (.parquet). Without
+    FILE, the documents of the index that lack a current vector are embedded; their other fields are not changed.
 
     Documents are embedded again only if their text changed. The first documents are checked before anything is
     written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text

@@ -75,15 +75,6 @@ _document_options = option_group(
         "--routing-field",
         help="Routing field, such as my_join.parent; documents without a value there are routed by their id.",
     ),
-    click.option("--sql", metavar="QUERY", help="Load the rows of this query instead of FILE."),
-    click.option(
-        "--database",
-        envvar="ES_SBERT_DATABASE",
-        show_envvar=True,
-        metavar="URL",
-        help="The database, as an SQLAlchemy URL.",
-    ),
-    click.option("--database-file", type=shared.FILE_TYPE, help="File that holds the URL, if it contains a password."),
 )
 _vector_options = option_group(
     "Vectors",
@@ -183,9 +174,8 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
     """Convert options to the settings of a load; most options have the names of the settings.
 
     Raises:
-        UsageError: the file with the database URL cannot be read, or an option is invalid.
+        UsageError: an option is invalid.
     """
-    from es_sbert.config import read_secret_file
     from es_sbert.errors import UsageError
     from es_sbert.ingest.ingest_settings import IngestSettings
     from es_sbert.ingest.ledger import ErrorLimit
@@ -200,8 +190,6 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
             settings |= {"dry_run": DRY_RUN_DOCUMENTS, "files": (value, *files)}
         if settings["dry_run"] < 1:
             raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
-    if options["database_file"]:
-        settings["database"] = read_secret_file(options["database_file"], "database's address")
     if settings["max_errors"] is not None:
         settings["max_errors"] = ErrorLimit.parse(settings["max_errors"])
     if settings["format"] == "auto":

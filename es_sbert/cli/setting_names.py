@@ -15,14 +15,14 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "api_key_file", "ca_certs", "columns", "data", "database", "database_file", "dead_letters",
+    "api_key_file", "ca_certs", "columns", "data", "dead_letters",
     "delimiter", "device", "dimensions", "documents", "dry_run", "element_type", "encoding", "exact", "filter",
     "fingerprint", "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
     "max_errors", "max_write_block", "metrics", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
-    "shards", "sql", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
+    "shards", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
     "timeout", "title_field", "token_file", "types", "url", "username", "vector_field",
 })  # fmt: skip
 

@@ -502,4 +502,4 @@ def _frequent_reasons(first: FirstRecords) -> str:
 def _shell_name(record: Record | RejectedRecord) -> str:
     """A record's source for a shell command."""
     name = record.origin.source
-    return "FILE" if re.match(r"[\w+.-]+://", name) or name in ("-", "sql") else shlex.quote(name)
+    return "FILE" if re.match(r"[\w+.-]+://", name) or name == "-" else shlex.quote(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
@@ -13,7 +13,6 @@ from es_sbert.ingest.dead_letters import find_dead_letters
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
-from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.io.file_formats import FileFormat
 
 _MIB = 1 << 20
@@ -24,7 +23,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         index: Index or alias; of an alias of several indices, its write index is loaded.
-        files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
+        files: Files, patterns, addresses or `-`; none of them embeds what the index holds already.
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
@@ -53,8 +52,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         retry: Dead-letter file whose documents are loaded again, instead of `files`.
         watch_seconds: With no files: keep embedding what other writers add or change, checking at this interval in
             seconds.
-        sql: Query whose rows are loaded, instead of `files`.
-        database: Address of the database; may hold a password.
         only_lacking: Read only documents of the index that lack a vector; all vectors in the index are known to be
             current.
         only_ids: Read only documents of the index with these ids, at most 8,000; None reads all.
@@ -88,8 +85,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     prune: bool = False
     retry: Path | None = None
     watch_seconds: float | None = Field(default=None, gt=0)
-    sql: str | None = None
-    database: SecretStr | None = None
     only_lacking: bool = False
     only_ids: tuple[str, ...] | None = Field(default=None, max_length=8000)
     state: Path | None = None
@@ -130,19 +125,10 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
         UsageError: options conflict.
         SourceError: a file does not exist.
     """
-    options = {"FILE": settings.files, "`retry`": settings.retry, "`sql`": settings.sql}
-    given_options = [option for option, value in options.items() if value]
-    if len(given_options) > 1:
-        raise UsageError(f"{' and '.join(given_options)} cannot be combined", "Use one of them.")
-    of_files = settings.delimiter or settings.encoding or settings.types
-    if (settings.retry or settings.sql) and of_files:
-        raise UsageError("`delimiter`, `encoding` and `types` apply only to FILE", "Leave them out.")
-    if settings.retry is not None:
-        return [find_dead_letters(settings.retry)]
-    if settings.sql is None:
+    if settings.retry is None:
         return find_sources(settings.files, settings.file_options)
-    if settings.database is None:
-        raise UsageError(
-            "`sql` needs a database", "Set its address in ES_SBERT_DATABASE, a `database_file` or `database`."
-        )
-    return [SqlSource(settings.sql, settings.database)]
+    if settings.files:
+        raise UsageError("FILE and `retry` cannot be combined", "Use one of them.")
+    if settings.delimiter or settings.encoding or settings.types:
+        raise UsageError("`delimiter`, `encoding` and `types` apply only to FILE", "Leave them out.")
+    return [find_dead_letters(settings.retry)]

@@ -312,9 +312,7 @@ class LoadPlan:
 
     @property
     def source(self) -> str:
-        """Origin of the documents: `files`, `sql` or `index`."""
-        if self.settings.sql is not None:
-            return "sql"
+        """Origin of the documents: `files` or `index`."""
         return "files" if self.sources else "index"
 
 

@@ -73,7 +73,7 @@ class LoadReport(BaseModel, frozen=True):
 
     Attributes:
         index, engine: Target of the documents.
-        source: `files`, `sql` or `index`.
+        source: `files` or `index`.
         read: Records read from the source.
         indexed: Embedded and written.
         updated: Written with the vector they had, since only other fields changed.

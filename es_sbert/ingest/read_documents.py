@@ -42,7 +42,7 @@ from es_sbert.runtime.batching import slice_by_size
 
 
 class RecordStream:
-    """The records of all sources, read once: a pipe or a query yields them only once.
+    """The records of all sources, read once: a pipe yields them only once.
 
     Args:
         control: Stops the reading; the stream ends the load early if a source fails.
@@ -75,7 +75,7 @@ class RecordStream:
         return chain(peeked, self._records)
 
     def close(self) -> None:
-        """Close the source: its file, or its database connection."""
+        """Close the source."""
         self._records.close()
 
 

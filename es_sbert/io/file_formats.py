@@ -160,7 +160,13 @@ _WORKBOOK = Signature(
 )
 _PREFIXES = (
     (b"%PDF-", Signature("a PDF document", "Extract its text first, for example with pdftotext.")),
-    (b"SQLite format 3\0", Signature("an SQLite database", 'Add `database="sqlite:///FILE"` and `sql="SELECT …"`.')),
+    (
+        b"SQLite format 3\0",
+        Signature(
+            "an SQLite database",
+            'Write the rows of a query to a file: `sqlite3 -header -csv FILE "SELECT …" > rows.csv`.',
+        ),
+    ),
     (b"ARROW1\0\0", Signature("an Arrow file", 'Add `format="arrow"`, or name the file .arrow.')),
     (b"FEA1\0", Signature("a Feather file of version 1", "Write it again in version 2, or as Parquet.")),
     (_GZIP_MAGIC, Signature("a gzip file", _UNPACK.format(command="zcat"))),

@@ -144,7 +144,6 @@ def test_unreadable_sources_are_refused_before_loading(
         (["--dead-letters", "no/such/folder/x"], "could not be written"),
         (["--username", "me"], "must be given together"),
         (["--batch-window", "0"], "--batch-window"),
-        (["--sql", "SELECT 1", "--database", "sqlite:///x.db"], "FILE and --sql cannot be combined"),
         (["--retry", "dead.jsonl"], "FILE and --retry cannot be combined"),
         (["--format", "xml"], "'xml' is not one of"),
     ],
@@ -154,25 +153,6 @@ def test_invalid_option_combinations_exit_2(ingest: Callable[..., Done], argumen
     done = ingest("fine.txt", *arguments)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--sql needs a database\n  Set its address in ES_SBERT_DATABASE"),
-        (["--database", "sqlite:///none.db"], "the database none.db does not exist"),
-        (["--database-file", "none.txt"], "the file none.txt with the database's address cannot be read"),
-        (["--database-file", "database.txt"], "the database refuses the query: no such table: t"),
-        (["--database", "postgresql://anna:s3cret@127.0.0.1:9/d"], "the database cannot be reached"),
-    ],
-)
-def test_invalid_search_queries_exit_2(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
-    Path("empty.db").touch()
-    Path("database.txt").write_text("sqlite:///empty.db\n")
-    done = ingest("--sql", "SELECT id, text FROM t", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert "s3cret" not in done.err
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,15 +55,9 @@ def write_source(kind: str, documents: Sequence[dict[str, Any]]) -> list[str]:
             rows = [",".join(document.values()) for document in flat]
             Path("d.csv").write_text("\n".join([",".join(flat[0]), *rows]))
             return ["d.csv"]
-        case "parquet":
+        case _:
             pq.write_table(pa.Table.from_pylist(flat), "d.parquet")
             return ["d.parquet"]
-        case _:
-            Path("d.db").unlink(missing_ok=True)
-            with sqlite3.connect("d.db") as database:
-                database.execute("CREATE TABLE t (id TEXT, title TEXT, body TEXT)")
-                database.executemany("INSERT INTO t VALUES (:id, :title, :body)", flat)
-            return ["--sql", "SELECT * FROM t", "--database", "sqlite:///d.db"]
 
 
 @pytest.mark.parametrize("options", [MISSPELT, ("--text-field", "titel"), ("--vector", "embedding={titel}")])
@@ -80,7 +73,7 @@ def test_misspelt_field_is_refused_before_writing(
 
 
 @on_one_engine
-@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_misspelt_field_is_refused_for_every_source_format(
     ingest: Callable[..., Done], engine_url: str, index: str, kind: str
 ) -> None:
@@ -190,7 +183,7 @@ def test_pipe_is_read_once(ingest: Callable[..., Done], engine_url: str, index: 
 class TestDryRun:
     """`--dry-run` shows what would be embedded and writes nothing."""
 
-    @pytest.mark.parametrize("kind", ["jsonl", "sql"])
+    @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
     def test_shows_documents_of_every_source_kind(
         self, ingest: Callable[..., Done], engine_url: str, index: str, kind: str
     ) -> None:
@@ -204,7 +197,7 @@ class TestDryRun:
         assert shown["documents"][2]["missing_fields"] == ["body"]
         assert shown["creates_index"]
         assert state_of(engine_url, index) is None
-        assert not [path for path in Path().iterdir() if path.suffix not in (".jsonl", ".db")]
+        assert not [path for path in Path().iterdir() if path.suffix not in (".jsonl", ".parquet")]
         loaded = ingest(*write_source(kind, some), "--id-field", "id", *RIGHT)
         assert loaded.summary["indexed"] == 3
         with open_engine(engine_url) as engine:

@@ -1,10 +1,9 @@
-"""Loads of tables, addresses and queries that are killed: the same command completes them, document by document."""
+"""Loads of tables and addresses that are killed: the same command completes them, document by document."""
 
 from __future__ import annotations
 
 import gzip
 import random
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -33,7 +32,7 @@ def server() -> Iterator[HttpFiles]:
         yield server
 
 
-@pytest.fixture(params=["parquet", "http", "sql"])
+@pytest.fixture(params=["parquet", "http"])
 def bench(
     request: pytest.FixtureRequest,
     server: HttpFiles,
@@ -42,7 +41,6 @@ def bench(
     model: Path,
     tiny: Encoder,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Bench]:
     corpus = Corpus(COUNT, [], WANTED, set(), broken=0, empty=0, repeated=0)
     made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus, outage=0)
@@ -50,15 +48,9 @@ def bench(
         path = tmp_path / "docs.parquet"
         parquet.write_table(pa.Table.from_pylist(DOCUMENTS), path, row_group_size=200)
         made.arguments = [str(path)]
-    elif request.param == "http":
+    else:
         # A password on a command line is the user's own risk; what is tested is that it goes nowhere else.
         made.arguments = [f"http://anna:{SECRET}@{server.host}/docs.jsonl.gz?signature={SECRET}"]
-    else:
-        with closing(sqlite3.connect(tmp_path / "docs.db")) as db, db:
-            db.execute("CREATE TABLE docs (id TEXT, text TEXT, price REAL)")
-            db.executemany("INSERT INTO docs VALUES (:id, :text, :price)", DOCUMENTS)
-        monkeypatch.setenv("ES_SBERT_DATABASE", f"sqlite:///{tmp_path / 'docs.db'}")
-        made.arguments = ["--sql", "SELECT id, text, price FROM docs"]
     with closing(made):
         made.create(shards=1)
         yield made
@@ -67,7 +59,7 @@ def bench(
 def check_secret(bench: Bench) -> None:
     """The secret stands in nothing that was written."""
     for path in bench.folder.iterdir():
-        if path.is_file() and path.suffix != ".db":
+        if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path
 
 

@@ -153,6 +153,6 @@ def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
 
 
 def test_options_of_files_are_refused_for_other_sources(ingest: Callable[..., Done]) -> None:
-    done = ingest("--sql", "SELECT 1", "--database", "sqlite:///x.db", "--encoding", "latin-1")
+    done = ingest("--retry", "dead.jsonl", "--encoding", "latin-1")
     assert (done.code, "--encoding and --types apply only to FILE" in done.err) == (2, True)
     assert ingest("--encoding", "latin-1").code == 2

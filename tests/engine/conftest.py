@@ -13,7 +13,6 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.object_store import ObjectStore, object_store
-from tests.engine.postgresql import Postgresql, postgresql
 
 
 @pytest.fixture
@@ -69,10 +68,3 @@ def use_s3(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     S3FileSystem.clear_instance_cache()  # instances remember the environment they were made in
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgresql]:
-    """A real PostgreSQL."""
-    with postgresql() as server:
-        yield server

@@ -1,4 +1,4 @@
-"""Tables, objects of a store and queries loaded into real engines and compared with their source, row by row."""
+"""Tables and objects of a store loaded into real engines and compared with their source, row by row."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-import sqlalchemy
 from pyarrow import ipc, parquet
-from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest import read_documents
@@ -26,7 +24,6 @@ from es_sbert.ingest.sources.document_source import Record, RejectedRecord
 from tests.engine.conftest import use_s3
 from tests.engine.ingest_support import contents, letters, load, same_vectors, sentences, vector_of
 from tests.engine.object_store import SECRET_KEY, ObjectStore
-from tests.engine.postgresql import PASSWORD, Postgresql
 from tests.engine.relay import Relay
 
 COUNT = 90
@@ -140,7 +137,7 @@ def test_prune_removes_rows_missing_from_table(
 def remotely(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., LoadReport]:
-    """Loads an address or a query into one index, from a folder of the test's own; `index` is its name."""
+    """Loads an address into one index, from a folder of the test's own; `index` is its name."""
     monkeypatch.chdir(tmp_path)
     index = fresh_index(es9_url)
 
@@ -212,91 +209,3 @@ def test_object_store_failure_stops_load_and_rerun_resumes(
     assert (again.unchanged, again.indexed) == (summary.indexed, MANY - summary.indexed)
     compare(es9_url, remotely.index, {document["id"]: document for document in documents}, encoder)
     assert not (tmp_path / "dead").exists()
-
-
-QUERY = """
-SELECT 'd' || n AS id, 'the text of number ' || n AS text, (n / 8.0)::numeric(12, 3) AS price, n % 2 = 0 AS even,
-       timestamptz '2026-01-01 12:00+02' + n * interval '1 minute' AS at, date '2026-01-01' + n AS day,
-       jsonb_build_object('rank', n, 'label', NULL) AS nested, ARRAY['a', 'b' || n] AS tags
-FROM numbers WHERE 'one percent' LIKE '%percent' ORDER BY n
-"""
-
-
-def query_rows(count: int) -> dict[str, dict[str, Any]]:
-    """What `QUERY` gives for the numbers below `count`."""
-    begin = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
-    return {
-        f"d{n}": {
-            "id": f"d{n}",
-            "text": f"the text of number {n}",
-            "price": n / 8,
-            "even": n % 2 == 0,
-            "at": datetime.fromtimestamp(begin + 60 * n, UTC).isoformat().replace("+00:00", "Z"),
-            "day": date.fromordinal(date(2026, 1, 1).toordinal() + n).isoformat(),
-            "nested": {"rank": n, "label": None},
-            "tags": ["a", f"b{n}"],
-        }
-        for n in range(count)
-    }
-
-
-@pytest.fixture
-def numbers(postgres: Postgresql) -> Iterator[Callable[[str], None]]:
-    """Runs a statement; the table `numbers` is empty."""
-    engine = sqlalchemy.create_engine(postgres.url.replace("postgresql:", "postgresql+psycopg:"))
-
-    def execute(statement: str) -> None:
-        with engine.begin() as connection:
-            connection.execution_options(no_parameters=True).exec_driver_sql(statement)
-
-    execute("CREATE TABLE numbers (n integer)")
-    yield execute
-    execute("DROP TABLE numbers")
-    engine.dispose()
-
-
-def test_load_from_postgresql_query(
-    postgres: Postgresql, numbers: Callable[[str], None], es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path
-) -> None:
-    numbers(f"INSERT INTO numbers SELECT generate_series(0, {COUNT - 1})")
-    query = {"sql": QUERY, "database": SecretStr(postgres.url)}
-    summary = remotely(**query)
-    assert (summary.read, summary.indexed, summary.exit_code) == (COUNT, COUNT, 0)
-    compare(es9_url, remotely.index, query_rows(COUNT), encoder)
-    numbers("DELETE FROM numbers WHERE n < 10")
-    summary = remotely(**query, prune=True)
-    assert (summary.unchanged, summary.pruned) == (COUNT - 10, 10)
-    assert not list(tmp_path.glob("*load-state*"))
-    assert not holds(tmp_path, PASSWORD)
-
-
-def test_broken_sql_connection_stops_load_and_rerun_resumes(
-    postgres: Postgresql,
-    numbers: Callable[[str], None],
-    es9_url: str,
-    remotely: Any,
-    encoder: Encoder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    numbers(f"INSERT INTO numbers SELECT generate_series(0, {MANY - 1})")
-    query = {"sql": QUERY, "database": SecretStr(postgres.url)}
-
-    def cut() -> None:
-        numbers(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        )
-
-    after_records(monkeypatch, HALF, cut)
-    summary = remotely(**query, batch_window=16, bulk_bytes=20_000)
-    assert summary.stopped is not None
-    assert f"sql could not be read after the record of line {summary.read}: " in summary.stopped
-    assert PASSWORD not in summary.stopped
-    assert (summary.exit_code, summary.dead, summary.left) == (1, 0, 0)
-    assert HALF <= summary.indexed < MANY
-    assert not holds(tmp_path, PASSWORD)
-    again = remotely(**query)
-    assert again.resumed
-    assert (again.unchanged, again.indexed) == (summary.indexed, MANY - summary.indexed)
-    compare(es9_url, remotely.index, query_rows(MANY), encoder)

@@ -145,7 +145,7 @@ def test_heavy_modules_are_imported_lazily(imported: Imported) -> None:
     assert sum(not _needs_torch(name) for name in _ALL) > 100
     assert not by_help & {"onnxruntime", "onnx", "numpy", "elastic_transport", "opensearchpy", "torch"}
     # The libraries of the extras of a load.
-    assert not by_ingest & {"pyarrow", "s3fs", "aiohttp", "sqlalchemy", "psycopg"}
+    assert not by_ingest & {"pyarrow", "s3fs", "aiohttp"}
     assert {"onnxruntime", "elastic_transport", "opensearchpy"} <= by_all
     # Of the official client of Elasticsearch, the transport is enough.
     assert not by_all & {"elasticsearch", "torch", "transformers", "sentence_transformers"}

@@ -175,9 +175,9 @@ def _encoder() -> object:
         (lambda: parse_types(["price"]), '`types=["price"]`', "--types price"),
         (lambda: FileOptions(delimiter="abc"), "`delimiter=", "--delimiter "),
         (
-            lambda: resolve_sources(IngestSettings(index="docs", sql="SELECT 1")),
-            "`sql` needs a database",
-            "--sql needs a database",
+            lambda: resolve_sources(IngestSettings(index="docs", files=("a.csv",), retry=Path("dead.jsonl"))),
+            "FILE and `retry`",
+            "FILE and --retry",
         ),
         (lambda: EngineSettings(username="me"), "Set `username`", "Set --username"),
     ],

@@ -34,6 +34,7 @@ _HTTP_USER = re.compile(r"(?<=http://|ttps://)[^/\s]*@")
 # The query of an HTTP address, which holds the signature of a signed address.
 _HTTP_QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
 _HTTP_SCHEMES = ("http", "https")
+_SQL_SCHEMES = ("postgresql", "postgres", "mysql", "mariadb", "sqlite", "mssql", "oracle")
 
 
 def is_url(argument: str) -> bool:
@@ -231,9 +232,15 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
 
     Raises:
         SourceError: the file does not exist, nothing matches, or the filesystem cannot be reached.
-        UsageError: the protocol is unknown, or its library is not installed.
+        UsageError: the protocol is unknown or that of a database, or its library is not installed.
     """
     shown = redact_secrets(address)
+    if re.split(r"[+:]", address)[0].lower() in _SQL_SCHEMES:
+        raise UsageError(
+            f"{shown} is a database, not a file",
+            "Write the rows of a query to a file first, and load that: `psql -c \"\\copy (SELECT …) TO 'rows.csv' CSV "
+            'HEADER"`, for example. DuckDB writes Parquet, which keeps the types (docs/sources.md).',
+        )
     filesystem, location = _open_filesystem(address, shown)
     try:
         locations = _expand_pattern(filesystem, location)

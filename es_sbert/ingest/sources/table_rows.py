@@ -1,4 +1,4 @@
-"""Rows of SQL results, columnar files and Python programs as records.
+"""Rows of Parquet files and documents of Python programs as records.
 
 | value | JSON |
 |---|---|
@@ -98,7 +98,7 @@ class BinaryValue:
 
 
 def value_to_json(value: object) -> Any:
-    """Convert a value of a Python program or a database driver to its JSON form.
+    """Convert a value of a Python program to its JSON form.
 
     Returns:
         The JSON form; `UnserializableValue` if there is none, `BinaryValue` for bytes.
@@ -303,15 +303,6 @@ ARROW_ROWS = RowTerms(
     decode="cast the column to a string when you write the file, such as decode({column}, 'ISO-8859-1') in Spark",
     encode="cast the column to a string when you write the file, such as hex({column}) in Spark",
 )
-SQL_ROWS = RowTerms(
-    row="row",
-    column="column",
-    cast="cast it to text in the query",
-    decode="decode it in the query, such as convert_from({column}, 'LATIN1') in PostgreSQL or "
-    "CAST({column} AS CHAR CHARACTER SET latin1) in MySQL",
-    encode="cast it to text in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and "
-    "SQLite",
-)
 PYTHON_ROWS = RowTerms(
     row="document",
     column="field",
@@ -327,7 +318,7 @@ def _json_default(value: object) -> str:
     raise SerializationError(value)
 
 
-def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
+def row_to_json(row: Mapping[str, Any], terms: RowTerms = PYTHON_ROWS) -> bytes:
     """Write a row of converted values as one line of JSON.
 
     Raises:

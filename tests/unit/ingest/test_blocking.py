@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from es_sbert.ingest.sources.document_source import (
     BlockingCalls,
     ByteCounter,
-    DocumentSource,
     ReadCancelled,
-    ReadContext,
     ReadSettings,
     Record,
     RejectedRecord,
@@ -22,7 +18,6 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.remote_files import RemoteFile
-from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.io.file_formats import FileFormat
 
 pytestmark = pytest.mark.timeout(120)
@@ -58,26 +53,9 @@ class Silent:
     def close(self) -> None: ...
 
 
-class SilentSql(SqlSource):
-    """A database that gives two rows and computes the others until the test is over."""
-
-    silence, over = threading.Event(), threading.Event()
-
-    def _fetched(self, reading: ReadContext) -> Iterator[list[dict[str, Any]]]:  # type: ignore[override]
-        yield [{"text": "a"}, {"text": "b"}]
-        self.silence.set()
-        self.over.wait()
-
-
-@pytest.mark.parametrize("kind", ["remote", "sql"])
-def test_blocking_source_does_not_delay_stop(kind: str) -> None:
+def test_blocking_source_does_not_delay_stop() -> None:
     silence, over, stop = threading.Event(), threading.Event(), threading.Event()
-    source: DocumentSource
-    if kind == "remote":
-        source = TextSource(RemoteFile("test://docs", Silent(silence, over), "docs", None), FileFormat.JSONL)
-    else:
-        source = SilentSql("SELECT 1", SecretStr("sqlite://"))
-        SilentSql.silence, SilentSql.over = silence, over
+    source = TextSource(RemoteFile("test://docs", Silent(silence, over), "docs", None), FileFormat.JSONL)
     read: list[Record | RejectedRecord] = []
 
     def stop_in_the_silence() -> None:

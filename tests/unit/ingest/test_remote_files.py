@@ -148,6 +148,13 @@ def test_invalid_urls_are_rejected_without_secrets(memory: Any, address: str, me
     assert "s3cret" not in repr(caught.value.__cause__) + str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "MySQL", "sqlite"])
+def test_database_is_refused_with_the_way_to_load_a_query(scheme: str) -> None:
+    with pytest.raises(UsageError, match=r"://db.example/shop is a database.*\n.*copy.*DuckDB") as caught:
+        find(f"{scheme}://anna:s3cret@db.example/shop")
+    assert "s3cret" not in str(caught.value)
+
+
 def test_unknown_or_uninstalled_protocol_raises_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="Protocol not known: gopher\n  Use an address that fsspec knows"):
         find("gopher://host/f.jsonl")

@@ -1,4 +1,4 @@
-"""Values of Arrow columns and of database drivers as JSON: valid, equal to what they were, or refused by themselves."""
+"""Values of Parquet columns and of Python programs as JSON: valid, equal, or refused by themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record
 from es_sbert.ingest.sources.table_rows import (
     ARROW_ROWS,
     PYTHON_ROWS,
-    SQL_ROWS,
     SerializationError,
     UnserializableValue,
     column_to_json,
@@ -45,13 +44,13 @@ def through_arrow(value: Any, kind: pa.DataType) -> Any:
 
 
 def written(value: Any) -> str:
-    """A driver's value as JSON text."""
+    """A value of Python as JSON text."""
     return row_to_json({"c": value_to_json(value)})[len(b'{"c":') : -1].decode()
 
 
 def refusal(made: Any) -> str:
     with pytest.raises(SerializationError) as caught:
-        row_to_json({"fine": 1, "column": made}, SQL_ROWS)
+        row_to_json({"fine": 1, "column": made}, ARROW_ROWS)
     return str(caught.value)
 
 
@@ -206,14 +205,14 @@ def test_other_arrow_types() -> None:
     assert column_to_json(pa.array([None, "x", "x"]).dictionary_encode().slice(1)) == ["x", "x"]
 
 
-def test_database_values_are_serialized() -> None:
+def test_python_values_are_serialized() -> None:
     assert written(UUID(int=1)) == '"00000000-0000-0000-0000-000000000001"'
     assert written(ip_address("::1")) == '"::1"'
     assert written({"a": [1, Decimal("1.5"), b"x"], 2: None}) == '{"a":[1,1.5,"eA=="],"2":null}'
     assert written(memoryview(b"x")) == '"eA=="'
     assert written(time(1, 2)) == '"01:02:00"'
     assert written(True) == "true"
-    assert "a complex cannot be written as JSON: cast it to text in the query" in refusal(value_to_json([1j]))
+    assert "a complex cannot be written as JSON: cast the column to a string" in refusal(value_to_json([1j]))
     assert "surrogates" in refusal(value_to_json("\ud800"))
 
 
@@ -335,7 +334,7 @@ TEXT_FIELDS = ReadSettings(100_000, "text", text_fields=("text", "inner.text"), 
 
 def decoded(row: dict[str, Any]) -> Record | RejectedRecord:
     made = {name: value_to_json(value) for name, value in row.items()}
-    return row_record(made, Origin("f", 1), TEXT_FIELDS, SQL_ROWS)
+    return row_record(made, Origin("f", 1), TEXT_FIELDS, ARROW_ROWS)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -367,16 +366,12 @@ def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
     [
         (
             {"text": b"caf\xe9"},
-            "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): decode",
+            "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): cast the column",
         ),
         ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
         (
             {"id": UUID(int=2**127).bytes},
-            "(byte 0x80 at position 0): cast it to text in the query, such as encode(id, 'hex') in PostgreSQL",
-        ),
-        (
-            {"text": b"caf\xe9"},
-            "(byte 0xe9 at position 3): decode it in the query, such as convert_from(text, 'LATIN1') in PostgreSQL",
+            "(byte 0x80 at position 0): cast the column to a string when you write the file, such as hex(id) in Spark",
         ),
     ],
 )
