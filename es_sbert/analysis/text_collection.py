@@ -192,9 +192,7 @@ def read_file_texts(
     sources = find_sources(files, options)
     check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
     key_fields = () if id_field is None else (id_field,)
-    settings = ReadSettings(
-        _MAX_RECORD_BYTES, template.fields[0], retry_seconds=0, text_fields=template.fields, key_fields=key_fields
-    )
+    settings = ReadSettings(_MAX_RECORD_BYTES, template.fields[0], text_fields=template.fields, key_fields=key_fields)
     lost: list[str] = []
     ids: list[str] = []
     texts: list[str] = []

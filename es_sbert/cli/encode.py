@@ -54,10 +54,9 @@ def encode(
 ) -> None:
     """Turn texts into sentence vectors.
 
-    FILE is read as by es-sbert ingest: plain lines, JSON Lines, CSV, TSV, Parquet or Arrow, by its
-    name. Without it, or with -, stdin is read, as plain lines by default. The output keeps the order of the input, one
-    vector per record. JSONL output is one object per line: the record, or {"text": …} for a plain line, with the vector
-    under "embedding".
+    FILE is read as by es-sbert ingest: plain lines, JSON Lines, CSV, TSV or Parquet, by its name. Without it, or with
+    -, stdin is read, as plain lines by default. The output keeps the order of the input, one vector per record. JSONL
+    output is one object per line: the record, or {"text": …} for a plain line, with the vector under "embedding".
 
     \b
     Examples:

@@ -265,7 +265,7 @@ device_options = combine_options(
 )
 format_option = click.option(
     "--format",
-    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
+    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet"]),
     default="auto",
     help="Format of the files after decompression; auto: by each file's name.",
 )

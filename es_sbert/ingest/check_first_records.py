@@ -302,7 +302,7 @@ def _further_documents(plan: LoadPlan) -> Iterator[dict[str, Any]]:
     """Yield the first documents of the other files, if these can be read twice."""
     again = [source for source in plan.sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
     for source in again[:_FURTHER_FILES]:
-        with closing(RecordStream([source], replace(plan.reading, retry_seconds=0), LoadControl())) as stream:
+        with closing(RecordStream([source], plan.reading, LoadControl())) as stream:
             for record in islice(stream, _FURTHER_RECORDS):
                 yield getattr(record, "fields", {})
 

@@ -40,7 +40,7 @@ def read_texts(file: str, options: FileOptions, text_field: str, left_out: str =
     """
     sources = find_sources([file], options)
     check_sources(sources, _MAX_RECORD_BYTES, [text_field], None)
-    settings = ReadSettings(_MAX_RECORD_BYTES, text_field, retry_seconds=0, text_fields=(text_field,))
+    settings = ReadSettings(_MAX_RECORD_BYTES, text_field, text_fields=(text_field,))
     for record in read_records(sources, settings, ByteCounter(), Event(), _fail):
         if isinstance(record, RejectedRecord):
             raise SourceError(f"{record.origin}: {record.reason}", "Fix the record, or remove it.")

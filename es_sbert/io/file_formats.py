@@ -29,10 +29,9 @@ class FileFormat(StrEnum):
     TSV = "tsv"
     LINES = "lines"
     PARQUET = "parquet"
-    ARROW = "arrow"
 
 
-FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines, parquet or arrow.'
+FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines or parquet.'
 
 _SUFFIXES = {
     FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),
@@ -40,17 +39,22 @@ _SUFFIXES = {
     FileFormat.TSV: (".tsv", ".tab"),
     FileFormat.LINES: (".txt",),
     FileFormat.PARQUET: (".parquet", ".pq"),
-    FileFormat.ARROW: (".arrow", ".arrows", ".feather", ".ipc"),
 }
 _FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for suffix in suffixes}
+_ARROW_SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
 
 
 def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
     """Guess format and compression from a file's name; None if the name does not indicate them."""
+    suffix, compression = _split_suffix(name)
+    return _FORMATS_BY_SUFFIX.get(suffix), compression
+
+
+def _split_suffix(name: str) -> tuple[str, Compression | None]:
     path = PurePosixPath(name)
     compression = _COMPRESSION_SUFFIXES.get(path.suffix.lower())
     inner = PurePosixPath(path.stem) if compression else path
-    return _FORMATS_BY_SUFFIX.get(inner.suffix.lower()), compression
+    return inner.suffix.lower(), compression
 
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -158,6 +162,11 @@ _WORKBOOK = Signature(
     "Save the sheet as CSV UTF-8, or with pandas and openpyxl: "
     f'`python -c "import pandas; {_READ_WORKBOOK}" | es-sbert ingest … --format jsonl -`.',
 )
+_ARROW = Signature(
+    "an Arrow or Feather file",
+    "Write its table as Parquet: pyarrow.parquet.write_table(pyarrow.feather.read_table('FILE'), 'FILE.parquet'), or "
+    "with pyarrow.ipc.open_stream('FILE').read_all() for a stream.",
+)
 _PREFIXES = (
     (b"%PDF-", Signature("a PDF document", "Extract its text first, for example with pdftotext.")),
     (
@@ -167,14 +176,19 @@ _PREFIXES = (
             'Write the rows of a query to a file: `sqlite3 -header -csv FILE "SELECT …" > rows.csv`.',
         ),
     ),
-    (b"ARROW1\0\0", Signature("an Arrow file", 'Add `format="arrow"`, or name the file .arrow.')),
-    (b"FEA1\0", Signature("a Feather file of version 1", "Write it again in version 2, or as Parquet.")),
+    (b"ARROW1\0\0", _ARROW),
+    (b"FEA1\0", _ARROW),
     (_GZIP_MAGIC, Signature("a gzip file", _UNPACK.format(command="zcat"))),
     (_ZSTD_MAGIC, Signature("a zstd file", _UNPACK.format(command="zstdcat"))),
     (b"\xfd7zXZ\0", Signature("an xz file", _UNPACK.format(command="xzcat"))),
     (b"7z\xbc\xaf\x27\x1c", Signature("a 7z archive", "Unpack it and name the files in it.")),
     (b"Rar!\x1a\x07", Signature("a RAR archive", "Unpack it and name the files in it.")),
 )
+
+
+def recognize_name(name: str) -> Signature | None:
+    """Recognize a file by its name: Arrow, whose streams begin with no signature and which may be compressed."""
+    return _ARROW if _split_suffix(name)[0] in _ARROW_SUFFIXES else None
 
 
 def recognize_file(head: bytes) -> Signature | None:

@@ -1,26 +1,24 @@
 """The interface of every source of documents: a check before the load, and a stream of records.
 
 `read_records` reads all sources of a load one after another; `check_sources` looks at the beginning of each before
-anything is written. `BlockingCalls` runs calls that may block for a long time, so that a load can be stopped.
+anything is written.
 """
 
 from __future__ import annotations
 
 import json
-import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
 from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
-from es_sbert.io.file_formats import MAGIC_BYTES, SIGNATURE_BYTES, Compression, detect_compression, recognize_file
-from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, WrongFormat, json_type_name, read_head
+from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, WrongFormat, json_type_name
 from es_sbert.messages import shorten
 
 
@@ -206,7 +204,6 @@ class ReadSettings:
         max_bytes: Longest record in bytes; longer ones become dead letters.
         plain_text_field: Field that holds the line of a plain text source.
         target_index: The index that is loaded.
-        retry_seconds: Time limit for retries of a source that does not respond.
         text_fields: Fields of texts: bytes in them are decoded.
         key_fields: Fields of the id and the routing: bytes in them are decoded.
         column_types: The types of the columns of CSV and TSV files.
@@ -215,7 +212,6 @@ class ReadSettings:
     max_bytes: int
     plain_text_field: str
     target_index: str = ""
-    retry_seconds: float = 300.0
     text_fields: tuple[str, ...] = ()
     key_fields: tuple[str, ...] = ()
     column_types: ColumnTypes = NO_TYPES
@@ -359,12 +355,12 @@ class ByteInput:
         """
         raise NotImplementedError
 
-    def open(self, context: ReadContext) -> BinaryIO:
+    def open(self, context: ReadContext) -> AbstractContextManager[BinaryIO]:
         """Open a seekable file, whose bytes are not counted.
 
         Raises:
             OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`; the methods of the
-                file raise them too.
+                file and the end of the context raise them too.
         """
         raise NotImplementedError
 
@@ -405,25 +401,10 @@ class FileSource(DocumentSource):
             raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
         return [self]
 
-    def _check_compression(self, declared: Compression | None) -> bytes:
-        """Check the compression against the one that the name declares; return the first bytes, none of an empty file.
-
-        Raises:
-            SourceError: the file is not compressed as its name says.
-        """
-        magic, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
-        if magic and declared is not None and (found := detect_compression(magic)) is not declared:
-            problem = f"{self.name} is named as {declared} but does not hold {declared} data"
-            signature = recognize_file(magic[:SIGNATURE_BYTES]) if found is Compression.NONE else None
-            if signature is not None:
-                raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
-            raise SourceError(problem, "Rename it, or compress it again.")
-        return magic
-
 
 def preview_context() -> ReadContext:
-    """A context to read the beginning of a source: not counted, without retries."""
-    return ReadContext(ReadSettings(0, "", retry_seconds=0), ByteCounter(), threading.Event())
+    """A context to read the beginning of a source: not counted."""
+    return ReadContext(ReadSettings(0, ""), ByteCounter(), threading.Event())
 
 
 def check_sources(
@@ -506,71 +487,3 @@ def read_records(
 
 def _position(last: int) -> str:
     return f"after the record of line {last}" if last else "before its first record"
-
-
-T = TypeVar("T")
-
-_STOP_POLL_SECONDS = 0.1
-
-
-class BlockingCalls:
-    """Runs calls one after another in a separate thread; a call that still runs when `stop` is set is abandoned.
-
-    All calls share one thread, because a database cursor may belong to the thread that opened it. The thread is a
-    daemon, so a process can end while the thread is blocked. Call `close` at the end.
-
-    Args:
-        stop: Set when the results are no longer required.
-    """
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._blocked = False
-        threading.Thread(target=self._run, name="ingest-blocking-calls", daemon=True).start()
-
-    def __call__(self, call: Callable[[], T]) -> T:
-        """Run a call and return its result.
-
-        Raises:
-            ReadCancelled: `stop` was set before the call returned.
-            BaseException: the call raised it.
-        """
-        if self._stop.is_set():
-            raise ReadCancelled
-        answer = self._submit(call)
-        while not answer.done():
-            if self._stop.is_set():
-                self._blocked = True
-                raise ReadCancelled
-            wait([answer], _STOP_POLL_SECONDS)
-        return answer.result()
-
-    def close(self, last: Callable[[], object] = lambda: None) -> None:
-        """End the thread.
-
-        Args:
-            last: Called in the thread before it ends, unless the thread is blocked: closes what the calls have opened.
-        """
-        answer = None if self._blocked else self._submit(last)
-        self._calls.put(None)
-        if answer is not None:
-            # Wait until files and connections are closed, but not for long if the load stops.
-            wait([answer], _STOP_POLL_SECONDS)
-            while not answer.done() and not self._stop.is_set():
-                wait([answer], _STOP_POLL_SECONDS)
-
-    def _submit(self, call: Callable[[], T]) -> Future[T]:
-        answer: Future[T] = Future()
-        self._calls.put((call, answer))
-        return answer
-
-    def _run(self) -> None:
-        while (entry := self._calls.get()) is not None:
-            call, answer = entry
-            try:
-                answer.set_result(call())
-            except BaseException as error:  # for the thread that waits for the result
-                answer.set_exception(error)
-            # Release the last call while waiting for the next one.
-            del entry, call, answer

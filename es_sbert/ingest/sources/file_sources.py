@@ -1,21 +1,16 @@
-"""Sources that read files: JSON Lines, CSV, TSV and plain text, and Parquet and Arrow with one document per row.
-
-Arrow files are IPC files and streams, and Feather. All but Parquet may be compressed.
-"""
+"""Sources that read files: JSON Lines, CSV, TSV and plain text, which may be compressed, and Parquet."""
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
+from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.document_source import (
     DocumentSource,
     FileSource,
@@ -28,15 +23,17 @@ from es_sbert.ingest.sources.document_source import (
     RequiredColumns,
     preview_context,
 )
-from es_sbert.ingest.sources.table_rows import ARROW_ROWS, column_to_json, row_record
+from es_sbert.ingest.sources.table_rows import PARQUET_ROWS, column_to_json, row_record
 from es_sbert.io.file_formats import (
     MAGIC_BYTES,
+    SIGNATURE_BYTES,
     Compression,
     FileFormat,
     decompress,
     detect_compression,
     open_parquet,
     parquet_batches,
+    recognize_file,
     text_chunks,
 )
 from es_sbert.io.text_formats import (
@@ -62,9 +59,6 @@ from es_sbert.io.text_formats import (
     tsv_rows,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 
 @dataclass(frozen=True)
 class TextSource(FileSource):
@@ -85,7 +79,7 @@ class TextSource(FileSource):
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         if not self.input.is_rereadable:
             return
-        magic = self._check_compression(self.compression)
+        magic = self._check_compression()
         if not magic:
             return
         has_header = self.format in (FileFormat.CSV, FileFormat.TSV)
@@ -103,6 +97,21 @@ class TextSource(FileSource):
             if has_header or detect_compression(magic) is Compression.NONE:
                 raise
         self._check_encoding()
+
+    def _check_compression(self) -> bytes:
+        """Check the compression against the one that the name declares; return the first bytes, none of an empty file.
+
+        Raises:
+            SourceError: the file is not compressed as its name says.
+        """
+        magic, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
+        if magic and self.compression is not None and (found := detect_compression(magic)) is not self.compression:
+            problem = f"{self.name} is named as {self.compression} but does not hold {self.compression} data"
+            signature = recognize_file(magic[:SIGNATURE_BYTES]) if found is Compression.NONE else None
+            if signature is not None:
+                raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
+            raise SourceError(problem, "Rename it, or compress it again.")
+        return magic
 
     def _check_header(self, lines: Iterator[Line], max_bytes: int, required: RequiredColumns) -> None:
         first = next(self._rows(lines, max_bytes), None)
@@ -202,12 +211,6 @@ def _until_stopped(chunks: Iterator[bytes], stop: threading.Event) -> Iterator[b
         yield chunk
 
 
-_FILE_MAGIC, _FEATHER_1 = b"ARROW1", b"FEA1"
-_FILE_HEAD_BYTES = 8  # the magic, filled up to eight bytes
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_SLICE_ROWS = 64
-
-
 @dataclass(frozen=True)
 class ParquetSource(FileSource):
     """A Parquet file.
@@ -269,125 +272,6 @@ class ParquetSource(FileSource):
             yield file
 
 
-@dataclass(frozen=True)
-class ArrowSource(FileSource):
-    """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is an IPC file.
-
-    A file holds a stream between its magic and its footer, so both are read from the beginning to the end. This also
-    works for pipes, for compressed files, and up to the point where a file is truncated.
-    """
-
-    compression: Compression | None = None
-
-    def check(self, max_bytes: int, required: RequiredColumns) -> None:
-        require_extra("parquet", "pyarrow")
-        if not self.input.is_rereadable or not self._check_compression(self.compression):
-            return
-        head, rest = read_head(decompress(self.input.chunks(preview_context())), _FILE_HEAD_BYTES)
-        with _arrow_errors(), _ArrowStream(head, rest) as stream:
-            required.check(self.name, stream.open().schema.names)
-
-    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        # This opens the file: system errors up to here are not Arrow's.
-        head, rest = read_head(decompress(self.input.chunks(context)), _FILE_HEAD_BYTES)
-        if not head:
-            return
-        row = 0
-        with _arrow_errors(), _ArrowStream(head, rest) as stream:
-            for batch in stream.open():
-                _validate(batch)
-                # Sliced, because writers make batches of any size.
-                for start in range(0, batch.num_rows, _SLICE_ROWS):
-                    part = batch.slice(start, _SLICE_ROWS)
-                    yield from _batch_records(part, row, self.name, context)
-                    row += part.num_rows
-            stream.check_end()
-
-
-class _ArrowStream(io.RawIOBase):
-    """A file object over byte chunks for Arrow to read; it records how the bytes ended.
-
-    Args:
-        head: The first bytes, at least eight if there are that many.
-        rest: The chunks after them.
-    """
-
-    def __init__(self, head: bytes, rest: Iterator[bytes]) -> None:
-        super().__init__()
-        self._head = head
-        self._is_file = head.startswith(_FILE_MAGIC)
-        self._chunks = filter(None, chain([head[_FILE_HEAD_BYTES:] if self._is_file else head], rest))
-        self._rest = memoryview(b"")
-        self._tail = b""
-        self._buffered = io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        if not self._rest:
-            chunk = next(self._chunks, b"")
-            self._rest = memoryview(chunk)
-            self._tail = (self._tail + chunk[-_FILE_HEAD_BYTES:])[-_FILE_HEAD_BYTES:]
-        view = memoryview(buffer).cast("B")
-        count = min(len(view), len(self._rest))
-        view[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
-
-    def open(self) -> Any:
-        """Open the stream of batches (a `pyarrow.RecordBatchStreamReader`).
-
-        Raises:
-            CorruptStream: the file is Feather version 1, which is not an Arrow stream.
-            ArrowException: the data is neither an Arrow file nor a stream.
-        """
-        from pyarrow import ipc
-
-        if self._head.startswith(_FEATHER_1):
-            raise CorruptStream("it is Feather in version 1; write it again in version 2, or as Parquet")
-        return ipc.open_stream(self._buffered)
-
-    def check_end(self) -> None:
-        """Check that nothing is missing after the last batch: Arrow accepts an end between any two.
-
-        Raises:
-            CorruptStream: data is missing.
-        """
-        while self._buffered.read(1 << 16):
-            pass
-        if not self._tail.endswith(_FILE_MAGIC if self._is_file else _END_OF_STREAM):
-            raise CorruptStream("the end marker of the Arrow data is missing: the file may have been cut off")
-
-
-def _validate(batch: Any) -> None:
-    """Check the offsets and lengths in a batch, which Arrow follows without a check, even out of the memory.
-
-    Raises:
-        ArrowInvalid: the batch is damaged.
-    """
-    from pyarrow import ArrowInvalid
-
-    for column in batch.columns:
-        try:
-            column.validate(full=True)
-        except ArrowInvalid as error:
-            # Texts are checked after their offsets, and one that is not UTF-8 rejects only its row.
-            if column.type.num_fields or "UTF8" not in str(error):
-                raise
-
-
-@contextmanager
-def _arrow_errors() -> Iterator[None]:
-    require_extra("parquet", "pyarrow")
-    import pyarrow
-
-    try:
-        yield
-    # Names may not be UTF-8, and a length may be more than the memory.
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-        raise CorruptStream(f"the Arrow data is damaged ({error_summary(error)})") from error
-
-
 def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -> Iterator[Record | RejectedRecord]:
     """Convert the rows of a batch to records, numbered from `before` + 1 on."""
     names = batch.schema.names
@@ -397,4 +281,4 @@ def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
         if context.stop.is_set():
             raise ReadCancelled
-        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings, ARROW_ROWS)
+        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings, PARQUET_ROWS)

@@ -8,7 +8,7 @@ import select
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -23,7 +23,7 @@ from es_sbert.ingest.sources.document_source import (
     SourceUnavailable,
     preview_context,
 )
-from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource, TextSource
+from es_sbert.ingest.sources.file_sources import ParquetSource, TextSource
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
 from es_sbert.io.file_formats import (
     FORMAT_HINT,
@@ -35,6 +35,7 @@ from es_sbert.io.file_formats import (
     guess_format,
     recognize_file,
     recognize_markup,
+    recognize_name,
 )
 from es_sbert.io.text_formats import CorruptStream, check_delimiter, check_encoding
 from es_sbert.messages import be, escape_unprintable, pluralize
@@ -84,7 +85,7 @@ class LocalFile(ByteInput):
         finally:
             os.close(descriptor)
 
-    def open(self, context: ReadContext) -> BinaryIO:
+    def open(self, context: ReadContext) -> AbstractContextManager[BinaryIO]:
         return open(self.path, "rb")
 
     def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
@@ -111,7 +112,7 @@ class StandardInput(ByteInput):
     def chunks(self, context: ReadContext) -> Iterator[bytes]:
         return _read_descriptor(sys.stdin.fileno(), context, may_block=True)
 
-    def open(self, context: ReadContext) -> BinaryIO:
+    def open(self, context: ReadContext) -> AbstractContextManager[BinaryIO]:
         raise CorruptStream("standard input can only be read from its beginning to its end")
 
 
@@ -234,9 +235,10 @@ def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentS
             raise UsageError("the format of standard input is not known", FORMAT_HINT)
         return [_file_source(StandardInput(), STDIN, options)]
     if is_url(argument) and not os.path.lexists(argument):
-        remote, local = find_remote(argument)
-        sources = [_file_source(file, name, options) for file, name in remote]
-        return sources + [_local_source(name, options) for name in local]
+        return [
+            _local_source(file, options) if isinstance(file, str) else _file_source(file, file.file_name, options)
+            for file in find_remote(argument)
+        ]
     return [_local_source(name, options) for name in _expand_pattern(argument)]
 
 
@@ -245,26 +247,24 @@ def _file_source(file: ByteInput, name: str, options: FileOptions) -> DocumentSo
     named_format, compression = guess_format(name)
     form = options.format or named_format
     if form is None:
-        _raise_unknown_format(file)
+        _raise_unknown_format(file, name)
     if form is FileFormat.PARQUET:
         return ParquetSource(file, compression)
-    if form is FileFormat.ARROW:
-        return ArrowSource(file, compression)
     delimiter = options.delimiter if form is FileFormat.CSV else None
     return TextSource(file, form, compression, delimiter, options.encoding)
 
 
-def _raise_unknown_format(file: ByteInput) -> NoReturn:
-    """Refuse a file whose name does not indicate its format; the message says what its first bytes look like.
+def _raise_unknown_format(file: ByteInput, name: str) -> NoReturn:
+    """Refuse a file whose name does not indicate a format; the message says what it is by its name or first bytes.
 
     Raises:
         SourceError: in any case.
     """
-    head = b""
-    if file.is_rereadable:
+    head, signature = b"", recognize_name(name)
+    if signature is None and file.is_rereadable:
         with suppress(OSError, CorruptStream, SourceUnavailable):  # the refusal does without the first bytes
             head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
-    signature = recognize_file(head) or recognize_markup(head)
+    signature = signature or recognize_file(head) or recognize_markup(head)
     # A compressed file only needs a proper name; it need not be unpacked.
     if signature is not None and detect_compression(head) is Compression.NONE:
         raise SourceError(f"{file.name} cannot be loaded: it is {signature.kind}", signature.remedy)

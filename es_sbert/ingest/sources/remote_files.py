@@ -1,19 +1,20 @@
-"""Files that fsspec reaches (S3, HTTP, SFTP, …), read by offset so that a broken connection resumes."""
+"""Files that fsspec reaches: S3, HTTP, SFTP and others."""
 
 from __future__ import annotations
 
 import glob
 import io
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from es_sbert.engines.retry import Backoff, RetryPolicy
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
 from es_sbert.ingest.sources.document_source import (
-    BlockingCalls,
     ByteInput,
     ReadCancelled,
     ReadContext,
@@ -22,9 +23,9 @@ from es_sbert.ingest.sources.document_source import (
 from es_sbert.installation import install_extra_command
 from es_sbert.io.text_formats import CorruptStream
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+T = TypeVar("T")
 
+_STOP_POLL_SECONDS = 0.1
 
 # `s3://…`, or several filesystems one inside the other: `zip://inner.csv::s3://…`. One letter is a Windows drive.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
@@ -59,15 +60,6 @@ _VERSION_KEYS = (
 _NOT_FOUND, _ACCESS_DENIED = (404, 410), (401, 403)
 
 
-def _underlying_error(error: Exception) -> Exception:
-    """Return the original error, because fsspec reports every HTTP failure as FileNotFoundError."""
-    cause = error.__cause__
-    if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
-        return error
-    by_aiohttp = type(cause).__module__.partition(".")[0] == "aiohttp" or isinstance(cause, TimeoutError)
-    return cause if by_aiohttp and getattr(cause, "status", None) not in _NOT_FOUND else error
-
-
 @dataclass(frozen=True)
 class RemoteFile(ByteInput):
     """A file on an fsspec filesystem.
@@ -85,132 +77,155 @@ class RemoteFile(ByteInput):
     size: int | None
     path: None = None
 
+    @property
+    def file_name(self) -> str:
+        """The path that indicates the format: without the query of an HTTP address."""
+        is_http = self.location.startswith(("http://", "https://"))
+        return urlsplit(self.location).path if is_http else self.location
+
     def chunks(self, context: ReadContext) -> Iterator[bytes]:
-        with _RemoteReader(self, context, is_sequential=True) as file:
+        with self._opened(context, is_sequential=True) as file:
             while chunk := file.read(_CHUNK):
                 context.counter.bytes += len(chunk)
                 yield chunk
 
-    def open(self, context: ReadContext) -> BinaryIO:
-        return cast(BinaryIO, _RemoteReader(self, context, is_sequential=False))
+    def open(self, context: ReadContext) -> AbstractContextManager[BinaryIO]:
+        return self._opened(context, is_sequential=False)
+
+    @contextmanager
+    def _opened(self, context: ReadContext, *, is_sequential: bool) -> Iterator[BinaryIO]:
+        file = _RemoteReader(self, context.stop, is_sequential=is_sequential)
+        try:
+            yield cast(BinaryIO, file)
+            file.check_unchanged()
+        finally:
+            if not context.stop.is_set():  # after a stop, a read may still block the file
+                file.close()
 
 
 class _RemoteReader(io.RawIOBase):
-    """A seekable remote file; failed reads are retried within the retry budget.
+    """An open remote file, whose calls end when the load stops.
 
-    Its methods raise the errors of `DocumentSource.records`: OSError if nothing was read yet, CorruptStream if the rest
-    of the file cannot be read, SourceUnavailable if the budget is spent, ReadCancelled.
+    Its methods raise the errors of `DocumentSource.records`: FileNotFoundError if the file does not exist,
+    CorruptStream if it cannot be read in parts, SourceUnavailable after any other failure, ReadCancelled.
     """
 
-    def __init__(self, file: RemoteFile, context: ReadContext, *, is_sequential: bool) -> None:
+    def __init__(self, file: RemoteFile, stop: threading.Event, *, is_sequential: bool) -> None:
         super().__init__()
         self._file = file
+        self._stop = stop
         self._is_sequential = is_sequential
-        self._stop = context.stop
-        self._backoff = Backoff(RetryPolicy(context.settings.retry_seconds), context.stop)
-        self._calls = BlockingCalls(context.stop)
         self._handle: Any = None
-        self._offset = 0
-        self._block = _BLOCK
-        self._version: list[Any] | None = None
+        self._version = self._call(self._current_version)
+        self._call(lambda: self._open_handle(_BLOCK))
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
-        return self._file.size is not None
+        return True
+
+    def tell(self) -> int:
+        return int(self._handle.tell())
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_END:
-            if self._file.size is None:
-                raise CorruptStream("its size is unknown, so it can only be read from its beginning to its end")
-            offset += self._file.size
-        elif whence == io.SEEK_CUR:
-            offset += self._offset
-        if offset != self._offset:
-            self._offset = offset
-            self._drop()
-        return offset
+        return int(self._call(lambda: self._handle.seek(offset, whence)))
 
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer).cast("B")
-        size, count = self._file.size, len(view)
-        if size is not None:
-            count = min(count, max(0, size - self._offset))
-        while count:
-            try:
-                data = self._calls(lambda: self._read(count))
-                if not data and size is not None:
-                    raise EOFError(f"it returned {self._offset:,} of {size:,} bytes")
-            except (CorruptStream, ReadCancelled):
-                raise
-            # Each filesystem raises its library's errors, few of which are OSErrors.
-            except Exception as error:
-                self._drop()
-                self._wait_or_raise(_underlying_error(error))
-                continue
-            self._backoff.reset()
-            self._offset += len(data)
-            view[: len(data)] = data
-            return len(data)
-        return 0
-
-    def close(self) -> None:
-        if not self.closed:
-            self._calls.close(self._drop)
-        super().close()
-
-    def _read(self, count: int) -> bytes:
-        if self._handle is None:
-            self._open_handle()
-        data: bytes = self._handle.read(count)
+    def read(self, count: int = -1) -> bytes:
+        data: bytes = self._call(lambda: self._read(count))
+        if not data and count and self.tell() < (self._file.size or 0):
+            raise SourceUnavailable(f"it returned {self.tell():,} of {self._file.size:,} bytes")
         return data
 
-    def _open_handle(self) -> None:
-        """Open the file at the offset; it must still be the version that was read so far."""
-        filesystem, location = self._file.filesystem, self._file.location
+    def check_unchanged(self) -> None:
+        """Check that what was read is one version of the file.
+
+        Raises:
+            SourceUnavailable: the file was changed meanwhile.
+        """
+        if self._call(self._current_version) != self._version:
+            raise SourceUnavailable("the file was changed while it was read")
+
+    def close(self) -> None:
+        self._handle.close()
+        super().close()
+
+    def _current_version(self) -> list[Any]:
         # The file's metadata may come from an old listing.
-        filesystem.invalidate_cache(location.rpartition("/")[0])
-        info = filesystem.info(location)
-        version = [info.get(key) for key in _VERSION_KEYS]
-        if self._version not in (None, version):
-            raise CorruptStream("the file was changed while it was read")
-        self._version = version
-        self._handle = filesystem.open(location, "rb", block_size=self._block)
-        if self._offset and self._block != _WHOLE_FILE:
-            self._handle.seek(self._offset)
-            return
-        left = self._offset
-        while left:
-            skipped = len(self._handle.read(min(left, _CHUNK)))
-            if not skipped:
-                raise EOFError(f"it returned {self._offset - left:,} bytes")
-            left -= skipped
+        self._file.filesystem.invalidate_cache(self._file.location.rpartition("/")[0])
+        info = self._file.filesystem.info(self._file.location)
+        return [info.get(key) for key in _VERSION_KEYS]
 
-    def _wait_or_raise(self, error: Exception) -> None:
-        """Wait after a transient error; raise a permanent one."""
-        reason = _reason(error, self._file.location, self._file.name)
-        # The other library's error is not chained: it may hold the address with its secrets.
-        if isinstance(error, FileNotFoundError):
-            if self._version is None:
-                raise FileNotFoundError(f"no such file: {self._file.name}") from None
-            raise CorruptStream("the file was removed while it was read") from None
-        if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
-            raise SourceUnavailable(f"access is refused ({reason})") from None
-        is_http = _has_protocol(self._file.filesystem, "http")
-        if is_http and isinstance(error, ValueError) and self._block != _WHOLE_FILE:
+    def _open_handle(self, block: int) -> None:
+        self._handle = self._file.filesystem.open(self._file.location, "rb", block_size=block)
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return cast(bytes, self._handle.read(count))
+        except ValueError:
             # The server does not support range requests. This is noticed only at the second block.
-            if not self._is_sequential:
-                reason = "the server does not support range requests; download the file and load the copy"
-                raise CorruptStream(reason) from None
-            self._block = _WHOLE_FILE
-        elif not self._backoff.wait() and not self._stop.is_set():
-            raise SourceUnavailable(reason) from None
+            if not (self._is_sequential and _has_protocol(self._file.filesystem, "http")):
+                raise
+        offset = self.tell()
+        self._open_handle(_WHOLE_FILE)
+        while (left := offset - self.tell()) and self._handle.read(min(left, _CHUNK)):
+            pass
+        return cast(bytes, self._handle.read(count))
 
-    def _drop(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.close()
+    def _call(self, call: Callable[[], T]) -> T:
+        try:
+            return call_until_stopped(call, self._stop)
+        except ReadCancelled:
+            raise
+        # Each filesystem raises its library's errors, few of which are OSErrors.
+        except Exception as error:
+            # The other library's error is not chained: it may hold the address with its secrets.
+            raise self._failure(_underlying_error(error)) from None
+
+    def _failure(self, error: Exception) -> Exception:
+        reason = _reason(error, self._file.location, self._file.name)
+        if isinstance(error, FileNotFoundError) and self._handle is None:
+            return FileNotFoundError(f"no such file: {self._file.name}")
+        if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
+            return SourceUnavailable(f"access is refused ({reason})")
+        if isinstance(error, ValueError) and _has_protocol(self._file.filesystem, "http"):
+            return CorruptStream("the server does not support range requests; download the file and load the copy")
+        return SourceUnavailable(reason)
+
+
+def call_until_stopped(call: Callable[[], T], stop: threading.Event) -> T:
+    """Run a call that may block in a separate thread, and return its result; it is abandoned when `stop` is set.
+
+    The thread is a daemon, so that the process can end while it is blocked.
+
+    Raises:
+        ReadCancelled: `stop` was set before the call returned.
+        BaseException: the call raised it.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # for the thread that waits for the result
+            answer.set_exception(error)
+
+    if not stop.is_set():
+        threading.Thread(target=run, name="ingest-remote-call", daemon=True).start()
+    while not stop.is_set():
+        wait([answer], _STOP_POLL_SECONDS)
+        if answer.done():
+            return answer.result()
+    raise ReadCancelled
+
+
+def _underlying_error(error: Exception) -> Exception:
+    """Return the original error, because fsspec reports every HTTP failure as FileNotFoundError."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
+        return error
+    by_aiohttp = type(cause).__module__.partition(".")[0] == "aiohttp" or isinstance(cause, TimeoutError)
+    return cause if by_aiohttp and getattr(cause, "status", None) not in _NOT_FOUND else error
 
 
 def _has_protocol(filesystem: Any, name: str) -> bool:
@@ -221,14 +236,14 @@ def _reason(error: Exception, location: str, name: str) -> str:
     return redact_secrets(error_summary(error)).replace(location, name)
 
 
-def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
+def find_remote(address: str) -> list[RemoteFile | str]:
     """Find the files that an address names.
 
     Args:
         address: Address with a protocol; may be a pattern.
 
     Returns:
-        Remote files, each with the name that determines its format, and paths of files on this machine (`file://`).
+        Remote files, or paths of files on this machine (`file://`).
 
     Raises:
         SourceError: the file does not exist, nothing matches, or the filesystem cannot be reached.
@@ -247,24 +262,20 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
         if not locations:
             raise SourceError(f"no file matches {shown}", "Check the pattern; ** matches any number of nested folders.")
         if _has_protocol(filesystem, "file"):
-            return [], locations
-        return [_remote_file(filesystem, each, shown if each == location else None) for each in locations], []
+            return [*locations]
+        return [_remote_file(filesystem, each, shown if each == location else None) for each in locations]
     except SourceError:
         raise
     except Exception as error:  # each filesystem raises its library's errors
-        _raise_unreadable(_underlying_error(error), location, shown)
-
-
-def _raise_unreadable(error: Exception, location: str, shown: str) -> NoReturn:
-    reason, remedy = "no such file", "Check the address."
-    if not isinstance(error, FileNotFoundError):
-        reason = _reason(error, location, shown)
-        remedy = (
-            "Check the address, the network and the credentials, which the filesystem's own environment or "
-            "configuration holds (AWS_ACCESS_KEY_ID and the like, or fsspec's conf.json)."
-        )
-    # The other library's error is not chained: it may hold the address with its secrets.
-    raise SourceError(f"{shown} cannot be read: {reason}", remedy) from None
+        reason, remedy = "no such file", "Check the address."
+        if not isinstance(underlying := _underlying_error(error), FileNotFoundError):
+            reason = _reason(underlying, location, shown)
+            remedy = (
+                "Check the address, the network and the credentials, which the filesystem's own environment or "
+                "configuration holds (AWS_ACCESS_KEY_ID and the like, or fsspec's conf.json)."
+            )
+        # The other library's error is not chained: it may hold the address with its secrets.
+        raise SourceError(f"{shown} cannot be read: {reason}", remedy) from None
 
 
 def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
@@ -309,11 +320,9 @@ def _expand_pattern(filesystem: Any, location: str) -> list[str]:
     return [location]
 
 
-def _remote_file(filesystem: Any, location: str, shown: str | None) -> tuple[RemoteFile, str]:
+def _remote_file(filesystem: Any, location: str, shown: str | None) -> RemoteFile:
     info = filesystem.info(location)
     name = shown or redact_secrets(filesystem.unstrip_protocol(location))
     if info.get("type") == "directory":
         raise SourceError(f"{name} is a folder", f"Name the files in it, e.g. '{name.rstrip('/')}/*.jsonl'.")
-    # Without the query of an HTTP address.
-    named = urlsplit(location).path if location.startswith(("http://", "https://")) else location
-    return RemoteFile(name, filesystem, location, info.get("size")), named
+    return RemoteFile(name, filesystem, location, info.get("size"))

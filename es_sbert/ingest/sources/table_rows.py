@@ -296,7 +296,7 @@ class RowTerms:
     encode: str
 
 
-ARROW_ROWS = RowTerms(
+PARQUET_ROWS = RowTerms(
     row="row",
     column="column",
     cast="cast the column to a string when you write the file",
@@ -375,12 +375,11 @@ def column_to_json(array: Any) -> list[Any]:
     """Convert the values of an array to their JSON form.
 
     Args:
-        array: A `pyarrow.Array` of any type.
+        array: A `pyarrow.Array` of any type that Parquet files have.
 
     Returns:
         As many values as the array has. Null is None, and a value that JSON cannot represent is `UnserializableValue`.
     """
-    import pyarrow.compute as pc
     from pyarrow import types
 
     kind = array.type
@@ -393,8 +392,6 @@ def column_to_json(array: Any) -> list[Any]:
         used = array.indices.unique()
         values = dict(zip(used.to_pylist(), column_to_json(array.dictionary.take(used)), strict=True))
         return [values[index] for index in array.indices.to_pylist()]
-    if types.is_run_end_encoded(kind):
-        return column_to_json(pc.run_end_decode(array))
     if types.is_struct(kind):
         return _structs_to_json(array)
     if types.is_map(kind):
@@ -424,10 +421,7 @@ def _scalars_to_json(array: Any) -> list[Any]:
     if types.is_duration(kind):
         unit = _UNITS_PER_SECOND[kind.unit]
         return _convert_each(lambda count: duration_to_json(count, unit), array.cast(pa.int64()))
-    if types.is_interval(kind):
-        names = ("months", "days", "nanoseconds")
-        return _convert_each(lambda interval: {name: getattr(interval, name) for name in names}, array)
-    # Decimals, binary values, and unions (which Parquet files do not have).
+    # Decimals and binary values.
     return [value_to_json(value) for value in array.to_pylist()]
 
 
@@ -455,8 +449,6 @@ def _structs_to_json(array: Any) -> list[Any]:
     if len(set(names)) < len(names):
         invalid = UnserializableValue("two fields of an object have the same name")
         return [invalid if is_valid else None for is_valid in valid]
-    if not names:
-        return [{} if is_valid else None for is_valid in valid]
     columns = [column_to_json(child) for child in array.flatten()]
     rows = zip(*columns, strict=True)
     return [dict(zip(names, row, strict=True)) if is_valid else None for is_valid, row in zip(valid, rows, strict=True)]

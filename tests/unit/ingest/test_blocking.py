@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from es_sbert.ingest.sources.document_source import (
-    BlockingCalls,
     ByteCounter,
     ReadCancelled,
     ReadSettings,
@@ -17,7 +16,7 @@ from es_sbert.ingest.sources.document_source import (
     read_records,
 )
 from es_sbert.ingest.sources.file_sources import TextSource
-from es_sbert.ingest.sources.remote_files import RemoteFile
+from es_sbert.ingest.sources.remote_files import RemoteFile, call_until_stopped
 from es_sbert.io.file_formats import FileFormat
 
 pytestmark = pytest.mark.timeout(120)
@@ -64,7 +63,7 @@ def test_blocking_source_does_not_delay_stop() -> None:
 
     threading.Thread(target=stop_in_the_silence, daemon=True).start()
     try:
-        settings = ReadSettings(1000, plain_text_field="text", retry_seconds=3600)
+        settings = ReadSettings(1000, plain_text_field="text")
         read.extend(read_records([source], settings, ByteCounter(), stop, pytest.fail))
         assert not over.is_set()  # the source still blocks
     finally:
@@ -72,21 +71,13 @@ def test_blocking_source_does_not_delay_stop() -> None:
     assert len(read) == 2
 
 
-def test_calls_run_in_one_thread_in_order_and_raise() -> None:
-    calls, closed = BlockingCalls(threading.Event()), threading.Event()
-    threads = {calls(threading.get_ident) for _ in range(3)}
-    assert len(threads) == 1
-    assert threads != {threading.get_ident()}
-    with pytest.raises(ZeroDivisionError):
-        calls(lambda: 1 / 0)
-    with pytest.raises(TimeoutError, match="its own"):
-        calls(lambda: (_ for _ in ()).throw(TimeoutError("its own")))
-    calls.close(closed.set)
-    assert closed.is_set()
-
-
-def test_calls_after_stop_raise_read_cancelled() -> None:
+def test_call_returns_raises_and_is_not_begun_after_stop() -> None:
     stop = threading.Event()
+    assert call_until_stopped(threading.get_ident, stop) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        call_until_stopped(lambda: 1 / 0, stop)
+    with pytest.raises(TimeoutError, match="its own"):
+        call_until_stopped(lambda: (_ for _ in ()).throw(TimeoutError("its own")), stop)
     stop.set()
     with pytest.raises(ReadCancelled):
-        BlockingCalls(stop)(pytest.fail)
+        call_until_stopped(pytest.fail, stop)

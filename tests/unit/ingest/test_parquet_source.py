@@ -1,10 +1,9 @@
-"""Parquet and Arrow files as sources: every row in its order, damage found, memory bounded."""
+"""Parquet files as sources: every row in its order, damage found, memory bounded."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.util
-import io
 import os
 import re
 import subprocess
@@ -12,11 +11,10 @@ import sys
 import threading
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import feather, ipc, parquet
+from pyarrow import parquet
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.document_source import (
@@ -27,7 +25,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource
+from es_sbert.ingest.sources.file_sources import ParquetSource
 from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.installation import install_extra_command
 from es_sbert.io.file_formats import FileFormat
@@ -45,23 +43,11 @@ EXPECTED = [
     {"id": f"d{n}", "text": f"text {n % 7}", "at": "2026-01-01T00:00:00Z", "tags": ["a", None] if n % 2 else None}
     for n in range(ROWS)
 ]
-KINDS = ["t.parquet", "t.arrow", "t.arrows", "t.feather", "t.arrow.gz", "t.arrows.zst"]
 
 
 def write(path: Path, table: pa.Table = TABLE) -> Path:
-    """The table in the format of the file's name, in several groups or batches."""
-    name = path.name
-    if name.endswith(".parquet"):
-        parquet.write_table(table, path, row_group_size=2000)
-        return path
-    if name.endswith(".feather"):
-        feather.write_feather(table, str(path), chunksize=700)
-        return path
-    out = io.BytesIO()
-    with (ipc.new_stream if ".arrows" in name else ipc.new_file)(out, table.schema) as writer:
-        writer.write_table(table, max_chunksize=1700)
-    compress = {".gz": gzip.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}.get(path.suffix)
-    path.write_bytes(compress(out.getvalue()) if compress else out.getvalue())
+    """The table in several row groups."""
+    parquet.write_table(table, path, row_group_size=2000)
     return path
 
 
@@ -75,9 +61,8 @@ def check(path: Path, *fields: str, id_field: str | None = None) -> None:
     check_sources(find_sources([str(path)], None), 1000, fields or ("text",), id_field)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_rows_are_read_in_order_with_row_numbers(tmp_path: Path, name: str) -> None:
-    path, counter = write(tmp_path / name), ByteCounter()
+def test_rows_are_read_in_order_with_row_numbers(tmp_path: Path) -> None:
+    path, counter = write(tmp_path / "t.parquet"), ByteCounter()
     check(path, id_field="id")
     records = read(path, counter=counter)
     assert [record.fields for record in records if isinstance(record, Record)] == EXPECTED
@@ -89,20 +74,17 @@ def test_explicit_format_overrides_file_extension(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet").rename(tmp_path / "data")
     [source] = find_sources([str(path)], FileFormat.PARQUET)
     assert isinstance(source, ParquetSource)
-    assert isinstance(find_sources([str(write(tmp_path / "t.feather"))], None)[0], ArrowSource)
-    assert isinstance(find_sources(["-"], FileFormat.ARROW)[0], ArrowSource)
 
 
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("fields", "id_field", "message"), [
     (("body",), None, "has no column body\n  Name one with `text_fields`; its columns are: id, text, at, tags"),
     (("text",), "key", "has no column key\n  Name one with `id_field`; its columns are: id, text, at, tags"),
 ])  # fmt: skip
 def test_missing_columns_are_rejected_before_the_load(
-    tmp_path: Path, name: str, fields: tuple[str, ...], id_field: str | None, message: str
+    tmp_path: Path, fields: tuple[str, ...], id_field: str | None, message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
-        check(write(tmp_path / name), *fields, id_field=id_field)
+        check(write(tmp_path / "t.parquet"), *fields, id_field=id_field)
 
 
 def test_struct_fields_are_columns(tmp_path: Path) -> None:
@@ -112,9 +94,8 @@ def test_struct_fields_are_columns(tmp_path: Path) -> None:
         check(path, "metadata.title")
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_duplicate_column_names_are_rejected(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / name, pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
+def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
     with pytest.raises(SourceError, match="has two columns called text"):
         check(path)
 
@@ -126,10 +107,6 @@ def test_duplicate_column_names_are_rejected(tmp_path: Path, name: str) -> None:
         ("a.parquet", b"PAR1 no footer", "the Parquet data is damaged"),
         ("a.parquet", b'{"text": "JSON"}', "the Parquet data is damaged"),
         ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), "Parquet file inside gzip\n  Unpack it first"),
-        ("a.arrow", b'{"text": "JSON"}', "the Arrow data is damaged"),
-        ("a.arrow", b"ARROW1\0\0", "the Arrow data is damaged"),
-        ("a.feather", b"FEA1" + b"x" * 20, "Feather in version 1"),
-        ("a.arrow.gz", b"ARROW1\0\0", "does not hold gzip data"),
     ],
 )  # fmt: skip
 def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -138,38 +115,17 @@ def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, d
         check(tmp_path / name)
 
 
-def test_empty_arrow_file_and_empty_table_have_no_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.arrow").touch()
-    check(tmp_path / "a.arrow")
-    assert read(tmp_path / "a.arrow") == []
-    for name in KINDS:
-        path = write(tmp_path / name, TABLE.slice(0, 0))
-        check(path)
-        assert read(path) == []
+def test_empty_table_has_no_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", TABLE.slice(0, 0))
+    check(path)
+    assert read(path) == []
 
 
-@pytest.mark.parametrize("name", ["t.arrow", "t.arrows", "t.feather", "t.arrow.gz"])
-@pytest.mark.parametrize("part", [0.5, 0.9, 0.999])
-def test_truncated_arrow_file_yields_rows_and_one_reject(tmp_path: Path, name: str, part: float) -> None:
-    path = write(tmp_path / name)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
-    *rows, last = read(path)
-    assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[: len(rows)]
-    assert isinstance(last, RejectedRecord)
-    assert "the source ends early" in last.reason
-
-
-def test_arrow_stream_without_end_marker_is_rejected(tmp_path: Path) -> None:
-    out = io.BytesIO()
-    with ipc.new_stream(out, TABLE.schema) as writer:
-        writer.write_table(TABLE.slice(0, 100))
-        cut = out.tell()
-        writer.write_table(TABLE.slice(100, 100))
-    (tmp_path / "t.arrows").write_bytes(out.getvalue()[:cut])
-    *rows, last = read(tmp_path / "t.arrows")
-    assert len(rows) == 100
-    assert isinstance(last, RejectedRecord)
-    assert "after the record of line 100: the end marker of the Arrow data is missing" in last.reason
+@pytest.mark.parametrize("name", ["t.arrow", "t.arrows", "t.feather", "T.ARROW.gz", "data"])
+def test_arrow_file_is_refused_with_the_way_to_write_parquet(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"ARROW1\0\0")
+    with pytest.raises(SourceError, match=r"is an Arrow or Feather file\n.*pyarrow.parquet.write_table"):
+        find_sources([str(tmp_path / name)], None)
 
 
 def test_damaged_parquet_page_yields_one_reject(tmp_path: Path) -> None:
@@ -186,15 +142,14 @@ def test_damaged_parquet_page_yields_one_reject(tmp_path: Path) -> None:
     assert "ends early after the record of line 2000: the Parquet data is damaged" in last.reason
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_invalid_value_rejects_only_its_row(tmp_path: Path, name: str) -> None:
+def test_invalid_value_rejects_only_its_row(tmp_path: Path) -> None:
     table = pa.table({"id": [1, 2, 3], "price": [1.0, float("inf"), float("nan")], "text": ["x", "y", "z" * 2000]})
-    first, second, third = read(write(tmp_path / name, table))
+    first, second, third = read(write(tmp_path / "t.parquet", table))
     assert isinstance(first, Record)
     assert first.source == b'{"id":1,"price":1.0,"text":"x"}'
     assert isinstance(second, RejectedRecord)
     assert (str(second.origin), second.reason) == (
-        f"{tmp_path / name}:2",
+        f"{tmp_path}/t.parquet:2",
         "the column price: Infinity cannot be written as JSON",
     )
     assert isinstance(third, RejectedRecord)
@@ -206,20 +161,18 @@ def test_parquet_from_stdin_is_rejected() -> None:
         check_sources(find_sources(["-"], FileFormat.PARQUET), 1000, ["text"], None)
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_file_removed_after_check_is_rejected(tmp_path: Path, name: str) -> None:
-    sources = find_sources([str(write(tmp_path / name))], None)
-    (tmp_path / name).unlink()
+def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
+    sources = find_sources([str(write(tmp_path / "t.parquet"))], None)
+    (tmp_path / "t.parquet").unlink()
     settings = ReadSettings(1000, plain_text_field="text")
     [reject] = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
     assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_reading_stops_on_stop_event(tmp_path: Path, name: str) -> None:
+def test_reading_stops_on_stop_event(tmp_path: Path) -> None:
     stop = threading.Event()
-    sources = find_sources([str(write(tmp_path / name))], None)
+    sources = find_sources([str(write(tmp_path / "t.parquet"))], None)
     records = read_records(sources, ReadSettings(1000, plain_text_field="text"), ByteCounter(), stop, pytest.fail)
     for _ in range(10):
         next(records)
@@ -227,9 +180,8 @@ def test_reading_stops_on_stop_event(tmp_path: Path, name: str) -> None:
     assert list(records) == []
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_missing_extra_raises_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    path = write(tmp_path / name)
+def test_missing_extra_raises_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "t.parquet")
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     with pytest.raises(UsageError, match=re.escape(install_extra_command("parquet"))):
         check(path)
@@ -247,17 +199,12 @@ print(sum(1 for _ in records), resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_memory_is_independent_of_row_count(tmp_path: Path, name: str) -> None:
+def test_memory_is_independent_of_row_count(tmp_path: Path) -> None:
     def peak(rows: int) -> int:
         """Kibibytes of a process that reads so many rows of two kilobytes."""
-        path = tmp_path / f"{rows}-{name}"
+        path = tmp_path / f"{rows}.parquet"
         schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
-        writer: Any = (
-            parquet.ParquetWriter(path, schema, compression="none", use_dictionary=False)
-            if name.endswith("parquet")
-            else ipc.new_file(path, schema)
-        )
+        writer = parquet.ParquetWriter(path, schema, compression="none", use_dictionary=False)
         with writer:
             for start in range(0, rows, 2500):
                 ids = range(start, start + 2500)

@@ -91,7 +91,7 @@ def test_csv_and_compressed_files_are_not_split(tmp_path: Path) -> None:
 
 
 def test_splitting_a_pipe_raises_usage_error() -> None:
-    for form in (FileFormat.JSONL, FileFormat.ARROW):
+    for form in (FileFormat.JSONL, FileFormat.PARQUET):
         [source] = find_sources(["-"], form)
         with pytest.raises(UsageError, match="can be read only once"):
             source.partitions(10)

@@ -44,7 +44,7 @@ def tar() -> bytes:
         (OLE + "EncryptedPackage".encode("utf-16-le"), "an encrypted Excel workbook"),
         (b"%PDF-1.7\n", "a PDF document"),
         (b"PAR1\x15\x04", "a Parquet file"),
-        (b"ARROW1\0\0", "an Arrow file"),
+        (b"ARROW1\0\0", "an Arrow or Feather file"),
         (gzip.compress(b"x"), "a gzip file"),
         (b"\x28\xb5\x2f\xfd\0", "a zstd file"),
         (bz2.compress(b"x"), "a bzip2 file"),
