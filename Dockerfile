@@ -52,8 +52,6 @@ COPY --from=build-gpu /opt/es-sbert /opt/es-sbert
 
 # Last, so that a build without --target makes the image that runs everywhere.
 FROM base AS cpu
-# The cache starts empty, so no variants are measured: the one that is usually the fastest on the processor runs.
 ENV ES_SBERT_CACHE=/home/es-sbert/.cache/es-sbert \
-    ES_SBERT_REGISTRY=/opt/es-sbert/models/registry.json \
-    ES_SBERT_TUNING=off
+    ES_SBERT_REGISTRY=/opt/es-sbert/models/registry.json
 COPY --from=build-cpu /opt/es-sbert /opt/es-sbert

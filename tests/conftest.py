@@ -48,9 +48,6 @@ os.environ["ES_SBERT_CONFIG"] = os.devnull
 # also the same to the last bit. Read when torch and numpy are loaded, which is after this.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Which variant `auto` runs does not depend on the speed of the machine.
-os.environ.setdefault("ES_SBERT_TUNING", "off")
-
 # Test modules import onnxruntime before es_sbert, which would otherwise set this.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 

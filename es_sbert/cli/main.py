@@ -59,7 +59,7 @@ COMMANDS = {
     "export": "Export a model to a checked ONNX bundle.",
     "index": "Create, inspect and change indices with a vector field.",
     "ingest": "Embed documents and load them into an index.",
-    "model": "Fetch, list, add, remove and tune models.",
+    "model": "Fetch, list, add and remove models.",
     "pairs": "Find the most similar pairs of texts, in files or in an index.",
     "search": "Semantic search over an index.",
     "serve": "Run a proxy that adds semantic search to an engine.",

@@ -1,4 +1,4 @@
-"""`es-sbert model`: fetch, list, add, remove and tune models."""
+"""`es-sbert model`: fetch, list, add and remove models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from es_sbert.messages import escape_unprintable
 
 @cloup.group()
 def model() -> None:
-    """Fetch, list, add, remove and tune models.
+    """Fetch, list, add and remove models.
 
     The registry records where the models of this user are. `es-sbert train` and `es-sbert export` register the models
     that they write. When an index needs a model, searches, loads and the gateway find it by its fingerprint, wherever
@@ -225,44 +225,3 @@ def remove(name: str) -> None:
     for gone in unregister_model(name):
         was = f"{gone.name} ({gone.fingerprint[:12]})"
         click.echo(escape_unprintable(f"{was} is no longer registered; its folder was {gone.folder}"))
-
-
-@model.command()
-@click.argument("name", metavar="[MODEL]", default=DEFAULT_MODEL)
-@click.option("--json", "as_json", is_flag=True, help="Print the machine and all figures as JSON on stdout.")
-def tune(name: str, as_json: bool) -> None:
-    """Measure the variants of MODEL on this CPU, and remember the fastest.
-
-    Loads, searches and the gateway then run that variant, unless --precision or --runtime choose another one. The first
-    use of a model measures it too, if several variants may be the fastest on this kind of processor.
-
-    Figures are texts per second, on texts of 16, 32 and 64 tokens. They are cached for this processor, number of cores,
-    and releases of es-sbert, onnxruntime and OpenVINO. If one of these changes, the model is measured again.
-
-    \b
-    Examples:
-      es-sbert model tune
-      es-sbert model tune my-bundle --json
-    """
-    from es_sbert.encoder.model_loading import find_encoder, open_or_export
-    from es_sbert.encoder.tuning import tune as measure
-    from es_sbert.messages import log_message
-    from es_sbert.runtime.device import Device
-    from es_sbert.runtime.variant_candidates import contenders, variant_order
-
-    device = Device("cpu")
-    source = find_encoder(name)
-    likely = contenders(device, source.model.architecture)
-    bundle, _ = open_or_export(source, likely, may_fall_back=True, report=log_message)
-    variants = [variant for variant in variant_order(device) if variant in bundle.manifest.variants]
-    tuning = measure(bundle, variants, log_message, again=True)
-    if as_json:
-        click.echo(json.dumps(tuning.model_dump(mode="json"), indent=2))
-        return
-    chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
-    rows = [("variant", "threads", "tokens a batch", "texts a second", "")]
-    for timing in sorted(tuning.measured, key=lambda timing: -timing.texts_per_second):
-        figures = (f"{timing.threads}", f"{timing.batch_tokens:,}", f"{timing.texts_per_second:,.0f}")
-        rows.append((timing.variant, *figures, "runs" if timing == chosen else ""))
-    click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
-    click.echo("\n".join(align_columns(rows)))

@@ -254,12 +254,11 @@ runtime_option = click.option(
     default="auto",
     envvar="ES_SBERT_RUNTIME",
     show_envvar=True,
-    help="Runtime of the model. With --precision auto: the fastest on this machine, measured once (es-sbert model "
-    "tune).",
+    help="Runtime of the model. With --precision auto: usually the fastest on this kind of processor.",
 )
 device_options = combine_options(
     device_option,
-    precision_option("auto", "auto: fp16 on CUDA; on a CPU the fastest of bf16, int8 and fp32."),
+    precision_option("auto", "auto: fp16 on CUDA; on a CPU the usually fastest of bf16, int8 and fp32."),
     runtime_option,
     threads_option,
 )

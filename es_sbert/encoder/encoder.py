@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from es_sbert.arguments import as_texts, check_arguments, iterate_texts, wrong_argument
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
-from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
@@ -77,7 +77,7 @@ class EncoderInfo:
         threads: CPU threads, 0 on CUDA.
         warnings: Warnings to repeat in every summary (a variant exported below its parity threshold, …).
         runtime: The library that runs the variant: `onnxruntime` or `openvino`.
-        prepared_seconds: Time to export and measure the model on its first use; 0 afterwards.
+        prepared_seconds: Time to export the model on its first use; 0 afterwards.
     """
 
     model: str
@@ -138,10 +138,10 @@ class Encoder:
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
             does not work, with a warning in `info.warnings`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
-        runtime: `auto`, `onnxruntime` or `openvino`. With precision and runtime `auto`, the fastest variant on this
-            machine runs; the first use of a model measures it if several may be.
-        threads: CPU threads, by default one for each physical core, or for each logical core if that was measured to be
-            faster. On CUDA the number of concurrent batches, by default 2.
+        runtime: `auto`, `onnxruntime` or `openvino`. If both are `auto`, the variant runs that is usually the fastest
+            on this kind of processor.
+        threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
+            default 2.
         budget: Tokens of one batch, with padding on a CPU, without padding on CUDA; by default the best for the device.
         called: Name to show in `info.model` and in messages instead of the model's own name.
         report: Called with a message before slow steps such as the export, with the time after them, and once per
@@ -213,10 +213,9 @@ class Encoder:
         # Zeros are written for a text without tokens (`run_batch`) if the graph takes packed texts, or if the pooling
         # needs a first vector or a largest value, which such a text lacks.
         self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
-        tokens = budget or selected.batch_tokens
-        if tokens is None and model.architecture == "static":
-            tokens = max(pool.model.batch_tokens, _STATIC_BATCH_TOKENS)
-        self._limits = pool.model.batch_limits(tokens)
+        if budget is None and model.architecture == STATIC_ARCHITECTURE:
+            budget = max(pool.model.batch_tokens, _STATIC_BATCH_TOKENS)
+        self._limits = pool.model.batch_limits(budget)
         self._closed = False
         graph = selected.bundle.manifest.variants[selected.variant]
         prompts = prompt_warning(model)

@@ -22,6 +22,7 @@ from es_sbert.bundle.bundle import (
     rename_bundle,
 )
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.modules import STATIC_ARCHITECTURE
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
@@ -32,7 +33,7 @@ from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.machine import describe_machine
 from es_sbert.runtime.onnx_session import available_providers
 from es_sbert.runtime.runtimes import compile_model
-from es_sbert.runtime.variant_candidates import contenders, first_exports, openvino_warnings, variant_order
+from es_sbert.runtime.variant_candidates import openvino_warnings, variant_order
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)
@@ -49,18 +50,14 @@ class SelectedVariant(Generic[BundleT]):
         variant: Name of the variant.
         device: Device on which it runs.
         warnings: Warnings to repeat in every summary.
-        threads: Number of concurrent batches that was measured to be the fastest; None for the usual number.
-        batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
         alternatives: Variants to run if this one cannot be opened, best first.
-        prepared_seconds: Time to export and measure the model; 0 if neither was necessary.
+        prepared_seconds: Time to export the model; 0 if that was not necessary.
     """
 
     bundle: BundleT
     variant: str
     device: Device
     warnings: tuple[str, ...] = ()
-    threads: int | None = None
-    batch_tokens: int | None = None
     alternatives: tuple[str, ...] = ()
     prepared_seconds: float = 0.0
 
@@ -68,14 +65,12 @@ class SelectedVariant(Generic[BundleT]):
         """Open the sessions of the variant.
 
         Args:
-            threads: Number of concurrent batches; by default the measured number, else one for each physical core, or
-                two on CUDA.
+            threads: Number of concurrent batches; by default one for each physical core, or two on CUDA.
 
         Raises:
             DeviceError: the session would run on a different device, or the runtime does not support the model on it.
             BundleInvalid: the variant's file is broken.
         """
-        threads = threads or self.threads
         graph, path = self.bundle.manifest.variants[self.variant], self.bundle.variant_file(self.variant)
         return InferencePool(compile_model(path, graph.runtime, graph.precision, self.device, threads=threads))
 
@@ -121,13 +116,8 @@ def _open_first(
                 raise
             variant, *others = selected.alternatives
             warning = f"{selected.variant} cannot be opened ({error.message}): {variant} runs instead"
-            selected = SelectedVariant(
-                selected.bundle,
-                variant,
-                selected.device,
-                (*selected.warnings, warning),
-                alternatives=tuple(others),
-                prepared_seconds=selected.prepared_seconds,
+            selected = replace(
+                selected, variant=variant, warnings=(*selected.warnings, warning), alternatives=tuple(others)
             )
 
 
@@ -186,8 +176,9 @@ def select_encoder_variant(
 ) -> SelectedVariant[EncoderBundle]:
     """Find the variant of a sentence encoder to run on a device. A model without ONNX files is exported.
 
-    With precision and runtime `auto`, variants that may be the fastest are measured once per machine, if there are
-    several. A variant that fails its parity check, is not in the bundle or cannot be exported is left out, with a
+    With precision and runtime `auto`, the variant that is usually the fastest on this kind of processor runs
+    (`variant_order`). On a CPU, a variant that was exported below its parity threshold or never compared with the model
+    runs only if there is no other. A variant that is not in the bundle or cannot be exported is left out. Each is a
     warning in `warnings`.
 
     Args:
@@ -202,95 +193,58 @@ def select_encoder_variant(
         UsageError: the precision or runtime is invalid, or does not run on the device.
         DeviceError: the requested runtime or precision cannot run here.
     """
-    order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
-    candidates = contenders(device, source.model.architecture) if is_free else order[:1]
-    exported = first_exports(device, candidates) if is_free else candidates
+    order = variant_order(device, runtime, precision)
+    if is_free and source.model.architecture == STATIC_ARCHITECTURE:
+        order = (Variant.FP32,)  # it has no products that another variant would compute faster
     begun, slow_steps = time.perf_counter(), list[str]()
 
     def report_step(message: str) -> None:
         slow_steps.append(message)
         report(message)
 
-    bundle, refused = open_or_export(source, exported, may_fall_back=is_free, report=report_step)
-    if len(exported) == len(refused) < len(candidates):
-        rest = [variant for variant in candidates if variant not in exported]
-        bundle, also_refused = open_or_export(source, rest, may_fall_back=is_free, report=report_step)
-        refused |= also_refused
-    candidates = tuple(variant for variant in candidates if variant not in refused)
+    bundle, refused = source.bundle, dict[Variant, str]()
+    if bundle is None:
+        bundle, refused = _open_cached_bundle(source.model, order, may_fall_back=is_free, report=report_step)
+        # The cache is keyed by fingerprint: its bundle may have been exported from a copy with another name.
+        bundle = rename_bundle(bundle, source.model.name)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
-    rivals = [variant for variant in candidates if variant in present] or present[:1]
-    checked = [variant for variant in rivals if _passed_parity(bundle, variant)]
-    selected = _select_fastest(bundle, checked or rivals, device, report_step)
-    if slow_steps:
-        selected = replace(selected, prepared_seconds=time.perf_counter() - begun)
-    warnings = tuple(
-        f"there is no {variant} variant ({reason}): {selected.variant} runs instead"
-        for variant, reason in refused.items()
-    )
+    chosen = present[0]
+    if is_free and device.kind == "cpu":
+        chosen = next((variant for variant in present if _parity_warning(bundle, variant) is None), chosen)
+    wanted = next(variant for variant in order if variant not in refused)
+    warnings = [
+        f"there is no {variant} variant ({reason}): {chosen} runs instead" for variant, reason in refused.items()
+    ]
     if is_free:
-        others = tuple(variant for variant in present if variant != selected.variant)
-        selected = replace(selected, alternatives=others)
         warnings += openvino_warnings(device)
-    if candidates and candidates[0] not in present:
-        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {candidates[0]}"
-        warnings += (
-            f"the bundle has no {candidates[0]} variant: {selected.variant} runs instead. Add it: `{command}`",
-        )
-    return replace(selected, warnings=(*warnings, *selected.warnings))
+    if wanted not in present:
+        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted}"
+        warnings.append(f"the bundle has no {wanted} variant: {chosen} runs instead. Add it: `{command}`")
+    if warning := _parity_warning(bundle, present[0]):
+        warnings.append(warning if chosen is present[0] else f"{warning}: {chosen} runs instead")
+    return SelectedVariant(
+        bundle,
+        chosen,
+        device,
+        tuple(warnings),
+        tuple(variant for variant in present if is_free and variant != chosen),
+        time.perf_counter() - begun if slow_steps else 0.0,
+    )
 
 
-def open_or_export(
-    source: EncoderSource, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
-) -> tuple[EncoderBundle, dict[Variant, str]]:
-    """Return the bundle of a model; a model without ONNX files is first exported to the cache.
-
-    Args:
-        source: The model.
-        variants: Variants that an export must have; an existing bundle may lack them.
-        may_fall_back: Leave out variants that cannot be exported; if none can be, export fp32 instead.
-        report: Called before slow steps.
-
-    Returns:
-        The bundle, and for each variant that could not be exported the reason.
-
-    Raises:
-        ModelError: the model cannot be exported, or the cache cannot be written.
-    """
-    if source.bundle is not None:
-        return source.bundle, {}
-    bundle, refused = _open_cached_bundle(source.model, variants, may_fall_back=may_fall_back, report=report)
-    # The cache is keyed by fingerprint: its bundle may have been exported from a copy with another name.
-    return rename_bundle(bundle, source.model.name), refused
-
-
-def _select_fastest(
-    bundle: EncoderBundle, variants: Sequence[Variant], device: Device, report: StatusCallback
-) -> SelectedVariant[EncoderBundle]:
-    """Select the fastest of some variants, which are in order of preference."""
-    chosen, threads, batch_tokens = variants[0], None, None
-    if len(variants) > 1:
-        # Imported here: a single variant needs no measuring.
-        from es_sbert.encoder.tuning import fastest_variant
-
-        fastest = fastest_variant(bundle, variants, report)
-        if fastest is not None:
-            chosen, threads, batch_tokens = Variant(fastest.variant), fastest.threads, fastest.batch_tokens
-    if _passed_parity(bundle, chosen):
-        return SelectedVariant(bundle, chosen, device, threads=threads, batch_tokens=batch_tokens)
-    warning = f"variant {chosen} was never compared with the model: the machine that exported it lacked the device"
-    if bundle.manifest.variants[chosen].forced:
-        warning = (
-            f"variant {chosen} was exported below its parity threshold (`force`): its vectors differ from the model's"
-        )
-    return SelectedVariant(bundle, chosen, device, (warning,), threads, batch_tokens)
-
-
-def _passed_parity(bundle: EncoderBundle, variant: Variant) -> bool:
+def _parity_warning(bundle: EncoderBundle, variant: Variant) -> str | None:
+    """Return a warning if a variant was not compared with the model, or failed the comparison; None if it passed."""
     graph = bundle.manifest.variants[variant]
-    return graph.parity is not None and not graph.forced
+    if graph.forced:
+        return (
+            f"variant {variant} was exported below its parity threshold (`force`): its vectors differ from the model's"
+        )
+    if graph.parity is None:
+        return f"variant {variant} was never compared with the model: the machine that exported it lacked the device"
+    return None
 
 
 def select_reranker_variant(
@@ -338,9 +292,19 @@ def _missing_variant(bundle: EncoderBundle | RerankerBundle, device: Device, var
 
 
 def _open_cached_bundle(
-    model: SentenceModel, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
+    model: SentenceModel, order: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
 ) -> tuple[EncoderBundle, dict[Variant, str]]:
-    """Open a model's bundle in the cache; missing variants are exported first. See `open_or_export`."""
+    """Open a model's bundle in the cache, and export the first variant of `order` to it if it is missing.
+
+    Args:
+        may_fall_back: If a variant cannot be exported, take the next one.
+
+    Returns:
+        The bundle, and for each variant that could not be exported the reason.
+
+    Raises:
+        ModelError: the model cannot be exported, or the cache cannot be written.
+    """
     folder = cached_bundle_path(model.fingerprint)
     present: Collection[str] = ()
     if is_encoder_bundle(folder):
@@ -349,19 +313,26 @@ def _open_cached_bundle(
         except BundleInvalid as error:
             raise BundleInvalid(error.message, f"It is in es-sbert's cache: remove {folder} and run again.") from error
         present = bundle.manifest.variants
-        if all(variant in present for variant in variants):
+        if order[0] in present:
             return bundle, {}
-    missing = [variant for variant in variants if variant not in present]
-    earlier = _read_refused(folder) if may_fall_back else {}
-    refused = {variant: earlier[variant] for variant in missing if variant in earlier}
-    missing = [variant for variant in missing if variant not in refused]
-    if missing:
-        found = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)
-        refused |= found
-        if found:
-            _write_refused(folder, _read_refused(folder) | refused, report)
-    if len(refused) == len(variants) and not is_encoder_bundle(folder):
-        _export_to_cache(model, folder, [Variant.FP32], may_fall_back=False, report=report)
+    known = _read_refused(folder) if may_fall_back else {}
+    refused: dict[Variant, str] = {}
+    for variant in order:
+        if variant in present:
+            break
+        if variant in known:
+            refused[variant] = known[variant]
+            continue
+        try:
+            _export_to_cache(model, folder, variant, report)
+            break
+        except (ParityFailed, UnsupportedArchitecture, BundleInvalid) as error:
+            # Not every graph has fp16, and OpenVINO does not accept every graph. If the architecture is unknown or
+            # files are broken, the export of fp32 raises the error again.
+            if not may_fall_back or variant is Variant.FP32:
+                raise
+            refused[variant] = error.message
+            _write_refused(folder, known | refused, report)
     return open_encoder_bundle(folder), refused
 
 
@@ -390,33 +361,18 @@ def _write_refused(folder: Path, refused: Mapping[Variant, str], report: StatusC
         report(f"{path} cannot be written ({error.strerror}): the export is tried again next time")
 
 
-def _export_to_cache(
-    model: SentenceModel, folder: Path, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
-) -> dict[Variant, str]:
-    """Export variants to the cache; with `may_fall_back`, return the reason for each that cannot be exported."""
+def _export_to_cache(model: SentenceModel, folder: Path, variant: Variant, report: StatusCallback) -> None:
     # Imported here: the exporter imports onnx, which a bundle does not need.
     from es_sbert.exporters.export_bundle import export_bundle
 
-    report(f"Exporting {model.name} to ONNX ({', '.join(variants)}), once")
+    report(f"Exporting {model.name} to ONNX ({variant}), once")
     begun = time.perf_counter()
     try:
-        export_bundle(model, folder, variants, reference="auto", on_progress=report)
+        export_bundle(model, folder, [variant], reference="auto", on_progress=report)
     except OutputError as error:
         raise ModelError(
             error.message,
             "Exported models are cached there: free space, or set the environment variable ES_SBERT_CACHE to another "
             "folder.",
         ) from error
-    except (ParityFailed, UnsupportedArchitecture, BundleInvalid) as error:
-        # Not every graph has fp16, and OpenVINO does not accept every graph. If the architecture is unknown or files
-        # are broken, the export of fp32 raises the error again.
-        if not may_fall_back or list(variants) == [Variant.FP32]:
-            raise
-        if len(variants) == 1:
-            return {variants[0]: error.message}
-        refused: dict[Variant, str] = {}
-        for variant in variants:
-            refused |= _export_to_cache(model, folder, [variant], may_fall_back=True, report=report)
-        return refused
     report(f"Exported {model.name} in {time.perf_counter() - begun:.1f} s; kept in {folder}")
-    return {}

@@ -95,7 +95,7 @@ class LoadReport(BaseModel, frozen=True):
         seconds: Duration of the load, without loading the model.
         documents_per_second: Documents with an outcome per second; those left for the next run do not count.
         model, fingerprint, variant, precision, provider, device, threads: Actual settings of the encoder.
-        prepared_seconds: Time to export and measure the model before the load; 0 if it was in the cache.
+        prepared_seconds: Time to export the model before the load; 0 if it was in the cache.
         warnings: Warnings of the encoder, and one if many texts are in languages that the model was not trained on.
         interrupted: Whether the user stopped the load.
         stopped: Reason why the load stopped before the end of the source, and how to resume; None if it did not.

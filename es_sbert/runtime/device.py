@@ -24,21 +24,7 @@ def available_cores() -> int:
     Affinity (taskset) and a container's CPU quota (cgroup v2) are respected.
     """
     allowed = _allowed_processors()
-    return _within_quota(count_cores(_read_text(_CPUINFO).split("\n\n"), allowed) or len(allowed))
-
-
-def thread_counts() -> tuple[int, ...]:
-    """Numbers of threads that may be the fastest for a model on the CPU, the usual one first.
-
-    One for each physical core, and one for each logical core if there are more. A second thread on the same core gains
-    nothing for matrix products, but may gain for other operators; only a measurement shows which effect prevails.
-    """
-    cores, logical = available_cores(), _within_quota(len(_allowed_processors()))
-    return (cores,) if logical <= cores else (cores, logical)
-
-
-def _within_quota(cores: int) -> int:
-    """Limit a number of cores to the container's CPU quota; at least 1."""
+    cores = count_cores(_read_text(_CPUINFO).split("\n\n"), allowed) or len(allowed)
     return max(1, min(cores, quota_cores(_read_text(Path("/sys/fs/cgroup/cpu.max"))) or cores))
 
 

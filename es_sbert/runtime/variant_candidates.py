@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE
 from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.errors import UsageError
@@ -11,9 +9,6 @@ from es_sbert.installation import install_command
 from es_sbert.messages import setting_text
 from es_sbert.runtime.device import Device, has_amx, has_bf16_products, has_int8_products, processor_flags
 from es_sbert.runtime.openvino_session import has_openvino, openvino_problem
-
-# `off` makes `auto` take the variant that is usually the fastest on this kind of processor, without measuring.
-TUNING_VARIABLE = "ES_SBERT_TUNING"
 
 # The fastest variants on each kind of processor (docs/results.md, Encoding), best first.
 _ORDERS = {
@@ -23,8 +18,6 @@ _ORDERS = {
     "int8": (Variant.INT8, Variant.OPENVINO_INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "other": (Variant.OPENVINO_FP32, Variant.FP32, Variant.INT8),
 }
-# Number of variants that are measured; the others are far slower.
-_CONTENDERS = {"amx": 2, "bf16": 2, "vnni": 2, "int8": 2, "other": 3}
 _CUDA_ORDER = (Variant.FP16, Variant.FP32)
 
 
@@ -61,40 +54,6 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
     if not runnable:
         raise next(problem for problem in problems.values() if problem is not None)
     return runnable
-
-
-def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
-    """Return the variants that may be the fastest on a device; only a measurement there shows which one is.
-
-    If nothing is measured (on CUDA, or with `ES_SBERT_TUNING=off`), this is only the variant that is usually the
-    fastest. For a static model it is only fp32: it has no products that another variant would compute faster.
-
-    Args:
-        device: Device on which to run.
-        architecture: Architecture of the model (`SentenceModel.architecture`).
-    """
-    if architecture == STATIC_ARCHITECTURE:
-        return (Variant.FP32,)
-    order = variant_order(device)
-    if device.kind == "cuda" or os.environ.get(TUNING_VARIABLE) == "off":
-        return order[:1]
-    return order[: _CONTENDERS[_processor_kind()]]
-
-
-def first_exports(device: Device, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    """Return the variants to export on the first use of a model: those that may gain from this processor.
-
-    Args:
-        device: Device on which to run.
-        variants: The contenders, best first.
-    """
-    if device.kind == "cuda":
-        return variants
-    if _is_fastest_known():
-        return variants[:1]
-    # Where flags cannot be read (Windows), the processor may have int8 products all the same.
-    lacks_int8 = bool(processor_flags()) and not has_int8_products()
-    return tuple(variant for variant in variants if not (lacks_int8 and variant.precision is Precision.INT8))
 
 
 def openvino_warnings(device: Device) -> tuple[str, ...]:
@@ -137,11 +96,6 @@ def _processor_kind() -> str:
     if has_openvino() and "avx512_vnni" in processor_flags():
         return "vnni"
     return "int8" if has_int8_products() else "other"
-
-
-def _is_fastest_known() -> bool:
-    """Whether figures show which variant to export on this kind of processor (docs/results.md, Encoding)."""
-    return "avx512_vnni" in processor_flags() and (has_openvino() or not has_amx())
 
 
 def _problem(variant: Variant) -> Exception | None:

@@ -87,7 +87,6 @@ def running(container: dict[str, Any], url: str, folder: Path, **changed: str) -
         "HOME": f"{_ROOT}{Path(mounts['cache']).parent}",
         "PWD_OF_CONTAINER": f"{_ROOT}{container['workingDir']}" if "workingDir" in container else "/",
         "EXPORTED": str(cache_folder() / "bundles"),
-        "ES_SBERT_TUNING": "off",
         **settings,
         "ES_SBERT_URL": url,
     }

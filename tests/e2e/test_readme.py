@@ -121,7 +121,6 @@ def test_readme_blocks_run_in_empty_home(repository: Path, disk_folder: Path, tm
                 home,
                 REPOSITORY=str(repository),
                 PYTHONPATH=sysconfig.get_path("purelib"),
-                ES_SBERT_TUNING="off",
                 PIP_NO_COMPILE="1",
             ),
         )
@@ -189,7 +188,6 @@ def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path
             PIP_CACHE_DIR=cache.stdout.strip(),
             PIP_NO_COMPILE="1",
             ES_SBERT_CACHE=str(cache_folder()),
-            ES_SBERT_TUNING="off",
         ),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -29,7 +29,7 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import SentenceTokenizer
-from es_sbert.runtime.variant_candidates import contenders
+from es_sbert.runtime.variant_candidates import variant_order
 
 CPU = Device("cpu")
 # Least times torch fp32, by kind of processor: about 60 % of what was seen. Others have not been met.
@@ -51,7 +51,7 @@ def test_auto_takes_less_cpu_than_torch(tmp_path: Path) -> None:
 
     folder = write_model(tmp_path / "model", SHAPES["minilm"])
     model, words = read_sentence_model(folder), whole_words(folder / "tokenizer.json")
-    variant, graph = contenders(CPU)[0], tmp_path / "graph.onnx"
+    variant, graph = variant_order(CPU)[0], tmp_path / "graph.onnx"
     build, _ = choose_graph_source(model)
     if variant is Variant.OPENVINO_INT8:
         exact = build(Precision.FP32)

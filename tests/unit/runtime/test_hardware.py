@@ -54,22 +54,22 @@ def test_this_machine_has_a_core() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "cpu_max", "threads"),
+    ("cpuinfo", "cpu_max", "cores"),
     [
-        (HYPERTHREADS, "max 100000", (2, 4)),
-        (HYPERTHREADS, "300000 100000", (2, 3)),
-        (HYPERTHREADS, "200000 100000", (2,)),
-        (["BogoMIPS\t: 50.00"], "", (4,)),
+        (HYPERTHREADS, "max 100000", 2),
+        (HYPERTHREADS, "300000 100000", 2),
+        (HYPERTHREADS, "100000 100000", 1),
+        (["BogoMIPS\t: 50.00"], "", 4),
     ],
-    ids=["hyperthreads", "quota between", "quota of the physical cores", "unknown topology"],
+    ids=["hyperthreads", "larger quota", "quota", "unknown topology"],
 )
-def test_threads_for_physical_and_for_logical_cores(
-    cpuinfo: list[str], cpu_max: str, threads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+def test_available_cores_are_physical_ones_within_the_quota(
+    cpuinfo: list[str], cpu_max: str, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"cpuinfo": "\n\n".join(cpuinfo), "cpu.max": cpu_max}
     monkeypatch.setattr(device, "_allowed_processors", lambda: {0, 1, 2, 3})
     monkeypatch.setattr(device, "_read_text", lambda path: files[path.name])
-    assert device.thread_counts() == threads
+    assert available_cores() == cores
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,6 @@ def test_auto_does_without_a_runtime_that_computes_other_results(
 ) -> None:
     order = (Variant.OPENVINO_FP32, Variant.FP32)
     monkeypatch.setattr(model_loading, "variant_order", lambda device, runtime, precision: order)
-    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: order[:1])
     with Encoder(bundle.folder, device="cpu") as encoder:
         assert encoder.info.variant == "fp32"
         [warning] = [one for one in encoder.info.warnings if "different results" in one]
@@ -211,7 +210,6 @@ def test_variant_whose_file_is_gone_is_replaced_by_the_next_with_one_line(
     export_bundle(read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", both)
     (tmp_path / "bundle/onnx/model_int8.onnx").unlink()
     monkeypatch.setattr(model_loading, "variant_order", lambda device, runtime, precision: both)
-    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: both[:1])
     with Encoder(tmp_path / "bundle", device="cpu") as encoder:
         assert encoder.info.variant == "fp32"
         assert any("is missing): fp32 runs instead" in warning for warning in encoder.info.warnings)

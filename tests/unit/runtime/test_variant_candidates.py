@@ -5,7 +5,7 @@ import pytest
 from es_sbert.errors import DeviceError, UsageError
 from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.device import Device
-from es_sbert.runtime.variant_candidates import contenders, default_exports, first_exports, variant_order
+from es_sbert.runtime.variant_candidates import default_exports, variant_order
 
 CPU, CUDA = Device("cpu"), Device("cuda")
 
@@ -16,7 +16,6 @@ def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     features = request.param.split()
     flags = frozenset({"avx512_vnni", "avx2"} if "vnni" in features else {"avx2"})
     monkeypatch.setattr(variant_candidates, "processor_flags", lambda: flags)
-    monkeypatch.delenv(variant_candidates.TUNING_VARIABLE, raising=False)
     monkeypatch.setattr(variant_candidates, "has_amx", lambda: "amx" in features)
     for module in (variant_candidates, openvino_session):
         monkeypatch.setattr(module, "has_bf16_products", lambda: "bf16" in features)
@@ -43,51 +42,7 @@ def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 )
 def test_automatic_order_by_processor(processor: None, order: list[str]) -> None:
     assert list(variant_order(CPU)) == order
-    assert list(contenders(CPU)) == order[: len(contenders(CPU))]
     assert list(variant_order(CUDA)) == ["fp16", "fp32"]
-    assert list(contenders(CUDA)) == ["fp16"]
-
-
-@pytest.mark.parametrize(
-    ("processor", "count"),
-    [("amx bf16 int8 openvino", 2), ("bf16 int8 openvino", 2), ("int8 openvino", 2), ("openvino", 3), ("", 2)],
-    indirect=["processor"],
-)
-def test_several_variants_are_measured_unless_tuning_is_off(
-    processor: None, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(contenders(CPU)) == count
-    monkeypatch.setenv(variant_candidates.TUNING_VARIABLE, "off")
-    assert contenders(CPU) == variant_order(CPU)[:1]
-
-
-@pytest.mark.parametrize(
-    ("processor", "variants"),
-    [
-        ("amx bf16 vnni int8 openvino", ["openvino-bf16"]),
-        ("amx bf16 vnni int8", ["int8", "fp32"]),
-        ("bf16 vnni int8 openvino", ["openvino-int8"]),
-        ("vnni int8 openvino", ["openvino-int8"]),
-        ("vnni int8", ["int8"]),
-        ("int8 openvino", ["int8", "openvino-int8"]),
-        ("int8", ["int8", "fp32"]),
-        ("openvino", ["openvino-fp32", "fp32"]),
-        ("", ["fp32"]),
-    ],
-    indirect=["processor"],
-)
-def test_first_use_exports_what_may_gain_from_the_processor(processor: None, variants: list[str]) -> None:
-    assert list(first_exports(CPU, contenders(CPU))) == variants
-    assert list(first_exports(CUDA, contenders(CUDA))) == ["fp16"]
-    assert variant_order(CPU, "onnxruntime", "int8") == ("int8",)
-
-
-@pytest.mark.parametrize("processor", [""], indirect=True)
-def test_first_use_compares_int8_where_the_processor_is_unknown(
-    processor: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(variant_candidates, "processor_flags", lambda: frozenset())  # as on Windows
-    assert list(first_exports(CPU, contenders(CPU))) == ["fp32", "int8"]
 
 
 @pytest.mark.parametrize("processor", ["bf16 int8 openvino"], indirect=True)
