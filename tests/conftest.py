@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from tests.engine.secured import Secured
     from tests.engine.secured_opensearch import SecuredOpenSearch
 
-# The configuration file of whoever runs the tests does not count, in commands that they start either.
-os.environ["ES_SBERT_CONFIG"] = os.devnull
-
 # One thread a process, of those that tests start too: the machine has other tests and servers to run at the same
 # time, and threads of torch that wait for each other make its many small products several times slower. Results are
 # also the same to the last bit. Read when torch and numpy are loaded, which is after this.

@@ -17,7 +17,7 @@ import cloup
 from es_sbert import __version__
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
 from es_sbert.cli.output import wrap_for
-from es_sbert.errors import EsSbertError, OutputError, SourceError
+from es_sbert.errors import EsSbertError, OutputError, SourceError, UsageError
 from es_sbert.messages import log_event
 
 
@@ -43,6 +43,26 @@ def collect_garbage_less_often() -> None:
 def discard_stdout() -> None:
     """Discard the rest of the output. Otherwise, Python would try to write it at exit and report an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def refuse_configuration_file() -> None:
+    """Refuse the configuration file of earlier versions and its profiles: a command would use another engine or model.
+
+    Raises:
+        UsageError: the file exists, or a variable names a file or a profile.
+    """
+    found = [f"{name} is set" for name in ("ES_SBERT_CONFIG", "ES_SBERT_PROFILE") if os.environ.get(name)]
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    file = os.path.join(folder, "es-sbert", "config.toml")
+    if os.path.isfile(file):
+        found.append(f"{file} exists")
+    if found:
+        raise UsageError(
+            f"there are no configuration file and no profiles any more, but {' and '.join(found)}",
+            "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
+            "ES_SBERT_CA_CERTS, ES_SBERT_FINGERPRINT, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
+            "cluster (`set -a; . ./production.env`). Then remove the file and unset the variables that are named here.",
+        )
 
 
 # Command and module below `es_sbert.cli` → one line for `es-sbert --help`.
@@ -110,20 +130,10 @@ class _LazyGroup(cloup.Group):
         help_option_names=["-h", "--help"], max_content_width=100, show_default=True
     ),
 )
-@click.option(
-    "--profile",
-    envvar="ES_SBERT_PROFILE",
-    show_envvar=True,
-    metavar="NAME",
-    help="Take address, credentials and model from this profile of the configuration file.",
-)
 @click.version_option(__version__, prog_name="es-sbert")
-@click.pass_context
-def cli(ctx: click.Context, profile: str | None) -> None:
+def cli() -> None:
     """Semantic search over an Elasticsearch or OpenSearch index."""
-    from es_sbert.cli.config_profile import read_profile
-
-    ctx.obj = read_profile(profile)
+    refuse_configuration_file()
 
 
 def main(args: list[str] | None = None) -> None:

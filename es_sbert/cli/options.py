@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from cloup import option_group
 
 from es_sbert.bundle.variants import Precision, Runtime
-from es_sbert.cli.config_profile import ProfileOption
 from es_sbert.config import (
     DEFAULT_MODEL,
     DEFAULT_URL,
@@ -62,33 +61,31 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
     return click.option(
         flag,
         "url",
-        cls=ProfileOption,
         envvar="ES_SBERT_URL",
         default=DEFAULT_URL,
         show_envvar=True,
-        is_eager=True,
         callback=reject_password_in_url,
         help="Address of the engine; several nodes of one cluster are separated by commas.",
     )
 
 
-def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option that can also be set in a profile or by the environment variable of its name."""
+def _connection_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that can also be set by the environment variable of its name."""
     variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(flag, envvar=variable, help=help, cls=ProfileOption, **settings)
+    return click.option(flag, envvar=variable, help=help, **settings)
 
 
 FILE_TYPE = click.Path(path_type=Path)
 OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
 # Credentials for the engine. Options never hold the secrets themselves, because a command line is public.
 credential_options = combine_options(
-    _profile_option("--username", "User name; set its password in ES_SBERT_PASSWORD or a file."),
-    _profile_option("--password-file", "File that holds the password.", type=FILE_TYPE),
-    _profile_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
-    _profile_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
-    _profile_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
-    _profile_option("--fingerprint", "SHA-256 of the server's certificate, instead of a CA."),
-    _profile_option(
+    _connection_option("--username", "User name; set its password in ES_SBERT_PASSWORD or a file."),
+    _connection_option("--password-file", "File that holds the password.", type=FILE_TYPE),
+    _connection_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
+    _connection_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
+    _connection_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
+    _connection_option("--fingerprint", "SHA-256 of the server's certificate, instead of a CA."),
+    _connection_option(
         "--timeout",
         "Timeout of one request.",
         default=60.0,
@@ -219,7 +216,6 @@ dimensions_option = click.option(
 model_option = combine_options(
     click.option(
         "--model",
-        cls=ProfileOption,
         envvar="ES_SBERT_MODEL",
         show_envvar=True,
         callback=cut_model,

@@ -45,7 +45,7 @@ def user(es9_url: str, tmp_path: Path) -> Callable[..., tuple[list[str], set[tup
     if not can_trace():
         pytest.skip("needs strace and the permission to trace a process")
     environment = environment_of_a_user(tmp_path / "home") | {"ES_SBERT_URL": es9_url}
-    for name in ("ES_SBERT_CACHE", "ES_SBERT_CONFIG", "ES_SBERT_REGISTRY"):
+    for name in ("ES_SBERT_CACHE", "ES_SBERT_REGISTRY"):
         environment.pop(name, None)
 
     def run(*arguments: str) -> tuple[list[str], set[tuple[str, int]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,26 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
     with pytest.raises(SystemExit):
         main(["xyzzy"])
     assert "No such command 'xyzzy'.\n" in capsys.readouterr().err
+
+
+def test_configuration_file_and_profiles_of_earlier_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["engine", "down", "--help"])
+        assert ended.value.code in (0, 2)
+        return capsys.readouterr().err
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert run() == ""
+    for variable in ("ES_SBERT_CONFIG", "ES_SBERT_PROFILE"):
+        with monkeypatch.context() as set_once:
+            set_once.setenv(variable, "production")
+            assert f"{variable} is set" in run()
+    file = tmp_path / "es-sbert" / "config.toml"
+    file.parent.mkdir()
+    file.write_text("[profiles.production]")
+    refused = run()
+    assert f"{file} exists" in refused
+    assert "Set ES_SBERT_URL" in refused
