@@ -1,4 +1,4 @@
-"""Check the arguments of the public Python API where they enter, by the annotations of its functions."""
+"""Check the arguments of the public Python API where they enter, and show the options of `**options` in signatures."""
 
 from __future__ import annotations
 
@@ -172,3 +172,29 @@ def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
             return get_type_hints(function, localns=unknown)
         except NameError as error:
             unknown[str(error.name)] = Any
+
+
+def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
+    """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`.
+
+    Args:
+        options: The TypedDict.
+        defaults: Default value of each entry.
+    """
+    types = get_type_hints(options)
+    if missing := types.keys() - defaults.keys():
+        raise TypeError(f"there is no default for {', '.join(sorted(missing))}")
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        *parameters, last = signature.parameters.values()
+        if last.kind is not inspect.Parameter.VAR_KEYWORD:
+            raise TypeError(f"{function.__qualname__} does not end in **options")
+        spelled = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+            for name, hint in types.items()
+        ]
+        vars(function)["__signature__"] = signature.replace(parameters=[*parameters, *spelled])
+        return function
+
+    return decorate

@@ -28,9 +28,8 @@ from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
 from es_sbert.runtime.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.runtime.device import Device, choose_device, cuda_devices
-from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS, available_providers, open_session
-from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 
 

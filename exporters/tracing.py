@@ -40,9 +40,9 @@ from es_sbert.exporters.vector_modules import read_layer_weights
 from es_sbert.networks.siamese_encoder import TokenTypes, quiet_transformers, takes_token_types
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.device import Device
+from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import OnnxCudaModel, open_session
-from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import PairTokenizer, load_sentence_tokenizer
 
 # Warnings that the exporter gives for every graph. The parity check finds out whether values wrongly became constants.

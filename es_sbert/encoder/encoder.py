@@ -16,7 +16,7 @@ from typing import Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import as_texts, check_arguments, iterate_texts, wrong_argument
+from es_sbert.arguments import as_texts, check_arguments, iterate_texts, spell_out, wrong_argument
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling
@@ -32,7 +32,6 @@ from es_sbert.encoder.model_loading import (
     select_encoder_variant,
 )
 from es_sbert.errors import ModelError
-from es_sbert.option_signature import spell_out
 from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session

@@ -28,11 +28,9 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 from es_sbert.filesystem import open_output
 from es_sbert.installation import runtime_collision
-from es_sbert.runtime.device import NO_GPU_FOUND, Device, choose_device, cuda_devices
-from es_sbert.runtime.inference_pool import InferencePool
-from es_sbert.runtime.machine import describe_machine
+from es_sbert.runtime.device import NO_GPU_FOUND, Device, choose_device, cuda_devices, describe_machine
+from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.onnx_session import available_providers
-from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.variant_candidates import openvino_warnings, variant_order
 
 StatusCallback = Callable[[str], None]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from es_sbert.arguments import spell_out
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 from es_sbert.index.vector_field import FieldRequest
-from es_sbert.option_signature import spell_out
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder

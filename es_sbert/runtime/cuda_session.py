@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from es_sbert.runtime.device import Device, compute_capability
 from es_sbert.runtime.onnx_runtime import onnxruntime
 
 _EXTRA_MAJOR = 13  # the CUDA version that the extra installs
-_LINK_MAP = 2  # RTLD_DI_LINKMAP of dlinfo(3)
 
 
 @dataclass(frozen=True)
@@ -39,19 +38,6 @@ class CudaLibrary:
     name: str
     package: str
     required: bool = True
-
-
-@dataclass(frozen=True)
-class CudaLibraryStatus:
-    """The result of a search for libraries.
-
-    Attributes:
-        found: Each library that was loaded, with its path.
-        missing: The libraries that could not be loaded.
-    """
-
-    found: tuple[tuple[CudaLibrary, str], ...] = ()
-    missing: tuple[CudaLibrary, ...] = ()
 
 
 def cuda_major() -> int | None:
@@ -105,43 +91,42 @@ def nvidia_package_folders(roots: Iterable[Path], major: int) -> list[Path]:
     return sorted(found, key=lambda folder: f"cu{major}" not in folder.parts)
 
 
-def find_libraries(
-    libraries: Iterable[CudaLibrary], folders: Sequence[Path], load: Callable[[str], str]
-) -> CudaLibraryStatus:
-    """Load each library with the system's loader, else from a package's folder.
+def missing_libraries(
+    libraries: Iterable[CudaLibrary], folders: Sequence[Path], load: Callable[[str], object]
+) -> tuple[CudaLibrary, ...]:
+    """Load each library with the system's loader, else from a package's folder, and return those that do not load.
 
     Args:
         folders: Folders of the packages.
-        load: Loads a library by its name or path and returns its path; raises OSError if it cannot be loaded.
+        load: Loads a library by its name or path; raises OSError if it cannot be loaded.
     """
-    found: list[tuple[CudaLibrary, str]] = []
     missing: list[CudaLibrary] = []
     for library in libraries:
         packaged = (str(folder / library.name) for folder in folders if (folder / library.name).is_file())
         for name in (library.name, *packaged):
             try:
-                found.append((library, load(name)))
+                load(name)
                 break
             except OSError:  # another place may have it; else it is reported as missing
                 continue
         else:
             missing.append(library)
-    return CudaLibraryStatus(tuple(found), tuple(missing))
+    return tuple(missing)
 
 
 @cache
-def load_libraries() -> CudaLibraryStatus:
-    """Load the libraries of the installed onnxruntime's CUDA provider, once per process."""
+def load_libraries() -> tuple[CudaLibrary, ...]:
+    """Load the libraries of the installed onnxruntime's CUDA provider once per process; return the missing ones."""
     major = cuda_major()
     if major is None:
-        return CudaLibraryStatus()
+        return ()
     namespace = importlib.util.find_spec("nvidia")
     roots = (namespace.submodule_search_locations if namespace else None) or ()
     folders = nvidia_package_folders(map(Path, roots), major)
     if sys.platform == "win32":
         for folder in folders:
             os.add_dll_directory(str(folder))
-    return find_libraries(needed_libraries(major), folders, _load_library)
+    return missing_libraries(needed_libraries(major), folders, partial(ctypes.CDLL, mode=ctypes.RTLD_GLOBAL))
 
 
 def provider_problem() -> str | None:
@@ -160,15 +145,15 @@ def provider_problem() -> str | None:
     return None
 
 
-def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[str]:
+def missing_library_names(missing: Iterable[CudaLibrary], problem: str) -> list[str]:
     """Return the names of the missing libraries that the provider needs to load.
 
     Args:
-        libraries: Result of the search.
+        missing: Result of the search.
         problem: Message of the system's loader, which names at most one of them.
     """
     named = re.match(r"(\S+): cannot open shared object file", problem)
-    names = [library.name for library in libraries.missing if library.required]
+    names = [library.name for library in missing if library.required]
     return names if named is None or named[1] in names else [*names, named[1]]
 
 
@@ -178,27 +163,6 @@ def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
     packages = dict.fromkeys(library.package for library in libraries)
     command = f"Install the missing libraries: {install_command(*packages)}" if libraries else ""
     return "; ".join(filter(None, (command, extra))) + "." if command or extra else ""
-
-
-def _load_library(name: str) -> str:
-    library = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    if os.path.isabs(name):
-        return name
-    try:
-        dlinfo = ctypes.CDLL(None).dlinfo
-    except (AttributeError, OSError, TypeError):  # no such function on macOS and Windows
-        return name
-    dlinfo.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-    entry = ctypes.POINTER(_LinkMap)()
-    if dlinfo(library._handle, _LINK_MAP, ctypes.byref(entry)) != 0:
-        return name
-    return os.fsdecode(entry.contents.name) or name
-
-
-class _LinkMap(ctypes.Structure):
-    """The first fields of glibc's `struct link_map`."""
-
-    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
 
 
 _ON_CPU = 'Or use the CPU: `device="cpu"`.'
@@ -281,21 +245,20 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
     return DeviceError(message.format(**values), remedy.format(**values))
 
 
-def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, problem: str) -> DeviceError:
+def missing_libraries_error(device: Device, missing: Sequence[CudaLibrary], problem: str) -> DeviceError:
     """Create the error to raise if onnxruntime's CUDA provider does not load.
 
     Args:
         device: The card.
-        libraries: Result of the search.
+        missing: Result of the search.
         problem: Message of the system's loader.
     """
-    names = missing_library_names(libraries, problem)
+    names = missing_library_names(missing, problem)
     if "libcuda.so.1" in names:
         return DeviceError(
             f"no session on {device}: there is no NVIDIA driver ({problem})", f"Install the driver. {_ON_CPU}"
         )
-    missing = [library for library in libraries.missing if library.name in names]
-    remedy = install_remedy(missing, cuda_major())
+    remedy = install_remedy([library for library in missing if library.name in names], cuda_major())
     message = f"{', '.join(names)} not found" if names else problem
     return DeviceError(
         f"no session on {device}: onnxruntime's CUDA provider does not load: {message}",
@@ -359,10 +322,10 @@ def open_cuda_session(
         DeviceError: the graph does not run on the card, or a part of it would run on the CPU.
         Exception: onnxruntime's own error for a file that is invalid on every device.
     """
-    libraries = load_libraries()
+    missing = load_libraries()
     problem = provider_problem()
     if problem is not None:
-        raise missing_libraries_error(device, libraries, problem)
+        raise missing_libraries_error(device, missing, problem)
     onnxruntime.set_default_logger_severity(_ERRORS_ONLY)  # it warns for every CUDA session that it is not a plugin
     options.log_severity_level = _FATAL_ONLY  # failures are raised, and become errors of es-sbert
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

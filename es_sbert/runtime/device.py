@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib.metadata
 import os
 import platform
 import re
@@ -10,11 +12,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from es_sbert import __version__
 from es_sbert.errors import DeviceError, UsageError
 from es_sbert.installation import CUDA_EXTRA, has_cuda_build, switch_runtime_command
 from es_sbert.messages import setting_text
 
 _CPUINFO = Path("/proc/cpuinfo")
+# Linux's names of vector instructions, on x86 and on ARM.
+_MATRIX_INSTRUCTIONS = ("avx", "amx", "asimd", "sve", "i8mm", "bf16")
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
@@ -87,6 +92,21 @@ def processor_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def describe_machine() -> dict[str, str]:
+    """Return the properties on which exports and compiled models depend: the processor, the usable cores, and releases.
+
+    The processor's instructions are included, because virtual machines often name only the family of their processor,
+    whose members have different features.
+    """
+    versions = {"es-sbert": __version__}
+    for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # left out if it is not installed
+            versions[package] = importlib.metadata.version(package)
+    instructions = " ".join(sorted(flag for flag in processor_flags() if flag.startswith(_MATRIX_INSTRUCTIONS)))
+    cores = str(available_cores())
+    return {"processor": processor_name(), "instructions": instructions, "cores": cores, **versions}
 
 
 @dataclass(frozen=True)

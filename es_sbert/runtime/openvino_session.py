@@ -31,8 +31,7 @@ from es_sbert.filesystem import open_output
 from es_sbert.installation import install_command
 from es_sbert.runtime.batching import POOLING_MASK
 from es_sbert.runtime.compiled_model import CompiledModel, Session
-from es_sbert.runtime.device import Device, available_cores, has_bf16_products, has_int8_products
-from es_sbert.runtime.machine import describe_machine
+from es_sbert.runtime.device import Device, available_cores, describe_machine, has_bf16_products, has_int8_products
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import open_session as open_onnx_session
 

@@ -9,10 +9,9 @@ from functools import wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from es_sbert.arguments import check_arguments
+from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
-from es_sbert.option_signature import spell_out
 from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions
 from es_sbert.search.semantic_index import CREATE_DEFAULTS, CreateOptions, SemanticIndex
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
-from es_sbert.arguments import as_texts, check_arguments
+from es_sbert.arguments import as_texts, check_arguments, spell_out
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
@@ -18,7 +18,6 @@ from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
-from es_sbert.option_signature import spell_out
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_params, hybrid_request
 from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.reranking import scope_text_reader, search_depth

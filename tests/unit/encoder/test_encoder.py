@@ -18,8 +18,8 @@ from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFoun
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.compiled_model import CompiledModel
 from es_sbert.runtime.device import Device
+from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_session import OnnxCpuSession
-from es_sbert.runtime.runtimes import compile_model
 from es_sbert.vectors import Vectors
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 

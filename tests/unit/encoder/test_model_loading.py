@@ -19,7 +19,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.errors import ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.runtime import machine
+from es_sbert.runtime import device
 from es_sbert.runtime.device import Device
 from tests.tiny import write_tiny_bert
 
@@ -89,6 +89,6 @@ def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypat
         assert selected.variant == "fp32"
         assert "there is no int8 variant (int8 is too far off): fp32 runs instead" in selected.warnings
     assert tried == ["int8", "fp32"]
-    monkeypatch.setattr(machine, "processor_name", lambda: "another processor")
+    monkeypatch.setattr(device, "processor_name", lambda: "another processor")
     select_encoder_variant(find_encoder(folder), CPU, report=lambda message: None)
     assert tried == ["int8", "fp32", "int8"]

@@ -28,8 +28,8 @@ from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.compiled_model import CompiledModel
 from es_sbert.runtime.device import Device
+from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_session import OnnxCpuModel
-from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import PairTokenizer
 from tests.unit.checkpoints import mostly_long, write_cross_encoder
 from tests.unit.encoder.test_arguments import WRONG_TEXTS, refused

@@ -26,8 +26,7 @@ from es_sbert.exporters.static_quantization import quantize_statically, sample_b
 from es_sbert.runtime.batching import InputBuilder, plan_batches
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.device import Device
-from es_sbert.runtime.inference_pool import InferencePool
-from es_sbert.runtime.runtimes import compile_model
+from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.runtime.variant_candidates import variant_order
 

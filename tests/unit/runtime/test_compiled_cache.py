@@ -17,7 +17,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.runtime import machine, openvino_session
+from es_sbert.runtime import device, openvino_session
 from es_sbert.runtime.device import Device
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -111,7 +111,7 @@ def test_another_machine_or_release_compiles_its_own(
     bundle: EncoderBundle, compilations: list[str], monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     encode(bundle)
-    other = machine.describe_machine() | {changed: "another"}
+    other = device.describe_machine() | {changed: "another"}
     monkeypatch.setattr(openvino_session, "describe_machine", lambda: other)
     encode(bundle)
     assert len(compilations) == 2

@@ -10,9 +10,8 @@ import pytest
 from es_sbert.installation import install_command, install_extra_command
 from es_sbert.runtime.cuda_session import (
     CudaLibrary,
-    CudaLibraryStatus,
-    find_libraries,
     install_remedy,
+    missing_libraries,
     missing_library_names,
     needed_libraries,
     nvidia_package_folders,
@@ -64,35 +63,33 @@ def packaged(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loader(*there: str) -> tuple[Callable[[str], str], list[str]]:
+def loader(*there: str) -> tuple[Callable[[str], None], list[str]]:
     """A loader that finds these names or paths, and what it was asked for."""
     asked: list[str] = []
 
-    def load(name: str) -> str:
+    def load(name: str) -> None:
         asked.append(name)
         if name not in there:
             raise OSError(f"{name}: cannot open shared object file")
-        return f"/system/{name}" if "/" not in name else name
 
     return load, asked
 
 
 def test_system_library_precedes_packages(packaged: Path) -> None:
     load, asked = loader(RAND.name, str(packaged / RAND.name))
-    assert find_libraries([RAND], [packaged], load) == CudaLibraryStatus(((RAND, f"/system/{RAND.name}"),))
+    assert missing_libraries([RAND], [packaged], load) == ()
     assert asked == [RAND.name]
 
 
 def test_package_provides_missing_system_library(packaged: Path) -> None:
     load, asked = loader(str(packaged / RAND.name))
-    found = find_libraries([RAND, DNN], [packaged], load)
-    assert found == CudaLibraryStatus(((RAND, str(packaged / RAND.name)),), (DNN,))
+    assert missing_libraries([RAND, DNN], [packaged], load) == (DNN,)
     assert asked == [RAND.name, str(packaged / RAND.name), DNN.name]
 
 
 def test_library_that_fails_to_load_is_missing(packaged: Path) -> None:
     load, _ = loader()
-    assert find_libraries([RAND], [packaged], load) == CudaLibraryStatus((), (RAND,))
+    assert missing_libraries([RAND], [packaged], load) == (RAND,)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +101,7 @@ def test_library_that_fails_to_load_is_missing(packaged: Path) -> None:
     ],
 )
 def test_missing_library_names(problem: str, names: list[str]) -> None:
-    assert missing_library_names(CudaLibraryStatus((), (RAND, DNN)), problem) == names
+    assert missing_library_names((RAND, DNN), problem) == names
 
 
 def test_install_remedy() -> None:

@@ -7,7 +7,6 @@ import pytest
 from es_sbert.runtime import cuda_session
 from es_sbert.runtime.cuda_session import (
     CudaLibrary,
-    CudaLibraryStatus,
     device_error,
     error_cause,
     missing_libraries_error,
@@ -101,9 +100,7 @@ def test_long_error_cause_is_truncated() -> None:
 
 def test_missing_libraries_are_listed() -> None:
     missing = (CudaLibrary("libcublas.so.13", "nvidia-cublas"), CudaLibrary("libcurand.so.10", "nvidia-curand"))
-    error = missing_libraries_error(
-        CARD, CudaLibraryStatus((), missing), "libcublas.so.13: cannot open shared object file"
-    )
+    error = missing_libraries_error(CARD, missing, "libcublas.so.13: cannot open shared object file")
     assert error.message == (
         "no session on cuda:1: onnxruntime's CUDA provider does not load: libcublas.so.13, libcurand.so.10 not found"
     )
@@ -111,12 +108,12 @@ def test_missing_libraries_are_listed() -> None:
 
 
 def test_other_provider_load_failure_is_quoted() -> None:
-    error = missing_libraries_error(CARD, CudaLibraryStatus(), "undefined symbol: cublasLtMatmul")
+    error = missing_libraries_error(CARD, (), "undefined symbol: cublasLtMatmul")
     assert error.message.endswith("does not load: undefined symbol: cublasLtMatmul")
     assert '`device="cpu"`' in error.remedy
 
 
 def test_missing_driver_is_not_a_missing_package() -> None:
-    error = missing_libraries_error(CARD, CudaLibraryStatus(), "libcuda.so.1: cannot open shared object file")
+    error = missing_libraries_error(CARD, (), "libcuda.so.1: cannot open shared object file")
     assert "there is no NVIDIA driver" in error.message
     assert "pip" not in error.remedy

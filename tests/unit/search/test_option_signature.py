@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
+from es_sbert.arguments import spell_out
 from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
-from es_sbert.option_signature import spell_out
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_params
 from es_sbert.search.reranking import search_depth
 from es_sbert.search.search_request import SEARCH_DEFAULTS, SearchOptions, SearchParams
