@@ -25,10 +25,9 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
 
 
 @cloup.command()
-@click.argument("model", required=False, callback=shared.cut_model)
+@click.argument("model", required=False)
 @option_group(
     "Options",
-    shared.dimensions_option,
     click.option(
         "--task",
         "tasks",

@@ -23,7 +23,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import FILE_TYPE, cut_model, dimensions_option
+from es_sbert.cli.options import FILE_TYPE
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
@@ -42,10 +42,9 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
 
 
 @cloup.command()
-@click.argument("model", default=DEFAULT_MODEL, callback=cut_model)
+@click.argument("model", default=DEFAULT_MODEL)
 @option_group(
     "Options",
-    dimensions_option,
     click.option(
         "-o",
         "--output",

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     envvar="ES_SBERT_MODEL",
     default=DEFAULT_MODEL,
     show_envvar=True,
-    callback=shared.cut_model,
     help="Model folder, bundle, hub id, or installed or registered name: gives the dimensions and the fingerprint.",
 )
-@shared.dimensions_option
 @option_group(
     "Options",
     shared.vector_field_option,

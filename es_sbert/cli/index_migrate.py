@@ -78,7 +78,7 @@ def migrate(alias: str, cancel: bool, yes: bool, quiet: bool, **options: Any) ->
     Examples:
       es-sbert index migrate docs --model ./my-model
       es-sbert index migrate docs --index-type int8_hnsw
-      es-sbert index migrate docs --dimensions 128 --element-type bfloat16
+      es-sbert index migrate docs --model all-MiniLM-L6-v2@128 --element-type bfloat16
       es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --cancel
     """
@@ -149,7 +149,6 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
     field = vector_field_from_state(engine, state, request.vector_field)
     meta = field.meta
     named = shared.encoder_arguments(options)
-    named["model"] = shared.cut_index_model(named["model"], meta.model)
     with (
         Encoder.for_index(field.index, meta.model, meta.fingerprint, report=say, **named) as encoder,
         handle_signals(control, say, lambda: "Until then, writes to the old index may be blocked."),

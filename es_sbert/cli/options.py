@@ -170,59 +170,12 @@ def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
-_DIMENSIONS, _IS_DEFAULT_MODEL = "es_sbert.dimensions", "es_sbert.is_default_model"
-
-
-def cut_model(context: click.Context, parameter: click.Parameter, model: str | None) -> str | None:
-    """Add --dimensions to the name of the model. click may call this before or after `_keep_dimensions`."""
-    dimensions: int | None = context.meta.get(_DIMENSIONS)
-    if dimensions is None:
-        return model
-    from es_sbert.bundle.shortened_model import shortened_name
-
-    context.meta[_IS_DEFAULT_MODEL] = model is None
-    return shortened_name(model or DEFAULT_MODEL, dimensions)
-
-
-def cut_index_model(model: str | None, index_model: str) -> str | None:
-    """Return the model that --model and --dimensions name; --dimensions alone shortens the index's model.
-
-    Args:
-        model: Result of `cut_model`.
-        index_model: Name of the model in the mapping, whose vectors may be truncated already.
-    """
-    context = click.get_current_context()
-    if not context.meta.get(_IS_DEFAULT_MODEL, False):
-        return model
-    from es_sbert.bundle.shortened_model import shortened_name, whole_name
-
-    return shortened_name(whole_name(index_model), context.meta[_DIMENSIONS])
-
-
-def _keep_dimensions(context: click.Context, parameter: click.Parameter, dimensions: int | None) -> None:
-    context.meta[_DIMENSIONS] = dimensions
-    if "model" in context.params:
-        context.params["model"] = cut_model(context, parameter, context.params["model"])
-
-
-dimensions_option = click.option(
-    "--dimensions",
-    type=click.IntRange(min=1),
-    metavar="N",
-    callback=_keep_dimensions,
-    expose_value=False,
-    help="Truncate vectors to their first N dimensions: the same as the model MODEL@N.",
-)
-model_option = combine_options(
-    click.option(
-        "--model",
-        envvar="ES_SBERT_MODEL",
-        show_envvar=True,
-        callback=cut_model,
-        help=f"Model folder, bundle, hub id, or installed or registered name.  [default: {DEFAULT_MODEL}, or the model "
-        "of the index]",
-    ),
-    dimensions_option,
+model_option = click.option(
+    "--model",
+    envvar="ES_SBERT_MODEL",
+    show_envvar=True,
+    help="Model folder, bundle, hub id, or installed or registered name; MODEL@N truncates vectors to N dimensions.  "
+    f"[default: {DEFAULT_MODEL}, or the model of the index]",
 )
 device_option = click.option(
     "--device",

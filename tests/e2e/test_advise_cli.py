@@ -75,8 +75,8 @@ def test_printed_command_changes_the_index(
     assert new is not None
     done = cli("search", "--index", filled, "--url", engine_url, "the cat sleeps", "--json")
     assert done.code == 0, done.err
-    # --dimensions alone cuts the model of the index further, not the default model.
-    done = cli("index", "migrate", filled, "--dimensions", "4", "--url", engine_url, "--quiet")
+    # The model of the index is cut further.
+    done = cli("index", "migrate", filled, "--model", "tiny-advise@4", "--url", engine_url, "--quiet")
     assert done.code == 0, done.err
     with open_engine(engine_url) as engine:
         last = read_vector_field(engine, filled, "embedding")

@@ -74,9 +74,9 @@ class Indices:
     def name(self, index: str) -> str:
         return f"{self.prefix}-{index}"
 
-    def run(self, *arguments: str | Path, code: int = 0, with_model: bool = True) -> Any:
+    def run(self, *arguments: str | Path, code: int = 0, with_model: bool = True, cut: str = "") -> Any:
         """Run a command and return what it printed, without the prefix."""
-        chosen = ["--model", self.model, "--precision", "fp32", "--threads", "1"] if with_model else []
+        chosen = ["--model", f"{self.model}{cut}", "--precision", "fp32", "--threads", "1"] if with_model else []
         done = self._cli(*arguments, *chosen, "--url", self.url)
         assert done.code == code, (arguments, done.err)
         shown = done.out.replace(self.prefix, "PREFIX")
@@ -232,7 +232,7 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
     _, at = both
     with open_engine(at.url) as engine:
         adopted = at.fill(engine, "adopted", vectors_of(at), aliases=("alias",))
-        alias, smaller = at.name("alias"), ("--dimensions", "8", "--json", "--yes")
+        alias, options = at.name("alias"), ("--json", "--yes")
 
         def check(has_vectors: bool) -> None:
             """All documents are there, as they were, by a read that no pipeline changes."""
@@ -245,12 +245,10 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
 
         [report] = at.run("index", "adopt", adopted, "--text-field", "text", "--json")
         assert report["documents"] == COUNT
-        [report] = at.run("index", "migrate", alias, *smaller, "--name", at.name("second"))
+        [report] = at.run("index", "migrate", alias, *options, "--name", at.name("second"), cut="@8")
         assert report["copied"] == report["documents"] == COUNT
         check(has_vectors=True)
-        [report] = at.run(
-            "index", "migrate", at.name("second"), "--dimensions", "4", "--replace-index", "--yes", "--json"
-        )
+        [report] = at.run("index", "migrate", at.name("second"), "--replace-index", *options, cut="@4")
         check(has_vectors=True)
 
 
@@ -286,11 +284,11 @@ def test_resumed_migration_loses_no_document(both: list[Indices], tmp_path: Path
                 assert found[id].items() >= source.items()
                 assert same_vectors(vector_of(found[id]), vector)
 
-        with_model = ("--model", at.model, "--precision", "fp32", "--threads", "1")
-        smaller = ("--dimensions", "8", "--name", new, "--yes", "--json")
-        kill_at(lambda: has_copied(new, "200"), place, *smaller, *with_model)
+        with_model = ("--model", f"{at.model}@8", "--precision", "fp32", "--threads", "1")
+        options = ("--name", new, "--yes", "--json")
+        kill_at(lambda: has_copied(new, "200"), place, *options, *with_model)
         others_write(1)
-        at.run("index", "migrate", place.alias, *smaller)
+        at.run("index", "migrate", place.alias, *options, cut="@8")
         check(new, dimensions=8)
 
 

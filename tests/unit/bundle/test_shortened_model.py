@@ -173,21 +173,6 @@ def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         shortened_model_folder(folder, 5)
 
 
-def test_option_and_name_mean_the_same(tmp_path: Path) -> None:
-    folder, texts = write_tiny_bert(tmp_path / "tiny"), tmp_path / "texts.txt"
-    texts.write_text("a man plays guitar\nthe cat sleeps\n")
-    outputs = []
-    for options in (["--model", f"{folder}@3"], ["--dimensions", "3", "--model", str(folder)],
-                    ["--model", str(folder), "--dimensions", "3"]):  # fmt: skip
-        output = tmp_path / f"{len(outputs)}.npy"
-        done = CliRunner().invoke(cli, ["encode", *options, "--precision", "fp32", "-o", str(output), str(texts)])
-        assert done.exit_code == 0, done.output
-        outputs.append(np.load(output))
-    assert outputs[0].shape == (2, 3)
-    np.testing.assert_array_equal(outputs[0], outputs[1])
-    np.testing.assert_array_equal(outputs[0], outputs[2])
-
-
 @given(st.text(min_size=1), st.integers(1, 10**9 - 1))
 def test_name_is_split_as_it_was_put_together(name: str, dimensions: int) -> None:
     expected = None if "\n" in name else (name, dimensions)
@@ -199,19 +184,8 @@ def test_other_names_are_left_alone(name: str) -> None:
     assert split_shortened_name(name) is None
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_export_writes_the_cut_model(before: bool, tmp_path: Path) -> None:
+def test_export_writes_the_cut_model(tmp_path: Path) -> None:
     folder, output = write_tiny_bert(tmp_path / "tiny"), tmp_path / "bundle"
-    short = ["--dimensions", "4"]
-    arguments = [*(short if before else []), str(folder), *([] if before else short), "-o", str(output)]
-    done = CliRunner().invoke(cli, ["export", *arguments, "--precision", "fp32"])
+    done = CliRunner().invoke(cli, ["export", f"{folder}@4", "-o", str(output), "--precision", "fp32"])
     assert done.exit_code == 0, done.output
     assert read_sentence_model(output).dimensions == 4
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["encode", "ingest", "search", "serve", "pairs", "duplicates", "cluster", "export", "evaluate", "index create"],
-)
-def test_command_has_the_option(command: str) -> None:
-    assert "--dimensions N" in CliRunner().invoke(cli, [*command.split(), "--help"]).stdout
