@@ -207,7 +207,7 @@ runtime_option = click.option(
 )
 device_options = combine_options(
     device_option,
-    precision_option("auto", "auto: fp16 on CUDA; on a CPU the usually fastest of bf16, int8 and fp32."),
+    precision_option("auto", "auto: fp16 on CUDA; on a CPU usually the fastest of bf16, int8 and fp32."),
     runtime_option,
     threads_option,
 )
