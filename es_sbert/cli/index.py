@@ -12,7 +12,6 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
-from es_sbert.cli.index_remove import remove
 from es_sbert.cli.index_tuning import advise, calibrate
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
@@ -139,12 +138,7 @@ def _summary_lines(summary: IndexSummary) -> list[str]:
         lines += _vector_field_lines(field)
     for name in summary.plain_vector_fields:
         lines.append(f"  {name} holds vectors of another program; adopt them: `es-sbert index adopt`")
-    if summary.removing:
-        lines.append(
-            f"  the removal of {', '.join(summary.removing)} has not ended; finish it: `es-sbert index remove "
-            f"{summary.name}`"
-        )
-    elif summary.problem is not None:
+    if summary.problem is not None:
         lines.append(f"  {summary.problem}")
     elif not summary.fields and not summary.plain_vector_fields:
         lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
@@ -181,9 +175,5 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-_COMMANDS = (
-    *(adopt, advise, calibrate, create, migrate),
-    *(remove, show),
-)
-for _command in _COMMANDS:
+for _command in (adopt, advise, calibrate, create, migrate, show):
     index.add_command(_command)

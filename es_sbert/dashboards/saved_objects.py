@@ -26,7 +26,7 @@ from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
-from es_sbert.index.vector_field import check_not_being_removed, require_index
+from es_sbert.index.vector_field import require_index
 
 # Both products divide the width of a dashboard into this many columns.
 GRID_COLUMNS = 48
@@ -120,7 +120,6 @@ def build_saved_objects(
     state = require_index(engine, index)
     fields = vector_fields(state.mappings, state.name)
     if not fields:
-        check_not_being_removed(state)
         raise IndexMismatch(
             f"{index} has no vector field that es-sbert fills", f"Load it first: `es-sbert ingest --index {index}`."
         )

@@ -29,7 +29,6 @@ from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
     check_mapping_was_copied,
-    check_not_being_removed,
     did_you_mean,
     embed_command,
     has_vector_field,
@@ -344,7 +343,6 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField]) -
                 fields.append(vector_field_from_state(engine, state, name))
             except IndexMismatch as error:
                 yield Finding.from_error(f"field {name}", error)
-        check_not_being_removed(state)
     except IndexMismatch as error:
         yield Finding.from_error("index", error)
 

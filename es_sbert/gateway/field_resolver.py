@@ -121,7 +121,7 @@ class FieldResolver:
         if not self._searched:
             raise IndexMismatch(
                 f"{name} cannot be used: the searched indices have no vector field",
-                self._searched.no_vectors_remedy,
+                "Embed the documents of an index: es-sbert ingest --index INDEX.",
             )
         fields = self._searched.fields
         if name == self._virtual:

@@ -23,7 +23,7 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers, credential_headers
 from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.derived_fields import DerivedField, derived_fields
-from es_sbert.index.mapping import REMOVING, VectorFieldMeta, read_meta_entry, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 from es_sbert.index.source_mode import name_form
 
 _CACHE_SIZE = 1000
@@ -201,7 +201,6 @@ class ResolvedIndices:
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
         is_mixed: Whether the vector fields of the local indices differ.
-        removing: Concrete indices from which `es-sbert index remove` has not yet removed all vectors.
         missing: If none exists, the index that the engine names in its error, with date math resolved.
     """
 
@@ -213,21 +212,10 @@ class ResolvedIndices:
     filters: dict[str, Json] = field(default_factory=dict)
     derived: dict[str, dict[str, DerivedField]] = field(default_factory=dict)
     is_mixed: bool = field(default=False, compare=False)
-    removing: tuple[str, ...] = ()
     missing: str = field(default="", compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
-
-    @property
-    def no_vectors_remedy(self) -> str:
-        """What to do if no index has vector fields."""
-        if self.removing:
-            index = self.removing[0]
-            return (
-                f"Their removal from {index} was started and has not ended. Finish it: es-sbert index remove {index}."
-            )
-        return "Embed the documents of an index: es-sbert ingest --index INDEX."
 
 
 NO_MAPPINGS = ResolvedIndices({}, {})
@@ -561,7 +549,4 @@ def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
     )
     named = {index: names for index, names in derived.items() if names}
     is_mixed = len({frozenset(by_index[index]) for index in by_index}) > 1
-    removing = tuple(name for name, state in answer.items() if read_meta_entry(state.get("mappings", {}), REMOVING))
-    return ResolvedIndices(
-        fields, shards, ordinary=ordinary or not answer, derived=named, is_mixed=is_mixed, removing=removing
-    )
+    return ResolvedIndices(fields, shards, ordinary=ordinary or not answer, derived=named, is_mixed=is_mixed)

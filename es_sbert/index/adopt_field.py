@@ -31,7 +31,6 @@ from es_sbert.index.vector_field import (
     VectorField,
     check_field_model,
     check_meta_field_is_free,
-    check_not_being_removed,
     require_index,
     text_mismatch,
     vector_field_from_state,
@@ -135,7 +134,6 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
 
 def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
-    check_not_being_removed(state)
     mapped = _vector_mapping(info, state, vector_field)
     _check_takes_updates(state)
     if mapped.dimensions is None:

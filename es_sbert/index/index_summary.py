@@ -11,13 +11,11 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import (
-    REMOVING,
     VectorFieldMeta,
     and_query,
     document_meta_field,
     has_vector_query,
     plain_vector_fields,
-    read_meta_entry,
     read_vector_mapping,
     vector_fields,
 )
@@ -64,7 +62,6 @@ class IndexSummary:
         fields: The vector fields that es-sbert fills.
         other_fields: Names of the other top-level fields.
         plain_vector_fields: Of these, vector fields that other programs fill.
-        removing: Fields that a removal which has not ended takes out of the documents.
         problem: Why the fields of one of several indices cannot be described.
     """
 
@@ -75,7 +72,6 @@ class IndexSummary:
     fields: tuple[FieldSummary, ...]
     other_fields: tuple[str, ...]
     plain_vector_fields: tuple[str, ...] = ()
-    removing: tuple[str, ...] = ()
     problem: str | None = None
 
     def as_json(self) -> Json:
@@ -169,7 +165,6 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         # With `subobjects: false`, the metadata consists of several fields with a dot in their names.
         other_fields=tuple(sorted(name for name in properties if name.partition(".")[0] not in ours)),
         plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
-        removing=tuple(read_meta_entry(state.mappings, REMOVING) or ()),
     )
 
 

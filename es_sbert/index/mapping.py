@@ -32,8 +32,6 @@ from es_sbert.index.source_mode import NameForm, is_in_source
 from es_sbert.mappings import read_body
 
 META_KEY = "es_sbert"
-# `_meta.es_sbert.removing`: the fields that `es-sbert index remove` takes out of the documents, until it has ended.
-REMOVING = "removing"
 
 
 class ChunkRules(BaseModel):
@@ -412,8 +410,15 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
 
     Raises:
         IndexMismatch: an entry of `_meta.es_sbert` cannot be read: it was damaged by hand, or an earlier version wrote
-            it for byte vectors.
+            it for byte vectors, or while it removed the vectors.
     """
+    removed = read_meta_entry(mappings, "removing")
+    if removed:
+        raise IndexMismatch(
+            f"an earlier version of es-sbert has begun to remove its vectors from {index}, and has not ended",
+            f"Copy the documents into another index without {', '.join(map(str, removed))} (`POST _reindex`), as "
+            "docs/commands/index.md shows (Take the vectors out), and load into that index.",
+        )
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
         metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
@@ -424,7 +429,7 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
                 f"{index}.{of_bytes[0]} holds byte vectors of an earlier version of es-sbert, which are no longer "
                 "supported",
                 f"Embed its documents as floats into a new index: `es-sbert index migrate {index}`. The index type "
-                f"int8_hnsw takes as little memory. To remove the vectors instead: `es-sbert index remove {index}`.",
+                f"int8_hnsw takes as little memory.",
             ) from None
         raise IndexMismatch(
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
@@ -472,7 +477,7 @@ def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> 
     Raises:
         IndexMismatch: `_meta.es_sbert` was damaged by hand.
     """
-    own = {*vector_fields(mappings, index), *(read_meta_entry(mappings, REMOVING) or ())}
+    own = vector_fields(mappings, index)
     properties = mappings.get("properties", {})
     return [
         name for name, field in properties.items() if name not in own and field.get("type") == VECTOR_TYPES[engine_type]

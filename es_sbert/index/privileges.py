@@ -41,14 +41,13 @@ PRUNE = IndexTask("prune", (*_LOAD_PRIVILEGES, "delete"))
 MIGRATE_FROM = IndexTask("migrate", ("read", "manage"))
 MIGRATE_TO = IndexTask("create, fill and swap in", ("read", "index", "delete", "manage"))
 ADOPT = IndexTask("adopt the vectors of", ("read", "index", "manage"))
-REMOVE = IndexTask("remove vectors from", ("read", "index", "manage"))
 SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 ADVISE = IndexTask("create, fill and delete temporary indices named", ("read", "index", "manage"))
 INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE)
 # An id that no document has, for a question about privileges.
 NO_DOCUMENT = "es-sbert-no-such-document"
 # Tasks on an index that exists, which write what they have read or take a document that is not found for a missing one.
-_TASKS_ON_WHOLE_DOCUMENTS = (LOAD, PRUNE, ADOPT, REMOVE, MIGRATE_FROM)
+_TASKS_ON_WHOLE_DOCUMENTS = (LOAD, PRUNE, ADOPT, MIGRATE_FROM)
 
 
 def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[str, bool] | None:

@@ -21,7 +21,6 @@ from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
     EARLIER_SEGMENTS,
-    REMOVING,
     ChunkRules,
     ElementType,
     IndexType,
@@ -246,8 +245,7 @@ def plan_field_change(
         IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
-    if request.name not in vector_fields(state.mappings, state.name):
-        check_not_being_removed(state)
+    vector_fields(state.mappings, state.name)  # refuses entries that cannot be read
     new_meta = with_source(request.new_meta(engine), request.name, state)
     if request.name not in state.mappings.get("properties", {}):
         check_passages_kept(VectorField(state.name, request.name, new_meta))
@@ -419,8 +417,6 @@ def has_vector_field(state: IndexState, vector_field: str) -> bool:
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
     """Like `read_vector_field`, for an index that has already been read."""
     own = vector_fields(state.mappings, state.name)
-    if vector_field not in own:
-        check_not_being_removed(state)
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(own)
         plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
@@ -456,21 +452,6 @@ def check_one_index_type(engine: Engine, field: VectorField) -> None:
             "documents may still be stored in an earlier type, and figures would not be those of this type",
             f"Move the documents to an index of one type: `es-sbert index migrate {field.index} --index-type "
             f"{field.meta.index_type}{format_vector_field_option(field.name)}`.",
-        )
-
-
-def check_not_being_removed(state: IndexState) -> None:
-    """Refuse an index from which es-sbert's fields are being removed.
-
-    Some documents still have them. Finishing the removal also removes fields that are added before.
-
-    Raises:
-        IndexMismatch: a removal was started and has not ended.
-    """
-    if read_meta_entry(state.mappings, REMOVING):
-        raise IndexMismatch(
-            f"the removal of es-sbert's vectors from {state.name} was started and has not ended",
-            f"If no process is running it, finish it: `es-sbert index remove {state.name}`.",
         )
 
 

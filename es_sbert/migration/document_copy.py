@@ -12,7 +12,7 @@ until only a few documents are left. This takes a few requests per hundred chang
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -69,34 +69,17 @@ class BulkWrite:
     body: bytes
 
 
-def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = None) -> BulkWrite:
+def copy_write(hit: Json, dropped: Collection[str]) -> BulkWrite:
     """Build the action that writes a document of the old index, without some of its fields.
 
     Args:
         hit: The document, with `_id`, `_source` and perhaps `_routing`.
         dropped: Dotted names of the fields to leave out.
-        condition: Condition of the write, such as `if_seq_no`.
     """
     source = without_fields(hit["_source"], dropped)
     # No ingest pipeline is used: it has processed the document already.
-    action = action_metadata(hit) | {"pipeline": "_none"} | (condition or {})
+    action = action_metadata(hit) | {"pipeline": "_none"}
     return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), dump_object(source)))
-
-
-def check_restored(lost: Mapping[DocumentKey, str]) -> None:
-    """Refuse to write documents with numbers whose text is lost.
-
-    Args:
-        lost: The result of `restore_numbers`.
-
-    Raises:
-        IndexMismatch: there are such documents.
-    """
-    for (document_id, _), reason in lost.items():
-        raise IndexMismatch(
-            f"the document {document_id!r} cannot be written again: {reason}",
-            "Then run the same command again to resume.",
-        )
 
 
 def delete_write(existing: Json) -> BulkWrite:
@@ -214,7 +197,11 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
                 page = read(shard, copied[shard], number.global_checkpoint)
             if not page:
                 break
-            check_restored(restore_numbers(context.unretried, source, page, context.retrying))
+            for (document_id, _), reason in restore_numbers(context.unretried, source, page, context.retrying).items():
+                raise IndexMismatch(
+                    f"the document {document_id!r} cannot be written again: {reason}",
+                    "Then run the same command again to resume.",
+                )
             context.send([copy_write(hit, dropped) for hit in page])
             if keys is not None:
                 keys.update(map(document_key, page))

@@ -165,8 +165,6 @@ def loads(at: Indices) -> Iterator[Any]:
             )
         assert isinstance(done[0], LoadReport)
         yield done[0].indexed, done[0].lacking
-        yield at.run("index", "remove", place, "--yes", "--json", with_model=False)
-        yield at.contents("place")
 
 
 def vectors_of(at: Indices) -> Any:

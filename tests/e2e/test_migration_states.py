@@ -117,7 +117,6 @@ STATES: dict[str, tuple[Callable[[Scene], None], str]] = {
 MIGRATE = ("index", "migrate", "ALIAS")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "--cancel": (*MIGRATE, "--cancel"),
-    "remove": ("index", "remove", "ALIAS", "--yes", "--retry-seconds", "2"),
     # They remove a block that a killed migration has left, before they are refused.
     "same options": (*MIGRATE, "--model", "second", "--precision", "fp32"),
     "other options": (*MIGRATE, "--model", "second", "--precision", "fp32", "--name", "OTHER"),
@@ -129,21 +128,18 @@ FINISH = "finish it: `es-sbert index migrate ALIAS`"
 CELLS: dict[str, dict[str, str]] = {
     "none": {
         "--cancel": "no migration of ALIAS is in progress",
-        "remove": "[old]",
         "same options": "[new]",
         "other options": "[other]",
     },
-    "copying": {"--cancel": "[old]", "remove": CANCEL, "same options": "[new]", "other options": CANCEL},
-    "swapped": {"--cancel": FINISH, "remove": FINISH, "same options": "[new]", "other options": FINISH},
+    "copying": {"--cancel": "[old]", "same options": "[new]", "other options": CANCEL},
+    "swapped": {"--cancel": FINISH, "same options": "[new]", "other options": FINISH},
     "finished": {
         "--cancel": "no migration of ALIAS is in progress",
-        "remove": "Delete what is kept: `DELETE /OLD`",
         "same options": "`DELETE /OLD`",
         "other options": "There is nothing to do",
     },
     "deleted": {
         "--cancel": "no migration of ALIAS is in progress",
-        "remove": "[new]",
         "same options": "There is nothing to do",
         "other options": "There is nothing to do",
     },
@@ -203,7 +199,7 @@ def test_refusals_name_the_way_out_and_change_nothing(state: str, make_scene: Ma
     for command, text in refusals(state).items():
         done = run(scene, command)
         assert (done.code, filled(text, scene) in done.err) == (2, True), (command, done.err)
-        ways_out |= set(re.findall(r"`(es-sbert index (?:migrate|remove) [^`]*)`", done.err))
+        ways_out |= set(re.findall(r"`(es-sbert index migrate [^`]*)`", done.err))
     assert scene.used() == STATES[state][1]
     if state in UNFINISHED:
         assert ways_out
@@ -282,6 +278,5 @@ def test_kept_index_is_explained(make_scene: MakeScene) -> None:
     checked = scene.run("doctor", "--index", scene.names["old"], "--precision", "fp32")
     assert text in checked.out
     assert "Set it to null" not in checked.out
-    for command in (["migrate", scene.names["old"], "--cancel"], ["remove", scene.names["old"], "--yes"]):
-        done = scene.run("index", *command)
-        assert (done.code, text in done.err) == (2, True), done.err
+    done = scene.run("index", "migrate", scene.names["old"], "--cancel")
+    assert (done.code, text in done.err) == (2, True), done.err

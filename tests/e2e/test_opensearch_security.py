@@ -92,7 +92,7 @@ RUN = {
         "`duplicates --write-field`, `cluster --write-field`",
         "`ingest FILE…` into a new index", "`ingest FILE…` into an index with the vector field",
         "`ingest` without FILE", "`ingest --prune`", "`index create`",
-        "`index calibrate --save`", "`index remove`", "`index migrate`",
+        "`index calibrate --save`", "`index migrate`",
     )
 } | {"`index adopt`": (with_knn_vectors, TASKS["`index adopt`"][1])}  # fmt: skip
 
@@ -160,7 +160,6 @@ def test_nothing_is_written_for_a_user_who_does_not_see_whole_documents(desk: Op
         "load in place": lambda: desk.ingest(name),
         "load of files": lambda: desk.ingest(name, "docs.jsonl", "--id-field", "id"),
         "prune": lambda: desk.ingest(name, "fewer.jsonl", "--id-field", "id", "--prune", "--yes"),
-        "removal": lambda: desk.index("remove", name, "--yes"),
         "migration": lambda: desk.index(*migrate),
         "adoption": lambda: desk.adopt(vectors),
         "analysis": lambda: desk.write_field(name),

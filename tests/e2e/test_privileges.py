@@ -27,7 +27,6 @@ from es_sbert.index.privileges import (
     LOAD,
     MIGRATE_TO,
     PRUNE,
-    REMOVE,
     SAVE_MIN_COSINE,
     SEARCH,
 )
@@ -193,7 +192,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index calibrate --save`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", "--save", *desk.model)),
-    "`index remove`": (Desk.loaded, lambda desk, name: desk.index("remove", name, "--yes")),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip
@@ -227,7 +225,6 @@ def test_code_checks_privileges_of_the_table() -> None:
         "`ingest FILE…` into a new index": CREATE,
         "`ingest --prune`": PRUNE,
         "`index adopt`": ADOPT,
-        "`index remove`": REMOVE,
         "`index calibrate --save`": SAVE_MIN_COSINE,
         "`index migrate`": MIGRATE_TO,
     }.items():

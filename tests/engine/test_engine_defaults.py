@@ -25,7 +25,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed
-from es_sbert.index.privileges import ADOPT, CREATE, LOAD, MIGRATE_FROM, PRUNE, REMOVE, SEARCH, require_privileges
+from es_sbert.index.privileges import ADOPT, CREATE, LOAD, MIGRATE_FROM, PRUNE, SEARCH, require_privileges
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.engine.secured import Secured
@@ -195,7 +195,7 @@ def test_security_that_hides_documents_or_fields_is_noticed_before_a_write(trial
             made = trial.ask("POST", "/_security/api_key?refresh=true", key)["encoded"]
             settings = EngineSettings(url=trial.url, ca_certs=trial.ca_certs, api_key=SecretStr(made))
             with closing(connect(settings)) as engine:
-                for task in (LOAD, PRUNE, ADOPT, REMOVE, MIGRATE_FROM):
+                for task in (LOAD, PRUNE, ADOPT, MIGRATE_FROM):
                     if hidden == "nothing":
                         require_privileges(engine, index, task)
                         continue

@@ -24,7 +24,6 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from es_sbert.migration.remove_vectors import remove_vectors
 from tests.engine.ingest_support import load, sentences
 from tests.engine.vectors import state_of, vector_value
 
@@ -49,7 +48,6 @@ WRITERS: dict[str, Writer] = {
     "write a field": lambda engine, index, *_: FieldWriter(engine, index, "embedding", "group", policy=POLICY),
     "embed in place": lambda engine, index, tiny, dead: load(engine.info.url, tiny, index, dead=dead),
     "adopt": lambda engine, index, tiny, _: adopt(engine, index, tiny),
-    "remove": lambda engine, index, *_: remove_vectors(engine, index, policy=POLICY),
     "migrate": lambda engine, index, tiny, dead: move(engine, index, tiny, dead, index_type="int8_hnsw"),
 }
 

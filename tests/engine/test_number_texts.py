@@ -27,8 +27,12 @@ from es_sbert.index.adopt import adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.whole_documents import rewrites_numbers
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration import document_copy
-from es_sbert.migration.remove_vectors import remove_vectors
+from es_sbert.migration.alias_swap import cancel_migration
+from es_sbert.migration.migrate import migrate
+from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, two_encoders
@@ -244,10 +248,10 @@ def test_number_whose_text_is_lost_is_not_written_again(
         assert "(list.size: 2.5, indexed in list.sizes)" in reasons["size"]
         assert "(note: 1.1)" in reasons["lost"]
         assert "(list.code: 7.0)" in reasons["nested"]
-        meta = b', "embedding_meta": {"fingerprint": "x"}}'
-        write(engine, index_name, {key: sources[key][:-1] + meta for key in ("lost", "nested")})
-        with pytest.raises(IndexMismatch, match=r"cannot be written again: .*(note: 1\.1|list\.code: 7\.0)"):
-            remove_vectors(engine, index_name, policy=RetryPolicy(30))
+        request = MigrationRequest(index_name, "embedding", index_type="int8_hnsw", replace_index=True)
+        with pytest.raises(IndexMismatch, match=r"cannot be written again: .* has changed a number"):
+            migrate(engine, tiny, request, LoadControl(), SilentMeter, dead_letters=tmp_path / "dead", retry_seconds=30)
+        cancel_migration(engine, index_name)
     phrase: Json = {"match_phrase": {"note": "1.10"}}
     nested: Json = {"nested": {"path": "list", "query": {"term": {"list.code": "7.00"}}}}
     words: Json = {"bool": {"should": [{"match": {"length.words": "7.00"}}, {"match": {"all.words": "4.00"}}]}}
@@ -308,9 +312,7 @@ def test_default_pipeline_does_not_run_again(engine: Engine, index_name: str, ti
     assert_kept(engine, index_name)
 
 
-def test_written_field_and_removal_of_vectors_keep_numbers(
-    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_written_field_keeps_numbers(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
     create(engine, index_name)
     write(engine, index_name, documents())
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
@@ -326,10 +328,6 @@ def test_written_field_and_removal_of_vectors_keep_numbers(
     assert {source["group"] for source in contents(engine.info.url, index_name).values()} == {"same"}
     assert writer.write(writer.plan_removals(())).removed == 3
     assert_kept(engine, index_name)
-
-    assert remove_vectors(engine, index_name, policy=RetryPolicy(30)).documents == 3
-    assert_kept(engine, index_name)
-    assert all("embedding" not in source for source in contents(engine.info.url, index_name).values())
 
 
 def test_adoption_keeps_numbers(engine: Engine, index_name: str, tiny: Encoder) -> None:

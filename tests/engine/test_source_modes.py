@@ -27,7 +27,6 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from es_sbert.migration.remove_vectors import remove_vectors
 from tests.engine.ingest_support import Rounds, contents, letters, load, same_vectors, vector_of, write_jsonl
 from tests.engine.vectors import request_for, vector_mapping
 
@@ -132,10 +131,6 @@ def test_embedding_in_place_and_field_writer_keep_every_field(place: Place, tiny
     summary = load(url, tiny, index_name, dead=dead, watch_seconds=0.1, control=control)
     assert summary.indexed == 1
     assert_current(engine, tiny, index_name)
-    removal = remove_vectors(engine, index_name, policy=RetryPolicy(60))
-    assert removal.documents == 3
-    assert plain(engine, index_name)["b"] == before["b"]
-    assert not any("embedding" in name for source in contents(url, index_name).values() for name in source)
 
 
 @pytest.mark.parametrize("place", WORKING, indirect=True)
@@ -281,8 +276,6 @@ def test_adopt_remove_and_migrate_refuse_what_they_cannot_write_again(
         read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}"))
     ensure_vector_field(engine, index, request_for(tiny, text="{text}"))  # for documents that the gateway writes
     before = engine.get_index(index)
-    with pytest.raises((VectorIndexError, IndexMismatch), match=message):
-        remove_vectors(engine, index, policy=RetryPolicy(60))
     wanted = MigrationRequest(alias, "embedding", index_type="int8_hnsw")
     with pytest.raises((VectorIndexError, IndexMismatch), match=message):
         migrate(engine, tiny, wanted, LoadControl(), SilentMeter, dead_letters=tmp_path / "dead", retry_seconds=60)

@@ -1,4 +1,4 @@
-"""Byte vectors of an earlier version: every command refuses them by name, and a migration or a removal leads out."""
+"""Byte vectors of an earlier version: every command refuses them by name, and a migration leads out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_summary import describe_indices
 from es_sbert.index.mapping import parse_element_type
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
-from es_sbert.migration.remove_vectors import remove_vectors
 from es_sbert.search.search_scope import read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.byte_index import create_byte_index
@@ -59,7 +57,6 @@ def test_byte_vectors_are_refused_with_the_migration(
     with pytest.raises(IndexMismatch, match=f"{old.index}.embedding holds byte vectors") as refused:
         READERS[reader](old, encoders[0])
     assert f"`es-sbert index migrate {old.index}`" in refused.value.remedy
-    assert f"`es-sbert index remove {old.index}`" in refused.value.remedy
 
 
 def test_show_of_several_indices_names_the_one_with_byte_vectors(old: Place, encoders: tuple[Encoder, Encoder]) -> None:
@@ -89,12 +86,6 @@ def test_migration_without_options_and_to_another_model_leads_out(
     expected = {f"{number}x": {"text": text} for number, text in enumerate(TEXTS)}
     assert old.migrate(encoders[1]).finished
     old.assert_holds(expected, encoders[1])
-
-
-def test_removal_takes_byte_vectors_out(old: Place) -> None:
-    removal = remove_vectors(old.engine, old.alias, policy=RetryPolicy(30))
-    assert removal.documents == len(TEXTS)
-    assert old.contents()["5x"] == {"text": TEXTS[5], "_routing": None}
 
 
 def test_byte_vectors_are_not_created(old: Place) -> None:

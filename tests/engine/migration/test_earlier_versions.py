@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.vector_field import require_index
 from es_sbert.ingest.load_threads import LoadControl
@@ -21,7 +20,6 @@ from es_sbert.migration.migration_state import (
     replaced_error,
     set_target_pointer,
 )
-from es_sbert.migration.remove_vectors import remove_vectors
 from tests.engine.migration.support import Place, document, everything, killed_after
 
 pytestmark = pytest.mark.one_engine
@@ -62,7 +60,6 @@ def test_begun_migration_is_refused_and_ended_by_cancel(
     for refused in (
         lambda: place.migrate(encoders[1]),
         lambda: place.migrate(encoders[1], name=f"{place.alias}-other"),
-        lambda: remove_vectors(engine, place.alias, policy=RetryPolicy(5)),
     ):
         with pytest.raises(IndexMismatch, match="only an earlier version of es-sbert can finish it") as caught:
             refused()
@@ -108,7 +105,5 @@ def test_finished_rollback_is_no_obstacle_and_its_other_index_is_named(place9: P
     replaced = replaced_error(engine, require_index(engine, new))
     assert replaced is not None
     assert f"`DELETE /{new}`" in replaced.remedy
-    with pytest.raises(IndexMismatch, match=f"have kept {new}"):
-        remove_vectors(engine, place.alias, policy=RetryPolicy(5))
     assert place.migrate(encoders[1], name=f"{place.alias}-next").kept == [old.name, new]
     place.assert_holds(everything(), encoders[1])

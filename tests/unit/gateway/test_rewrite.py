@@ -18,7 +18,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices, resolve_mappings
+from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
 from es_sbert.gateway.search.first_searches import kth_hit_body
 from es_sbert.gateway.search.incoming_search import SemanticBudget
 from es_sbert.gateway.search.knn_clauses import CandidateCounts
@@ -310,13 +310,6 @@ def test_semantic_query_on_multi_field_searches_its_field() -> None:
     assert query("title.en") == query("title")
     unknown: Json = {"semantic": {"field": "other.en", "query": TEXT}}
     assert Rewriting(TWO_FIELDS).query(unknown) == unknown
-
-
-def test_unfinished_removal_is_the_reason_for_missing_vectors() -> None:
-    answer = {"docs": {"mappings": {"_meta": {"es_sbert": {"removing": ["embedding", "embedding_meta"]}}}}}
-    with pytest.raises(IndexMismatch, match="have no vector field") as caught:
-        Rewriting(resolve_mappings(answer, "semantic")).query(SEMANTIC)
-    assert "es-sbert index remove docs" in caught.value.remedy
 
 
 def query_bar(*filters: Json, must: tuple[Json, ...] = ()) -> Json:

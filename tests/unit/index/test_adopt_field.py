@@ -41,12 +41,6 @@ def look(
     return adoptable_field(info, state, field, "{body}")
 
 
-def test_vectors_that_are_being_removed_are_not_adopted() -> None:
-    with pytest.raises(IndexMismatch, match="removal of es-sbert's vectors from docs was started") as caught:
-        look(ELASTICSEARCH, DENSE, _meta={"es_sbert": {"removing": ["vector", "vector_meta"]}})
-    assert "`es-sbert index remove docs`" in caught.value.remedy
-
-
 def with_encoder(encoder: Json) -> Json:
     return KNN | {"method": KNN["method"] | {"parameters": {"encoder": encoder}}}
 

@@ -124,6 +124,14 @@ def test_vector_field_knows_whether_source_keeps_it(source: dict[str, Any], whol
         assert vector_fields({"_source": source, "_meta": stored}, "docs")["v"].in_source is kept
 
 
+def test_index_with_an_unfinished_removal_is_refused_with_the_copy() -> None:
+    """An earlier version had a command that removed vectors in place."""
+    ours = {"removing": ["embedding", "embedding_meta"], "fields": {}}
+    with pytest.raises(IndexMismatch, match="begun to remove its vectors from docs, and has not ended") as caught:
+        vector_fields({"_meta": {"es_sbert": ours}}, "docs")
+    assert "without embedding, embedding_meta (`POST _reindex`)" in caught.value.remedy
+
+
 def test_mapping_without_meta_has_no_vector_fields() -> None:
     assert vector_fields({}, "docs") == {}
     assert vector_fields({"_meta": {"owner": "x"}}, "docs") == {}
