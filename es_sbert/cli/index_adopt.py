@@ -70,8 +70,7 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.retry import RetryPolicy, make_retrier
-    from es_sbert.index.adopt import adopt_vectors
-    from es_sbert.index.adopt_field import read_adoptable_field
+    from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
     from es_sbert.index.adopt_report import adoption_lines
     from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options

@@ -1,14 +1,15 @@
 """Adopt the vectors of a known model without embedding the documents again (`es-sbert index adopt`).
 
-A sample of the vectors is compared with the model. If it passes, the mapping gets the field's metadata. Each document
-gets the metadata of its vector by a partial update that changes nothing else.
+The mapping shows whether es-sbert can search the field. A sample of the vectors is compared with the model. If it
+passes, the mapping gets the field's metadata. Each document gets the metadata of its vector by a partial update that
+changes nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -17,13 +18,13 @@ from es_sbert import clock
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.error_mapping import killed_migration_remedy
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.adopt_report import AdoptionReport, ComparedDocument, MetadataCounts, SampleCheck, TextCounts
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_sample import random_hits
@@ -31,22 +32,226 @@ from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
     read_document_meta,
-    read_vector,
     row_cosines,
     text_hash,
 )
 from es_sbert.index.hidden_documents import require_all_visible
-from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
-from es_sbert.index.text_template import TextFieldError, TextTemplate, fields_hint, find_field, mapping_field_names
-from es_sbert.index.vector_field import VectorField, check_field_model
+from es_sbert.index.index_meta import require_index_knn, update_mapping
+from es_sbert.index.mapping import (
+    VECTOR_TYPES,
+    ElementType,
+    IndexType,
+    VectorFieldMeta,
+    VectorMapping,
+    check_field_name,
+    document_meta_field,
+    mapping_addition,
+    plain_vector_fields,
+    read_vector_mapping,
+    supported_element_types,
+    vector_fields,
+)
+from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
+from es_sbert.index.text_template import (
+    DEFAULT_TEXT_FIELD,
+    TextFieldError,
+    TextTemplate,
+    fields_hint,
+    format_vector_field_option,
+    mapping_field_names,
+)
+from es_sbert.index.vector_field import (
+    VectorField,
+    check_field_model,
+    check_meta_field_is_free,
+    require_index,
+    text_mismatch,
+    vector_field_from_state,
+)
+from es_sbert.index.vector_reading import hit_vectors
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import pluralize
-from es_sbert.vectors import Vectors
 
 # Number of documents to read in one request.
 PAGE = 500
+# Engine type → the similarity that es-sbert uses, and the mapping parameter that sets it.
+_COSINE_BY_ENGINE = {
+    EngineType.ELASTICSEARCH: ("cosine", "similarity"),
+    EngineType.OPENSEARCH: ("cosinesimil", "space_type"),
+}
+_WRITE_BLOCKS = (
+    "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AdoptableField:
+    """A vector field whose mapping suits es-sbert.
+
+    Attributes:
+        state: Its index.
+        name: The field.
+        entry: Its entry in `_meta.es_sbert`. The fingerprint is empty unless es-sbert already fills the field;
+            documents without metadata can still be adopted then.
+    """
+
+    state: IndexState
+    name: str
+    entry: VectorFieldMeta
+
+    @property
+    def is_known(self) -> bool:
+        """Whether es-sbert already fills the field."""
+        return bool(self.entry.fingerprint)
+
+    @cached_property
+    def template(self) -> TextTemplate:
+        """The text that its vectors are supposed to be made from."""
+        return TextTemplate.parse(self.entry.text or "")
+
+    def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
+        """Return the field's metadata in the mapping once it is adopted."""
+        if self.is_known:
+            return self.entry
+        return self.entry.model_copy(update={"fingerprint": fingerprint, "model": model})
+
+    def check_model(self, fingerprint: str, model: str, dimensions: int) -> None:
+        """Refuse a model that cannot have made the field's vectors.
+
+        Raises:
+            IndexMismatch: the dimensions differ, or es-sbert already fills the field with another model.
+        """
+        if dimensions != self.entry.dimensions:
+            raise IndexMismatch(
+                f"{self.state.name}.{self.name} holds vectors of {self.entry.dimensions} dimensions, but the model "
+                f"{model!r} makes {dimensions}",
+                "Set `model` to the model that made the vectors.",
+            )
+        if self.is_known:
+            check_field_model(VectorField(self.state.name, self.name, self.entry), fingerprint, model)
+
+
+def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: TextTemplate | None) -> AdoptableField:
+    """Read the mapping of a vector field and check that the field can be adopted.
+
+    Args:
+        index: Index, or alias of one.
+        text: The text that its vectors were made from; None for the text in `_meta`, or else the field `text`.
+
+    Raises:
+        IndexMissing: there is no such index.
+        IndexMismatch: the alias points to several indices, the field does not exist, it does not hold vectors that
+            es-sbert can search, or es-sbert fills it from another text.
+        VectorIndexError: documents of the index cannot be updated.
+        UsageError: the field name is invalid.
+        EngineError: the engine failed.
+    """
+    state = require_index(engine, index)
+    template = (text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])).template
+    if vector_field not in vector_fields(state.mappings, state.name):
+        return adoptable_field(engine.info, state, vector_field, template)
+    _check_takes_updates(state)
+    known = vector_field_from_state(engine, state, vector_field)
+    if known.meta.passages is not None:
+        raise _several_vectors_error(state, vector_field)
+    if text is not None and known.meta.text not in (None, text.template):
+        raise text_mismatch(index, known, text.template)
+    return AdoptableField(state, vector_field, known.meta.changed(text=known.meta.text or template))
+
+
+def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
+    """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
+    properties: Json = state.mappings.get("properties", {})
+    if "." in vector_field and vector_field.partition(".")[0] in properties:
+        raise IndexMismatch(
+            f"{vector_field} of {state.name} is inside an object, but es-sbert searches top-level fields only",
+            _copy_remedy("embedding", "with a `script` that moves each vector to the new field"),
+        )
+    check_field_name(vector_field)
+    mapping: Json | None = properties.get(vector_field)
+    if mapping is None:
+        others = plain_vector_fields(info.engine_type, state.mappings, state.name)
+        raise IndexMismatch(
+            f"the index {state.name} has no field {vector_field!r}",
+            f"Set `vector_field` to one of: {', '.join(others)}."
+            if others
+            else "The index has no vectors to adopt. Embed its documents: "
+            f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
+        )
+    if mapping.get("type") == "nested":
+        raise _several_vectors_error(state, vector_field)
+    mapped = read_vector_mapping(info.engine_type, state.settings, mapping)
+    if mapped is None:
+        raise IndexMismatch(
+            f"the field {vector_field!r} of {state.name} is of type {mapping.get('type', 'object')}, not "
+            f"{VECTOR_TYPES[info.engine_type]}",
+            "Set `vector_field` to the field that holds the vectors.",
+        )
+    _check_takes_updates(state)
+    require_index_knn(info, state, _copy_remedy(vector_field))
+    problem = _mapping_problem(info, mapping, mapped)
+    if problem is not None or mapped.dimensions is None:
+        problem = problem or "is mapped without its number of dimensions"
+        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field))
+    rename = "with a `script` that renames the conflicting field"
+    check_meta_field_is_free(state, vector_field, _copy_remedy(vector_field, rename))
+    entry = VectorFieldMeta(
+        fingerprint="",
+        model="",
+        dimensions=mapped.dimensions,
+        index_type=mapped.index_type,
+        element_type=ElementType(mapped.element_type),
+        text=template,
+    )
+    return AdoptableField(state, vector_field, entry)
+
+
+def _check_takes_updates(state: IndexState) -> None:
+    """Refuse an index whose documents cannot be updated or would lose fields in an update."""
+    check_can_hold_vectors(state)
+    check_source_is_whole(state)
+    # Some blocks let the mapping be changed, which would then declare vectors that no document has metadata of.
+    block = next((name for name in _WRITE_BLOCKS if state.has_setting(name)), None)
+    if block is not None:
+        raise IndexMismatch(
+            f"{state.name} has the block {block}, so metadata cannot be added to its documents",
+            (f"{killed_migration_remedy(state.name)} " if block == _WRITE_BLOCKS[0] else "")
+            + f'Remove a block that was set by hand: `PUT {state.name}/_settings {{"{block}": null}}`.',
+        )
+
+
+def _copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
+    """Return the remedy if the vectors cannot be adopted in their current field or index."""
+    create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
+    return (
+        f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
+        "`es-sbert index adopt NEW` with the same options."
+    )
+
+
+def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatch:
+    return IndexMismatch(
+        f"{state.name}.{vector_field} holds several vectors per document, and it is not known which part of the text "
+        "each was made from",
+        "Embed the documents into another field: "
+        f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
+    )
+
+
+def _mapping_problem(info: EngineInfo, mapping: Json, mapped: VectorMapping) -> str | None:
+    """Return the reason why es-sbert cannot search a field's vectors, as the end of a sentence; None if it can."""
+    if mapping.get("index", True) is False:
+        return "is mapped with `index: false`, so kNN searches cannot find its vectors"
+    supported = supported_element_types(info)
+    if mapped.element_type not in list(supported):
+        return f"holds vectors of {mapped.element_type}, but es-sbert writes {' or '.join(supported)}"
+    wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
+    if mapped.similarity != wanted:
+        return f"compares vectors by {mapped.similarity}, but es-sbert by their cosine (`{parameter}: {wanted}`)"
+    if not isinstance(mapped.index_type, IndexType):
+        return f"has the index type {mapped.index_type}, which es-sbert cannot search"
+    return None
 
 
 def adopt_vectors(
@@ -99,7 +304,7 @@ def adopt_vectors(
     compared = waiting or with_vector
     report(f"comparing {min(sample, compared):,} of {pluralize(compared, 'vector')} with those of {info.model}")
     # If all documents have metadata, only the field's entry in `_meta` is missing: another program replaced `_meta`.
-    check = SampleCheck(min_cosine=min_cosine, max_tokens=encoder.input_limit("document"))
+    check = SampleCheck(min_cosine=min_cosine)
     _compare_sample(reads, adoptable, without_metadata if waiting else has_vector, encoder, sample, check)
     meta = adoptable.meta(info.fingerprint, info.model)
     found = AdoptionReport(name, adoptable.name, meta, documents, with_vector, waiting, check)
@@ -109,15 +314,16 @@ def adopt_vectors(
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
     updates = VersionedUpdates(engine, adoptable.state, policy, on_wait, source=adoptable.state)
     failing = {one.key: one for one in check.failing}
-    writer = _MetadataWriter(engine, adoptable, meta, encoder, retrying, updates, failing, report)
-    written = writer.write(without_metadata, waiting)
+    written = _MetadataWriter(engine, adoptable, encoder, retrying, updates, failing, report).write(
+        without_metadata, waiting
+    )
     # Check the entry again: another machine may have erased it in the meantime.
     retrying(partial(put_adopted_field, engine, adoptable, meta))
     return replace(found, written=written)
 
 
 def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFieldMeta) -> None:
-    """Record in the mapping that es-sbert fills the field.
+    """Record in the mapping that es-sbert fills the field; the mapping of the field itself stays unchanged.
 
     Raises:
         IndexMismatch: another process has adopted the field with another model in the meantime.
@@ -130,7 +336,9 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
             return None
         if stored is not None:
             check_field_model(VectorField(state.name, adoptable.name, stored), meta.fingerprint, meta.model)
-        return adoptable.mapping_change(engine.info, meta, state.mappings.get("_meta", {}))
+        body = mapping_addition(engine.info.engine_type, adoptable.name, meta, state.mappings.get("_meta", {}))
+        del body["properties"][adoptable.name]
+        return body
 
     update_mapping(engine, adoptable.state, plan)
 
@@ -183,8 +391,8 @@ def _compare_sample(
     documents = list(_read_texts(hits, template, check))
     if not documents:
         names = mapping_field_names(state.mappings.get("properties", {}))
-        missing = [field for field in template.fields if field not in names]
-        own = [field for field in names if field.partition(".")[0] != adoptable.name]
+        missing = [name for name in template.fields if name not in names]
+        own = [name for name in names if name.partition(".")[0] != adoptable.name]
         raise IndexMismatch(
             f"none of the sampled documents of {state.name} has a text for {template.template!r}: "
             f"{check.without_text:,} have no text, and {check.unreadable:,} have a value that is not a string",
@@ -192,21 +400,10 @@ def _compare_sample(
             + fields_hint(missing, own, "The index has", derived_fields(state.mappings)),
         )
     encoded = encoder.encode_details([text for _, text in documents], "document")
-    stored = np.stack([_stored_vector(hit, adoptable.name) for hit, _ in documents])
+    vector_field = VectorField(state.name, adoptable.name, adoptable.entry)
+    stored = np.stack([vector for hit, _ in documents for *_, vector in hit_vectors(hit, vector_field)])
     cosines, truncated = row_cosines(stored, encoded.vectors).tolist(), encoded.truncated.tolist()
     check.documents = list(map(ComparedDocument, [document_key(hit) for hit, _ in documents], cosines, truncated))
-
-
-def _stored_vector(hit: Json, vector_field: str) -> Vectors:
-    value = find_field(hit["_source"], vector_field)
-    if isinstance(value, str | list):
-        return read_vector(value)
-    raise IndexMismatch(
-        f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that is missing from "
-        "`_source`, so it cannot be compared",
-        f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field OTHER "
-        "--text-field FIELD`.",
-    )
 
 
 class _MetadataUpdate(NamedTuple):
@@ -225,7 +422,7 @@ class _MetadataWriter:
     kept, and the next run resumes with the other documents.
 
     Attributes:
-        meta: The field's metadata in the mapping.
+        encoder: The model of the vectors.
         failing: Sampled documents whose vector is not the model's.
         report: Called with the progress.
         counts: The results so far.
@@ -234,7 +431,6 @@ class _MetadataWriter:
 
     engine: Engine
     adoptable: AdoptableField
-    meta: VectorFieldMeta
     encoder: Encoder
     retrying: Retrier
     updates: VersionedUpdates
@@ -305,21 +501,20 @@ class _MetadataWriter:
                 continue
             if failed is not None:
                 self.counts.failing.append(failed)
-            fingerprint = self.meta.fingerprint if failed is None else UNKNOWN_FINGERPRINT
+            fingerprint = self.encoder.info.fingerprint if failed is None else UNKNOWN_FINGERPRINT
             meta = DocumentMeta(fingerprint, text_hash(text), None, tokens, truncated, at)
             change = {document_meta_field(self.adoptable.name): meta.as_json()}
             yield _MetadataUpdate(key, failed is None, write_lines(hit, change, whole))
 
     def _count_conflicts(self) -> None:
         """Another writer wrote the newer version, or this one did and the response was lost."""
-        state, meta_field = self.adoptable.state, document_meta_field(self.adoptable.name)
-        for some in batched(self.conflicts, max(1, min(PAGE, state.result_window - 1))):
-            ids, source = [update.key[0] for update in some], {"includes": [meta_field]}
-            find = partial(multi_get, self.engine, state.name, ids, source=source, result_window=state.result_window)
-            found = self.retrying(find)
-            for key, is_adopted, _ in some:
-                meta = read_document_meta(found[key].get("_source") or {}, meta_field) if key in found else None
-                if key not in found:
+        name, meta_field = self.adoptable.state.name, document_meta_field(self.adoptable.name)
+        for some in batched(self.conflicts, PAGE):
+            keys = [update.key for update in some]
+            found = self.retrying(partial(self.engine.mget, name, keys, source_includes=[meta_field]))
+            for (key, is_adopted, _), hit in zip(some, found, strict=True):
+                meta = None if hit is None else read_document_meta(hit.get("_source") or {}, meta_field)
+                if hit is None:
                     self.counts.deleted += 1
                 elif meta is not None and meta.fingerprint is not None:
                     self.counts.adopted += is_adopted

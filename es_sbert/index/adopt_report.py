@@ -16,8 +16,6 @@ from es_sbert.messages import escape_unprintable, pluralize
 
 # Share of the sample that must have a vector of the model.
 REQUIRED_SHARE = 0.99
-# Vectors of other texts or models do not reach this median cosine; quantized vectors of the same model exceed it.
-_CLOSE_MEDIAN_COSINE = 0.98
 # Maximum number of documents that are shown.
 _MAX_SHOWN = 10
 
@@ -61,12 +59,10 @@ class SampleCheck(TextCounts):
     Attributes:
         documents: The compared documents, at least one.
         min_cosine: Lowest cosine at which a vector counts as the model's.
-        max_tokens: Maximum number of tokens that the model reads of a text.
     """
 
     documents: Sequence[ComparedDocument] = ()
     min_cosine: float = 0.0
-    max_tokens: int = 0
 
     @cached_property
     def failing(self) -> list[ComparedDocument]:
@@ -82,12 +78,6 @@ class SampleCheck(TextCounts):
     def is_accepted(self) -> bool:
         """Whether enough documents have a vector of the model."""
         return self.matching >= REQUIRED_SHARE * len(self.documents)
-
-    @property
-    def fails_only_where_truncated(self) -> bool:
-        """Whether only truncated texts fail, because their vectors were made with another maximum of tokens."""
-        has_whole = not all(one.is_truncated for one in self.documents)
-        return bool(self.failing) and has_whole and all(one.is_truncated for one in self.failing)
 
     def as_json(self) -> Json:
         cosines = [one.cosine for one in self.documents]
@@ -203,34 +193,14 @@ def adoption_lines(report: AdoptionReport, name: str) -> Iterator[str]:
     if not check.is_accepted:
         yield (
             f"Not adopted: {of_sample['share']:.1%} of the vectors are the model's, but {REQUIRED_SHARE:.0%} have to "
-            f"be. Nothing was written. {_probable_reason(check)} If the vectors cannot be explained, embed the "
-            f"documents into another field: `es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
+            "be. Nothing was written. docs/commands/index.md says what the cosines tell. If the vectors cannot be "
+            "explained, embed the documents into another field: "
+            f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
         )
     elif written is None:
         yield "The vectors are the model's. Nothing was written (`dry_run`)."
     else:
         yield from _written_lines(report, written, name)
-
-
-def _probable_reason(check: SampleCheck) -> str:
-    if check.fails_only_where_truncated:
-        return (
-            f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: their vectors "
-            "were made with a different `max_seq_length`. Set `model` to a copy of the model with that maximum in "
-            "sentence_bert_config.json."
-        )
-    if 2 * check.matching >= len(check.documents):
-        return "Most vectors are the model's; the others were probably made from earlier versions of their texts."
-    if median(one.cosine for one in check.documents) >= _CLOSE_MEDIAN_COSINE:
-        return (
-            "The vectors are close to the model's: they were probably made in a different precision, or by another "
-            "version of the model. Compare with another `precision`. If slightly different vectors may share a field, "
-            "set a lower `min_cosine`."
-        )
-    return (
-        "Probable reasons: another model (or another version of it), another text, or another prompt. Try other values "
-        "of `model` and `text_template`."
-    )
 
 
 def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -> Iterator[str]:

@@ -17,8 +17,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.adopt import adopt_vectors
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.adopt_report import AdoptionReport
 from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
 from es_sbert.index.index_summary import describe_index

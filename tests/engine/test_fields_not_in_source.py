@@ -15,8 +15,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import VectorIndexError
-from es_sbert.index.adopt import adopt_vectors
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field

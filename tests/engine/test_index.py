@@ -16,7 +16,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types

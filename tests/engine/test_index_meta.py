@@ -20,8 +20,7 @@ from es_sbert.engines.retry import RetryPolicy, without_retries
 from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.filesystem import file_lock
 from es_sbert.index import index_meta
-from es_sbert.index.adopt import put_adopted_field
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import put_adopted_field, read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields, with_meta_entry
 from es_sbert.index.text_template import TextTemplate

@@ -14,8 +14,7 @@ from pyarrow import parquet
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import SourceError
-from es_sbert.index.adopt import adopt_vectors
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.dry_run import dry_run

@@ -12,7 +12,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import with_meta_entry
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field

@@ -18,8 +18,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, VectorIndexError
-from es_sbert.index.adopt import adopt_vectors
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field

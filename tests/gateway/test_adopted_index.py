@@ -14,8 +14,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.adopt import adopt_vectors
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of

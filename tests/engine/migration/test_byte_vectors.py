@@ -11,7 +11,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.index_summary import describe_indices
 from es_sbert.index.mapping import parse_element_type
 from es_sbert.index.text_template import TextTemplate

@@ -19,14 +19,13 @@ META = VectorFieldMeta(
 )
 
 
-def check(*cosines: float, truncated: tuple[int, ...] = (), without_text: int = 0, unreadable: int = 0) -> SampleCheck:
-    documents = [ComparedDocument((f"d{row}", None), cosine, row in truncated) for row, cosine in enumerate(cosines)]
-    return SampleCheck(without_text, unreadable, documents, min_cosine=0.999, max_tokens=256)
+def check(*cosines: float) -> SampleCheck:
+    documents = [ComparedDocument((f"d{row}", None), cosine, False) for row, cosine in enumerate(cosines)]
+    return SampleCheck(documents=documents, min_cosine=0.999)
 
 
-def sample(failing: int, of: int, *, cosine: float = 0.4, truncated: bool = False) -> SampleCheck:
-    cosines = [cosine + n / 1000 for n in range(failing)] + [1.0 - n / 1e6 for n in range(of - failing)]
-    return check(*cosines, truncated=tuple(range(failing if truncated else 0)))
+def sample(failing: int, of: int, *, cosine: float = 0.4) -> SampleCheck:
+    return check(*(cosine + n / 1000 for n in range(failing)), *(1.0 - n / 1e6 for n in range(of - failing)))
 
 
 def report(check: SampleCheck, written: MetadataCounts | None = None) -> AdoptionReport:
@@ -47,9 +46,6 @@ REPORTS = {
     ),
     "dry-run": report(sample(1, 300)),
     "refused": report(replace(sample(290, 300, cosine=-0.05), without_text=4, unreadable=2)),
-    "refused-close": report(sample(12, 12, cosine=0.985)),
-    "refused-stale": report(sample(30, 300)),
-    "refused-truncated": report(sample(30, 300, truncated=True)),
 }  # fmt: skip
 
 
@@ -99,11 +95,3 @@ def test_sample_is_accepted_if_99_percent_reach_the_minimum() -> None:
     assert [one.key[0] for one in found.failing] == ["d4", "d0", "d2"]
     assert (found.matching, found.is_accepted) == (2, False)
     assert [sample(failing, 100).is_accepted for failing in (0, 1, 2)] == [True, True, False]
-
-
-def test_fails_only_where_truncated() -> None:
-    assert check(0.9, 1.0, 1.0, truncated=(0,)).fails_only_where_truncated
-    assert not check(0.9, 0.9, 1.0, truncated=(0,)).fails_only_where_truncated
-    assert not check(1.0, 1.0, truncated=(0,)).fails_only_where_truncated
-    # Where every text is long, nothing says that the length is the reason.
-    assert not check(0.9, 0.9, truncated=(0, 1)).fails_only_where_truncated

@@ -11,7 +11,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.adopt_field import AdoptableField, adoptable_field
+from es_sbert.index.adopt import AdoptableField, adoptable_field
 from es_sbert.index.mapping import ElementType, IndexType
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
@@ -82,26 +82,6 @@ def test_opensearch_index_types_are_recognized(property: Json, settings: dict[st
     assert look(OPENSEARCH, property, settings=settings).entry.index_type == index_type
 
 
-def test_mapping_change_adds_metadata_only() -> None:
-    found = look(ELASTICSEARCH, DENSE)
-    owner = {"owner": "us", "es_sbert": {"fields": {"other": {"model": "x"}}}}
-    body = found.mapping_change(ELASTICSEARCH, found.meta("f" * 32, "model"), owner)
-    assert list(body["properties"]) == ["vector_meta"]
-    assert body["properties"]["vector_meta"]["properties"]["text_hash"] == {"type": "keyword"}
-    assert body["_meta"]["owner"] == "us"
-    assert body["_meta"]["es_sbert"]["fields"] == {
-        "other": {"model": "x"},
-        "vector": {
-            "fingerprint": "f" * 32,
-            "model": "model",
-            "dimensions": 384,
-            "similarity": "cosine",
-            "index_type": "hnsw",
-            "text": "{body}",
-        },
-    }
-
-
 def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **options: Any) -> None:
     with pytest.raises(kind) as caught:
         look(*args, **options)
@@ -155,7 +135,8 @@ def test_non_vector_fields_are_rejected() -> None:
     refused(IndexMismatch, "is of type object", "the field that holds", ELASTICSEARCH, {"properties": {}})
     refused(IndexMismatch, "is of type dense_vector, not knn_vector", "the field", OPENSEARCH, DENSE)
     refused(IndexMismatch, "several vectors per document", "--passages", ELASTICSEARCH, {"type": "nested"})
-    refused(IndexMismatch, "the number of dimensions", "--vector-field OTHER", ELASTICSEARCH, {"type": "dense_vector"})
+    unsized = DENSE | {"dims": None}
+    refused(IndexMismatch, "without its number of dimensions", "`POST _reindex`", ELASTICSEARCH, unsized)
 
 
 def test_unknown_or_nested_field_is_rejected() -> None:
