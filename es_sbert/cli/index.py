@@ -108,7 +108,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
     NAME may also be an alias, a data stream, a pattern, or several names separated by commas. With --json, each index
-    is one object on its own line. The languages of the texts are estimated from a sample of 200 documents.
+    is one object on its own line. A warning about languages is an estimate from a sample of 200 documents.
 
     \b
     Examples:
@@ -146,8 +146,6 @@ def _summary_lines(summary: IndexSummary) -> list[str]:
 
 
 def _vector_field_lines(field: FieldSummary) -> list[str]:
-    from es_sbert.index.text_languages import describe_languages
-
     meta = field.meta
     passages = "" if field.passages is None else f", {pluralize(field.passages, 'passage')}"
     return [
@@ -157,7 +155,6 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    dimensions   {meta.dimensions}",
         f"    index type   {meta.index_type} over {meta.element_type}, {meta.similarity}",
         f"    text         {meta.text or 'not set before the first load'}",
-        *([f"    languages    {describe_languages(field.languages)}"] if field.languages else []),
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
         *(
             []

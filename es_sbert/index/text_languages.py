@@ -6,8 +6,8 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 from es_sbert.bundle.model_languages import known_languages
 from es_sbert.engines.engine import Engine
@@ -27,13 +27,10 @@ INDEX_SAMPLE = 200
 _CHOSEN_FROM = 10_000
 
 # Share of the recognized texts in other languages from which there is a warning. It is chosen so that a fifth of the
-# texts is enough, as stop words recognize fewer texts of most languages than of English. Of English texts, fewer than 1
-# in 1,000 is taken for one in another language (docs/results.md, Measured once).
+# texts is enough, as stop words recognize fewer texts of most languages than of English.
 MIN_SHARE = 0.15
 # In fewer texts, it may be a quotation.
 MIN_TEXTS = 3
-# Languages below this share are not shown.
-_MIN_SHOWN_SHARE = 0.05
 
 # `es-sbert model fetch` adds its prompts (bundle/trained_prompts.py).
 _MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
@@ -52,29 +49,30 @@ class LanguageSample:
     def __init__(self, size: int = LOAD_SAMPLE) -> None:
         self._size = size
         self._random = random.Random(0)
-        self._kept: list[tuple[float, str]] = []  # random number and language, as a heap: the smallest first
+        self._kept: list[tuple[float, str]] = []  # random number and language
+        self._least = 0.0
 
     def add(self, texts: Iterable[str]) -> None:
         """Offer texts to the sample. Only the language of a text that is taken is estimated."""
         for text in texts:
             number = self._random.random()
-            if len(self._kept) < self._size or number > self._kept[0][0]:
-                self._keep(number, detect_language(text) or UNKNOWN)
+            if number >= self._least:
+                self._keep([(number, detect_language(text) or UNKNOWN)])
 
     def merge(self, other: LanguageSample) -> None:
         """Add the texts of another sample."""
-        for number, language in other._kept:
-            self._keep(number, language)
+        self._keep(other._kept)
 
-    def _keep(self, number: float, language: str) -> None:
-        if len(self._kept) < self._size:
-            heapq.heappush(self._kept, (number, language))
-        else:
-            heapq.heappushpop(self._kept, (number, language))
+    def _keep(self, texts: list[tuple[float, str]]) -> None:
+        self._kept += texts
+        if len(self._kept) >= 2 * self._size:
+            self._kept = heapq.nlargest(self._size, self._kept)
+            self._least = self._kept[-1][0]
 
     def counts(self) -> dict[str, int]:
-        """Language code, or `unknown` → number of texts in the sample; the most frequent first."""
-        return dict(sorted(Counter(language for _, language in self._kept).items(), key=lambda item: (-item[1], item)))
+        """Language, or `unknown` → number of texts of the sample, the most frequent first."""
+        counts = Counter(language for _, language in heapq.nlargest(self._size, self._kept))
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item)))
 
 
 def sample_languages(engine: Engine, index: str, field: str, meta: VectorFieldMeta) -> dict[str, int]:
@@ -98,8 +96,7 @@ def sample_languages(engine: Engine, index: str, field: str, meta: VectorFieldMe
     return sample.counts()
 
 
-@dataclass(frozen=True)
-class LanguageWarning:
+class LanguageWarning(NamedTuple):
     """A warning about texts in languages that the model was not trained on.
 
     Attributes:
@@ -146,14 +143,3 @@ def language_warning(
         "Use a multilingual model (docs/choosing-a-model.md, Other languages): `es-sbert model fetch "
         f"{_MULTILINGUAL_MODEL}`, then {next_step if is_embedded else setting_text('model', multilingual)}",
     )
-
-
-def describe_languages(counts: Mapping[str, int]) -> str:
-    """`62% German, 30% English, 8% unknown, of a sample of 200`; languages below 5% are left out, except the first."""
-    total = sum(counts.values())
-    shown = [
-        f"{count / total:.0%} {LANGUAGE_NAMES.get(language, language)}"
-        for place, (language, count) in enumerate(counts.items())
-        if place == 0 or count >= _MIN_SHOWN_SHARE * total
-    ]
-    return f"{', '.join(shown)}, of a sample of {total:,}"

@@ -60,26 +60,11 @@ _NOT_UKRAINIAN = re.compile(r"[ыэёъЫЭЁЪ]")
 _TAG = re.compile(r"<[^<>]{1,500}>")
 _AROUND_WORDS = ".,:;!?…\"'()[]«»„“”‘’‚*_-–—¿¡"
 _SENTENCE_ENDS = ".!?:"
-# Of names: José de la Cruz, Ludwig van der Rohe, Müller und Schmidt. They do not count between capitalized words.
+# Of names: José de la Cruz, Ludwig van der Rohe, Müller und Schmidt. They do not count after capitalized words.
 _PARTICLES = frozenset({
     "da", "das", "de", "degli", "dei", "del", "della", "den", "der", "des", "di", "do", "dos", "du", "e", "et", "i",
     "la", "las", "le", "les", "los", "ten", "ter", "und", "van", "von", "y", "zu", "zum", "zur",
 })  # fmt: skip
-
-# Letters beyond a to z of each language in Latin script. A text with others is in a language without a list, such as
-# Danish or Hungarian, whose stop words look like those of its neighbors. English texts may quote any word.
-_SPECIAL_LETTER = re.compile(r"[\u00df-\u00f6\u00f8-\u024f\u1e00-\u1eff]")
-_SPECIAL_LETTERS = {
-    "de": "äöüß",
-    "fr": "àâæçéèêëîïôœùûüÿ",
-    "es": "áéíñóúü",
-    "it": "àèéìíîòóùú",
-    "pt": "àáâãçéêíóôõú",
-    "nl": "áéèêëïíóöúü",
-    "pl": "ąćęłńóśźż",
-    "cs": "áčďéěíňóřšťúůýž",
-    "sv": "åäöé",
-}
 
 
 @cache
@@ -138,30 +123,19 @@ def _language_of_stop_words(text: str) -> str | None:
     words = 0
     hits: Counter[str] = Counter()  # language → its stop words in the text
     found: set[str] = set()
-    special_letters: set[str] = set()
-    particles: list[str] = []  # after a capitalized word: of a name if another one follows
-    begins_sentence, after_name = True, False
+    begins_sentence, in_name = True, False
     for token in text.split():
         word = token.strip(_AROUND_WORDS)
-        if word:
-            words += 1
-            is_capitalized = word[0].isupper()
-            if is_capitalized:
-                particles = []
-            # A capitalized word in a sentence belongs to a name: Los Angeles, Die Hard. Capitals may be a code: DE, IT.
-            if not is_capitalized or (begins_sentence and not word[1:].isupper()):
-                if after_name and word in _PARTICLES:
-                    particles.append(word)
-                else:
-                    # Elisions and short forms: l'eau, dell’arte, it's.
-                    for part in (*particles, *word.lower().replace("’", "'").split("'")):
-                        if part in languages_of:
-                            found.add(part)
-                            hits.update(languages_of[part])
-                    particles, after_name = [], False
-                if not word.isascii():
-                    special_letters.update(_SPECIAL_LETTER.findall(word.lower()))
-            after_name = after_name or is_capitalized
+        words += bool(word)
+        in_name = in_name and word in _PARTICLES
+        # A capitalized word in a sentence belongs to a name: Los Angeles, Die Hard. Capitals may be a code: DE, IT.
+        if word and not in_name and (not word[0].isupper() or (begins_sentence and not word[1:].isupper())):
+            # Elisions and short forms: l'eau, dell’arte, it's.
+            for part in word.lower().replace("’", "'").split("'"):
+                if part in languages_of:
+                    found.add(part)
+                    hits.update(languages_of[part])
+        in_name = in_name or word[:1].isupper()
         begins_sentence = token[-1] in _SENTENCE_ENDS
     if not hits:
         return None
@@ -170,7 +144,5 @@ def _language_of_stop_words(text: str) -> str | None:
     is_running_text = len(own) >= _MIN_STOP_WORDS and max(map(len, own)) > 1 and count >= _MIN_STOP_WORD_SHARE * words
     if not is_running_text or (others and others[0][1] == count):
         return None
-    if best == "en":
-        return best
-    is_ahead = "en" not in hits or count - hits["en"] >= _MIN_LEAD_OVER_ENGLISH
-    return best if is_ahead and special_letters.issubset(_SPECIAL_LETTERS[best]) else None
+    is_ahead = best == "en" or "en" not in hits or count - hits["en"] >= _MIN_LEAD_OVER_ENGLISH
+    return best if is_ahead else None

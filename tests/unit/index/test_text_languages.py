@@ -14,7 +14,6 @@ from es_sbert.index.text_languages import (
     UNKNOWN,
     LanguageSample,
     LanguageWarning,
-    describe_languages,
     language_warning,
 )
 
@@ -101,9 +100,3 @@ def test_merged_samples_have_the_share_of_each_part() -> None:
     counts = whole.counts()
     assert sum(counts.values()) == 200
     assert 20 < counts["de"] < 60
-
-
-def test_description_leaves_out_rare_languages() -> None:
-    assert describe_languages({"de": 124, "en": 60, UNKNOWN: 14, "fr": 2}) == (
-        "62% German, 30% English, 7% unknown, of a sample of 200"
-    )
