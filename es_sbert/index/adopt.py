@@ -35,7 +35,6 @@ from es_sbert.index.document_vectors import (
     row_cosines,
     text_hash,
 )
-from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
@@ -51,6 +50,7 @@ from es_sbert.index.mapping import (
     supported_element_types,
     vector_fields,
 )
+from es_sbert.index.privileges import require_all_visible
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,

@@ -1,19 +1,26 @@
-"""The index privileges that each task needs on Elasticsearch with security enabled.
+"""What a user may do with an index, and whether the user sees all of it.
 
-OpenSearch's security plugin has no API that tells a user its permissions; there, the error of a rejected request names
-the missing permission.
+With security enabled, Elasticsearch tells the index privileges. OpenSearch's security plugin has no API that tells a
+user its permissions; there, the error of a rejected request names the missing permission. Document-level security can
+hide documents from every read: a copy would then lack them, a load in place would not embed them, and counting by
+searches would not show it. They are noticed by counting documents in two independent ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import LIMITED_VIEW, root_cause
 from es_sbert.engines.rest import Json, encode_json, quote_index_name
-from es_sbert.errors import AccessDenied
+from es_sbert.engines.retry import Retrier
+from es_sbert.errors import AccessDenied, IndexMismatch
+from es_sbert.index.derived_fields import mapped_fields
+from es_sbert.index.vector_field import require_index
+from es_sbert.messages import pluralize
 
 _READ_PRIVILEGES = ("read", "view_index_metadata")
 _LOAD_PRIVILEGES = (*_READ_PRIVILEGES, "index", "maintenance")
@@ -128,3 +135,65 @@ def privileges_remedy(lacking: list[str], index: str) -> str:
 
 def _name_privileges(names: list[str]) -> str:
     return f"index privilege{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+# Attempts to count while nobody writes to the index.
+_ATTEMPTS = 3
+
+
+def count_all_documents(engine: Engine, index: str, retrying: Retrier) -> int:
+    """Refresh an index, count its documents by a search, and compare that with the documents on disk.
+
+    While documents are written, the counts may differ by the number of writes.
+
+    Args:
+        retrying: Retries each request.
+
+    Returns:
+        The number of documents, without nested objects.
+
+    Raises:
+        IndexMismatch: searches of this user do not show all documents.
+        IndexMissing, EngineError: see `Engine`.
+    """
+    nested = list(_nested_paths(retrying(lambda: require_index(engine, index)).mappings))
+    body = {"size": 0, "aggs": {str(number): {"nested": {"path": path}} for number, path in enumerate(nested)}}
+    for _ in range(_ATTEMPTS):
+        before = retrying(lambda: engine.shard_states(index))
+        retrying(lambda: engine.refresh(index))
+        documents = retrying(lambda: engine.count(index))
+        found = retrying(lambda: engine.search(index, body))["aggregations"] if nested else {}
+        objects = sum(int(bucket["doc_count"]) for bucket in found.values())
+        after = retrying(lambda: engine.shard_states(index))
+        stored = sum(shard.documents for shard in after.values())
+        writes = sum(shard.max_seq_no - before[number].max_seq_no for number, shard in after.items())
+        if writes and nested:
+            continue  # a write changes any number of nested objects
+        if abs(stored - documents - objects) <= writes:
+            return documents
+        objects_found = f" with {pluralize(objects, 'nested object')}" if nested else ""
+        raise IndexMismatch(
+            f"{index} holds {pluralize(stored, 'document')}{' and nested objects' if nested else ''}, but searches of "
+            f"this user find only {documents:,}{objects_found}",
+            "Use a user or API key whose role shows all documents of the index (no document-level security), and take "
+            f"out a search pipeline that hides documents (`GET {index}/_settings?include_defaults=true`).",
+        )
+    return documents
+
+
+def require_all_visible(engine: Engine, index: str, retrying: Retrier) -> None:
+    """Check that searches of this user show all documents, if the user has the index privilege `monitor`.
+
+    Raises:
+        IndexMismatch, EngineError: see `count_all_documents`.
+    """
+    with suppress(AccessDenied):  # only the privilege monitor shows what is hidden
+        count_all_documents(engine, index, retrying)
+
+
+def _nested_paths(mapping: Json) -> Iterator[str]:
+    for path, field in mapped_fields(mapping.get("properties", {})):
+        if field.get("type") == "nested":
+            yield path
+        if field.get("type") == "semantic_text":
+            yield f"{path}.inference.chunks"

@@ -25,11 +25,19 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import error_class
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
-from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
+from es_sbert.index.document_vectors import (
+    EmbeddingTargets,
+    VectorChange,
+    absent_fields,
+    is_outdated,
+    stored_vectors,
+    target_text_fields,
+    target_texts,
+    vector_change,
+)
 from es_sbert.index.load_checks import in_place_command
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
 from es_sbert.index.whole_documents import read_inexact
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan

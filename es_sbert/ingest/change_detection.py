@@ -15,15 +15,18 @@ from es_sbert.engines.rest import Json, parse_json
 from es_sbert.index.document_vectors import (
     DocumentMeta,
     EmbeddingTargets,
+    StoredVector,
+    VectorChange,
     VectorFieldValue,
     document_hash,
     read_document_meta,
     stored_text,
+    stored_vectors,
     to_bulk_value,
+    vector_change,
 )
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_fields
 from es_sbert.index.source_mode import is_in_source
-from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import doc_value_request, stored_value
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines

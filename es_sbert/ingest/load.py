@@ -18,9 +18,9 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
 from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
-from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.load_checks import check_created_index, delete_unused_index, settings_of_killed_load
 from es_sbert.index.mapping import vector_fields
+from es_sbert.index.privileges import require_all_visible
 from es_sbert.index.source_mode import list_forms
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import embed_index, watch_index

@@ -39,14 +39,15 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     action_metadata,
     if_unchanged,
+    is_outdated,
     read_document_meta,
+    stored_vectors,
     target_texts,
     targets_to_fill,
 )
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import EARLIER_SEGMENTS, merge_field_meta, read_meta_entry, vector_fields
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_changes import is_outdated, stored_vectors
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.ledger import (

@@ -36,13 +36,13 @@ from es_sbert.index.document_vectors import (
     row_cosines,
     same_vectors,
 )
-from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
     VectorFieldMeta,
     document_meta_field,
     random_order_query,
 )
+from es_sbert.index.privileges import count_all_documents
 from es_sbert.index.text_template import MISSING, TextTemplate, without_fields
 from es_sbert.index.vector_field import VectorField, require_index
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value

@@ -18,7 +18,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, is_transient, without_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
-from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.load_checks import settings_of_killed_load
 from es_sbert.index.mapping import (
     META_KEY,
@@ -30,7 +29,7 @@ from es_sbert.index.mapping import (
     parse_index_type,
     vector_fields,
 )
-from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, require_privileges
+from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, count_all_documents, require_privileges
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.text_template import (
     MISSING,

@@ -18,6 +18,8 @@ from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.index.document_vectors import (
     EmbeddingTarget,
     EmbeddingTargets,
+    StoredVector,
+    VectorChange,
     VectorFieldValue,
     append_members,
     document_hash,
@@ -25,11 +27,11 @@ from es_sbert.index.document_vectors import (
     read_document_meta,
     same_vectors,
     stored_text,
+    vector_change,
     vector_members,
 )
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.text_template import MISSING, find_field, with_name_form
-from es_sbert.index.vector_changes import StoredVector, VectorChange, vector_change
 from es_sbert.index.whole_documents import merge_partial_document
 from es_sbert.io.json_members import member_value, remove_members, replace_values
 from es_sbert.io.text_formats import depth_problem, parse_json_line, utf8_problem

@@ -13,7 +13,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import without_retries
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.hidden_documents import count_all_documents
+from es_sbert.index.privileges import count_all_documents
 from tests.engine.migration.support import COUNT, Overheard, Place
 
 

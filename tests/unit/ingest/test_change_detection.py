@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.document_vectors import DocumentMeta, text_hash
-from es_sbert.index.vector_changes import StoredVector
+from es_sbert.index.document_vectors import DocumentMeta, StoredVector, text_hash
 from es_sbert.ingest.change_detection import ChangeDecision, Decision, detect_changes, is_superseded
 from es_sbert.ingest.read_documents import Document
 from es_sbert.ingest.sources.document_source import Origin
