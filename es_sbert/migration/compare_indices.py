@@ -29,8 +29,6 @@ _NOT_COPIED = re.compile(
     r"|routing\.allocation\.initial_recovery\..*|shrink\..*|split\..*|verified_before_close|verified_read_only|frozen"
     r"|store\.snapshot\..*)"
 )
-# Settings whose values follow from the vector fields.
-_OF_VECTORS = re.compile(r"index\.knn(\..*)?")
 ROUTING_SHARDS = "index.number_of_routing_shards"
 REFRESH_INTERVAL = "index.refresh_interval"
 _MOST_DIFFERENCES = 10
@@ -66,15 +64,13 @@ def check_template_aliases(engine: Engine, name: str) -> None:
             )
 
 
-def check_same_index(
-    engine: Engine, source: IndexState, target: IndexState, body: Json, replaced: Collection[str]
-) -> None:
+def check_same_index(engine: Engine, source: str, target: IndexState, body: Json, replaced: Collection[str]) -> None:
     """Refuse a new index that differs from the old one in more than what the migration changes.
 
     Args:
         source: The old index.
         target: The new index, as the engine has created it.
-        body: The settings and the mapping that it was created with.
+        body: The settings and the mapping that it was created with: those of the old index, but for the vector fields.
         replaced: Dotted names of the fields that the migration changes or leaves out.
 
     Raises:
@@ -83,8 +79,8 @@ def check_same_index(
     """
     templates = matching_templates(engine, target.name)
     differences = [
-        *_different_settings(source, target, body["settings"], templates),
-        *_different_mappings(source.mappings, target.mappings, body["mappings"], replaced),
+        *_different_settings(body["settings"], target, templates),
+        *_different_mappings(body["mappings"], target.mappings, replaced),
         *(f"it has the alias {alias}" for alias in sorted(target.aliases)),
     ]
     if not differences:
@@ -93,41 +89,37 @@ def check_same_index(
     listed = "; ".join(differences[:_MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
     labels = " and ".join(part.label for part in templates or ())
     raise IndexMismatch(
-        f"the new index {target.name} would differ from {source.name}: {listed}"
+        f"the new index {target.name} would differ from {source}: {listed}"
         + (f". {labels} applies to its name" if labels else ""),
-        f"Set `name` to a name that no index template matches, or give {source.name} the same values "
-        f"(`PUT {source.name}/_settings`, `PUT {source.name}/_mapping`).",
+        f"Set `name` to a name that no index template matches, or give {source} the same values "
+        f"(`PUT {source}/_settings`, `PUT {source}/_mapping`).",
     )
 
 
 def _different_settings(
-    source: IndexState, target: IndexState, asked: dict[str, SettingValue], templates: Collection[TemplatePart] | None
+    asked: dict[str, SettingValue], target: IndexState, templates: Collection[TemplatePart] | None
 ) -> Iterator[str]:
     """Describe each setting that differs.
 
     A setting of the new index alone that no template has is one that the engine sets itself.
 
     Args:
-        asked: The settings that the new index was created with; those for vectors may differ from the old index.
         templates: The templates that apply to the new index; None if they are unknown.
     """
-    old, new = copied_settings(source), copied_settings(target)
+    new = copied_settings(target)
     of_templates = {name for part in templates or () for name in part.settings}
     unequal = {ROUTING_SHARDS}  # not every engine returns it
-    if source.setting("index.auto_expand_replicas") not in (None, "false"):
+    if asked.get("index.auto_expand_replicas") not in (None, "false"):
         unequal.add("index.number_of_replicas")  # the engine derives their number
-    for name in sorted((old.keys() | new.keys()) - unequal):
-        wanted = asked.get(name) if _OF_VECTORS.fullmatch(name) else old.get(name)
-        if wanted is None and templates is not None and name not in of_templates:
-            continue
-        yield from _differences(name, wanted, new.get(name))
+    for name in sorted((asked.keys() | new.keys()) - unequal):
+        if name in asked or templates is None or name in of_templates:
+            yield from _differences(name, asked.get(name), new.get(name))
 
 
-def _different_mappings(old: Json, new: Json, asked: Json, replaced: Collection[str]) -> Iterator[str]:
-    for key in sorted((old.keys() | new.keys()) - {"properties", "_meta"}):
-        yield from _differences(key, old.get(key), new.get(key))
-    yield from _differences("_meta", asked.get("_meta"), new.get("_meta"))
-    before, after = (without_mapped_fields(mapping.get("properties", {}), replaced) for mapping in (old, new))
+def _different_mappings(asked: Json, new: Json, replaced: Collection[str]) -> Iterator[str]:
+    for key in sorted((asked.keys() | new.keys()) - {"properties"}):
+        yield from _differences(key, asked.get(key), new.get(key))
+    before, after = (without_mapped_fields(mapping.get("properties", {}), replaced) for mapping in (asked, new))
     for name in sorted(before.keys() | after.keys()):
         yield from _differences(f"the field {name}", before.get(name), after.get(name))
     for name in sorted(replaced):

@@ -413,7 +413,7 @@ def _create_compared(
         ) from error
     try:
         target = retrying(lambda: require_index(engine, name))
-        retrying(lambda: check_same_index(engine, source, target, body, state.not_copied))
+        retrying(lambda: check_same_index(engine, source.name, target, body, state.not_copied))
         of_templates = dict.fromkeys(filter(SET_AT_SWAP.fullmatch, target.settings))
         if of_templates:
             retrying(lambda: engine.put_settings(name, of_templates))
