@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from es_sbert.config import cache_folder
 from es_sbert.engines.engine import Engine
@@ -56,17 +55,14 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
         The index with the change.
 
     Raises:
-        IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, the
-            engine made fields that differ from the request, or it would fail the shards (`require_index_knn`).
+        IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, or the
+            engine would fail the shards (`require_index_knn`).
         EngineError: the engine failed; the change may be there. The same call completes it.
     """
-    body: Json | None = None
     for writes in range(_MAX_WRITES + 1):
         with _mapping_lock(index):
             began = time.monotonic()
             state = _read_again(engine, index)
-            if body is not None:
-                _check_fields_made(engine, state, body)
             body = plan(state)
             if body is None:
                 return state
@@ -114,55 +110,6 @@ def _check_index_knn(info: EngineInfo, state: IndexState, body: Json) -> None:
     fields = (*mapped_fields(state.mappings.get("properties", {})), *mapped_fields(body.get("properties", {})))
     if any(field.get("type") == VECTOR_TYPES[info.engine_type] for _, field in fields):
         require_index_knn(info, state)
-
-
-def _check_fields_made(engine: Engine, state: IndexState, body: Json) -> None:
-    """Compare the fields of the mapping with the request, because engines may acknowledge it but make other fields.
-
-    Raises:
-        IndexMismatch: a field is missing or differs from the request.
-    """
-    differences = mapping_differences(body.get("properties", {}), state.mappings.get("properties", {}))
-    if differences:
-        raise IndexMismatch(
-            f"{engine.info.label} acknowledged a change of the mapping of {state.name} but applied it differently: "
-            f"{'; '.join(differences)}",
-            "Load the documents into a new index without `subobjects: false` in its mapping, with another "
-            "`vector_field`, or without `passages`.",
-        )
-
-
-# Parameters that must equal the request; engines add defaults to the others or write them in another form.
-_COMPARED = ("dims", "dimension", "similarity")
-
-
-def mapping_differences(put: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    """Describe how the fields of a mapping differ from the request.
-
-    Args:
-        put, made: `properties` of the request and of the mapping. An object may have been replaced by the fields in it
-            (`subobjects: false`).
-    """
-    found = dict(mapped_fields(made))
-    differences = []
-    for name, wanted in mapped_fields(put):
-        is_object = "type" not in wanted and "properties" in wanted
-        field = found.get(name)
-        if field is None and is_object:
-            continue  # the fields in it are compared
-        if field is None:
-            differences.append(f"the field {name} is missing")
-            continue
-        kinds = [each.get("type", "object") for each in (wanted, field)]
-        if kinds[0] != kinds[1]:
-            differences.append(f"the field {name} is of type {kinds[1]}, not {kinds[0]}")
-            continue
-        differences += [
-            f"the field {name} has {key} {field.get(key)}, not {wanted[key]}"
-            for key in _COMPARED
-            if key in wanted and field.get(key) != wanted[key]
-        ]
-    return differences
 
 
 def _pause(seconds: float, writes: int) -> float:

@@ -14,9 +14,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, SourceError, UsageError
-from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.mapping import vector_fields
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.migration.prepare_migration import check_template_fields
@@ -140,21 +138,3 @@ def test_flat_mapping_takes_passages_or_refuses_them(flat: tuple[Engine, str], t
     with SemanticIndex(index, engine, encoder=tiny) as opened:
         [hit] = opened.search("A river.", 1)
         assert hit.passage is not None
-
-
-def test_mapping_is_compared_with_what_was_put(es8_url: str, open_engine: Any, fresh_index: Any, tiny: Encoder) -> None:
-    """Elasticsearch 8 acknowledges a nested field under `subobjects: false`, and makes others of it."""
-    engine, index = open_engine(es8_url), fresh_index(es8_url)
-    engine.create_index(index, {"mappings": {"subobjects": False}})
-    nested = {"type": "nested", "properties": {"start": {"type": "integer"}}}
-
-    def plan(state: IndexState) -> Json | None:
-        made = state.mappings.get("properties", {})
-        return (
-            None if "parts" in made else {"properties": {"parts": nested, "o": {"properties": {"n": {"type": "long"}}}}}
-        )
-
-    with pytest.raises(IndexMismatch, match=r"acknowledged a change .*: the field parts is missing\n") as told:
-        update_mapping(engine, state_of(engine, index), plan)
-    assert "subobjects" in told.value.remedy
-    assert vector_fields(state_of(engine, index).mappings, index) == {}
