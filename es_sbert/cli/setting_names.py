@@ -30,7 +30,6 @@ _SAME_NAME = frozenset({
 _OTHER_NAME = {
     "body_bytes": "--max-body",
     "body_fields": "--body-field",
-    "buffered_bytes": "--max-buffered",
     "certificate": "--tls-certificate",
     "files": "--file",
     "ignore_settings": "--ignore-setting",

@@ -1,6 +1,6 @@
 """Admission control: limits on concurrent requests, buffered bytes and connections.
 
-Also the state of the shutdown, and the bearer keys of the gateway's own endpoints.
+Also the bearer keys of the gateway's own endpoints.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic import SecretStr
@@ -131,6 +130,11 @@ class ConnectionLimiter:
 
     Args:
         limits: `connections` and `client_connections` are used here.
+
+    Attributes:
+        refused: Number of surplus connections so far.
+        draining: Whether the server is about to end. Requests are still answered, but `/readyz` fails, and each
+            response closes its connection, so that clients open the next one to another gateway.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -140,6 +144,7 @@ class ConnectionLimiter:
         self._open: dict[ClientConnection, str] = {}
         self._surplus: dict[ClientConnection, Overloaded] = {}
         self.refused = 0
+        self.draining = False
 
     @property
     def open(self) -> int:
@@ -185,18 +190,6 @@ class ConnectionLimiter:
             self._by_client[client] -= 1
             if not self._by_client[client]:
                 del self._by_client[client]
-
-
-@dataclass
-class ShutdownState:
-    """The state of the server's shutdown, for the application and its connections.
-
-    Attributes:
-        draining: Whether the server is about to end. Requests are still answered, but `/readyz` fails, and each
-            response closes its connection, so that clients open the next one to another gateway.
-    """
-
-    draining: bool = False
 
 
 def client_network(address: str) -> str:

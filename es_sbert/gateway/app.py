@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote
 
@@ -18,7 +18,7 @@ from starlette.routing import Match, Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, ShutdownState
+from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.engine_routes import (
     BY_QUERY_APIS,
@@ -69,7 +69,6 @@ class Gateway:
     Args:
         settings: Settings of the gateway.
         connections: The server's connection limiter, if it has one.
-        shutdown: State of the server's shutdown, if it has one.
         on_loaded: Called once the default model is loaded or has failed to load.
 
     Raises:
@@ -80,10 +79,9 @@ class Gateway:
         self,
         settings: GatewaySettings,
         connections: ConnectionLimiter | None = None,
-        shutdown: ShutdownState | None = None,
         on_loaded: Callable[[], None] | None = None,
     ) -> None:
-        connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
+        connections = connections or ConnectionLimiter(settings.limits)
         self._settings = settings
         self._on_loaded = on_loaded
         self._metrics = GatewayMetrics(settings.models.public_names)
@@ -105,13 +103,7 @@ class Gateway:
         page_api = PageApi(settings, self._upstream, self._indices, self._models, rewriter)
         routes = [
             *OpenAIApi(self._models, settings, self._metrics, self._admission).routes(),
-            *health_routes(
-                self._models,
-                self._upstream.health_problem,
-                lambda: self._upstream.foreign_nodes,
-                lambda: self._admission.full or connections.full,
-                shutdown,
-            ),
+            *health_routes(self._models, self._upstream, self._admission, connections),
             *metrics_routes(self._metrics, settings.metrics_key),
             *ui_routes(page_api, settings.limits, self._admission, self._metrics),
         ]
@@ -282,20 +274,9 @@ HEALTH_PATHS = ("/healthz", "/readyz")
 
 
 def health_routes(
-    models: ModelRegistry,
-    engine_problem: Callable[[], Awaitable[str | None]],
-    foreign_nodes: Callable[[], str | None],
-    overload: Callable[[], str | None],
-    shutdown: ShutdownState,
+    models: ModelRegistry, upstream: Upstream, admission: AdmissionControl, connections: ConnectionLimiter
 ) -> list[Route]:
-    """Create the routes `GET /healthz` and `GET /readyz`, without authentication and admission control.
-
-    Args:
-        engine_problem: Returns the reason why the engine is not available; None if it is.
-        foreign_nodes: Returns a message if a node is left out because it belongs to another cluster; else None.
-        overload: Returns a message if a limit of the gateway is reached; else None.
-        shutdown: State of the server's shutdown.
-    """
+    """Create the routes `GET /healthz` and `GET /readyz`, without authentication and admission control."""
 
     async def healthz(request: Request) -> Response:
         """Liveness: the process runs."""
@@ -304,15 +285,15 @@ def health_routes(
     async def readyz(request: Request) -> Response:
         """Readiness: requests can be served."""
         problems = {
-            "engine": await engine_problem(),
+            "engine": await upstream.health_problem(),
             "model": models.not_ready_reason,
-            "capacity": overload(),
-            "server": "the gateway is shutting down" if shutdown.draining else None,
+            "capacity": admission.full or connections.full,
+            "server": "the gateway is shutting down" if connections.draining else None,
         }
         ready = not any(problems.values())
         checks = {part: problem or "ok" for part, problem in problems.items()}
         # Requests are answered by the other nodes.
-        checks |= {"nodes": message} if (message := foreign_nodes()) else {}
+        checks |= {"nodes": upstream.foreign_nodes} if upstream.foreign_nodes else {}
         return JSONResponse({"status": "ready" if ready else "not ready", **checks}, 200 if ready else 503)
 
     return [Route(path, page, methods=["GET"]) for path, page in zip(HEALTH_PATHS, (healthz, readyz), strict=True)]

@@ -49,10 +49,6 @@ class OwnCredentialsRefused(EngineError):
     """The engine refuses the gateway's own credentials."""
 
 
-class TextUnknown(ModelError):
-    """The mapping does not say which text the vectors of a field are made of."""
-
-
 # The first match wins: subclasses come before their base classes.
 _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (RequestTooLarge, 413, "es_sbert_body_too_large"),
@@ -118,9 +114,9 @@ def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[
     return headers
 
 
-def unknown_text_error() -> TextUnknown:
+def unknown_text_error() -> ModelError:
     """The error for a vector field whose mapping does not say which text it is made of."""
-    return TextUnknown(
+    return ModelError(
         "the mapping does not say which text a vector field is made of, so its vectors cannot be computed",
         "Set the text with `es-sbert index create INDEX --text-field FIELD`, load documents once with "
         "`es-sbert ingest`, or send documents with their vectors.",

@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.admission import ConnectionLimiter, ShutdownState
+from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.errors import engine_error, error_body, http_status
 from es_sbert.installation import install_command
 from es_sbert.messages import shorten
@@ -61,7 +61,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         connections: Counts and limits the connections of the server.
         health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called, in lower case; empty for any.
-        shutdown: State of the server's shutdown.
         server: Arguments of uvicorn's protocol.
 
     Attributes:
@@ -74,7 +73,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         connections: ConnectionLimiter,
         health_pages: frozenset[bytes],
         allowed_hosts: frozenset[str],
-        shutdown: ShutdownState,
         **server: Any,
     ) -> None:
         super().__init__(**server)
@@ -82,7 +80,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._connections = connections
         self._health_pages = health_pages
         self._allowed_hosts = allowed_hosts
-        self._shutdown = shutdown
         # Whether a request has begun, and whether its head is incomplete.
         self._begun = False
         self._in_head = True
@@ -170,7 +167,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             raise self._bad("the only supported transfer encoding is chunked; compress the body with Content-Encoding")
         self._in_head = False
         super().on_headers_complete()
-        if self._surplus is not None or self._shutdown.draining:
+        if self._surplus is not None or self._connections.draining:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -247,14 +244,11 @@ def limited_protocol(
     connections: ConnectionLimiter,
     health_pages: Iterable[str] = (),
     allowed_hosts: Iterable[str] = (),
-    shutdown: ShutdownState | None = None,
 ) -> type[asyncio.Protocol]:
     """Create what uvicorn's setting `http` takes; see `LimitedHttpProtocol`."""
     pages = frozenset(page.encode() for page in health_pages)
     hosts = frozenset(host.lower() for host in allowed_hosts)
-    made: Callable[..., LimitedHttpProtocol] = partial(
-        LimitedHttpProtocol, head_seconds, connections, pages, hosts, shutdown or ShutdownState()
-    )
+    made: Callable[..., LimitedHttpProtocol] = partial(LimitedHttpProtocol, head_seconds, connections, pages, hosts)
     return cast(type[asyncio.Protocol], made)  # uvicorn calls it as a class
 
 

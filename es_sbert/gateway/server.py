@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.admission import ConnectionLimiter, ShutdownState
+from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import HEALTH_PATHS, Gateway
 from es_sbert.gateway.http_protocol import check_uvicorn, limited_protocol
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
@@ -45,13 +45,13 @@ class DrainingServer(uvicorn.Server):
 
     Args:
         config: Configuration of the server.
-        state: Updated when draining begins.
+        limiter: Told when draining begins.
         drain_seconds: Time from SIGTERM until the server stops listening; 0 to stop at once.
     """
 
-    def __init__(self, config: uvicorn.Config, state: ShutdownState, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, drain_seconds: float) -> None:
         super().__init__(config)
-        self._state = state
+        self._limiter = limiter
         self._drain_seconds = drain_seconds
         self._drain_until: float | None = None
 
@@ -85,7 +85,7 @@ class DrainingServer(uvicorn.Server):
             Whether the server shuts down.
         """
         if self._drain_until is not None:
-            if not self._state.draining:
+            if not self._limiter.draining:
                 self._start_draining()
             if time.monotonic() >= self._drain_until:
                 self.should_exit = True
@@ -95,7 +95,7 @@ class DrainingServer(uvicorn.Server):
         return should_exit
 
     def _start_draining(self) -> None:
-        self._state.draining = True
+        self._limiter.draining = True
         connections: set[Any] = self.server_state.connections
         for connection in connections:
             connection.close_after_response()
@@ -117,13 +117,13 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
             that is not supported.
     """
     check_uvicorn()
-    listen, connections, shutdown = settings.listen, ConnectionLimiter(settings.limits), ShutdownState()
+    listen, connections = settings.listen, ConnectionLimiter(settings.limits)
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
-        Gateway(settings, connections, shutdown, on_loaded),
+        Gateway(settings, connections, on_loaded),
         host=listen.host,
         port=listen.port,
-        http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts, shutdown),
+        http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -148,7 +148,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
             "Set `certificate` and `key` to PEM files that belong together and that this user may read. The key must "
             "not have a password.",
         ) from error
-    return DrainingServer(config, shutdown, listen.drain_seconds)
+    return DrainingServer(config, connections, listen.drain_seconds)
 
 
 def _is_not_cut_off(record: logging.LogRecord) -> bool:

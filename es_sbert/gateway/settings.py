@@ -192,6 +192,7 @@ class Limits(FrozenSettings):
     """Limits on requests and connections. Those that an operator may have to change are options, which describe them.
 
     Attributes:
+        buffered_bytes: Maximum bytes of all bodies in memory; None to derive it from `body_bytes`.
         search_bytes: Maximum bytes of a search that is read for semantic queries. Above any search that people write.
         bulk_actions: Maximum actions of one bulk request. A million take minutes, and clients send thousands.
         semantic_queries: Maximum semantic queries of one request. Each becomes a kNN query of the engine.
@@ -207,12 +208,11 @@ class Limits(FrozenSettings):
             before that applies.
     """
 
-    body_bytes: int = _option(100 * MIB, "--max-body", "Maximum size of a request body.", "MIB", unit=MIB, ge=1)
-    # Bodies count as sent and decompressed.
-    buffered_bytes: int | None = _option(
-        None,
-        "--max-buffered",
-        "Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
+    body_bytes: int = _option(
+        100 * MIB,
+        "--max-body",
+        "Maximum size of a request body. All bodies together may take ten times as much, but no more than 1024 MiB or "
+        "two bodies; more are refused (429).",
         "MIB",
         unit=MIB,
         ge=1,
@@ -243,6 +243,7 @@ class Limits(FrozenSettings):
         "SECONDS",
         gt=0,
     )
+    buffered_bytes: int | None = None
     search_bytes: int = 10 * MIB
     bulk_actions: int = 250_000
     semantic_queries: int = 256
@@ -258,26 +259,11 @@ class Limits(FrozenSettings):
 
     @property
     def max_buffered_bytes(self) -> int:
-        """Maximum bytes of all bodies in memory."""
-        return max(1024 * MIB, 2 * self.body_bytes) if self.buffered_bytes is None else self.buffered_bytes
+        """Maximum bytes of all bodies in memory, as sent and decompressed.
 
-    @model_validator(mode="after")
-    def _takes_one_body(self) -> Limits:
-        # A body as sent and decompressed must fit: a request that can never succeed must not be answered with 429.
-        if self.buffered_bytes is not None and self.buffered_bytes < 2 * self.body_bytes:
-            raise UsageError(
-                f"`buffered_bytes` ({self.buffered_bytes:,} bytes) is less than twice `body_bytes` "
-                f"({self.body_bytes:,} bytes)",
-                "Set `buffered_bytes` to at least twice `body_bytes`.",
-            )
-        return self
-
-
-class OnEmbeddingFailure(StrEnum):
-    """Policy for a document that cannot be embedded."""
-
-    FAIL = "fail"  # it is refused with a retryable status
-    PASS = "pass"  # it is written without vectors
+        A body fits twice: a request that can never succeed must not be answered with 429.
+        """
+        return self.buffered_bytes or max(2 * self.body_bytes, min(10 * self.body_bytes, 1024 * MIB))
 
 
 class HideVectors(StrEnum):
@@ -327,12 +313,6 @@ class SemanticSettings(FrozenSettings):
         gt=0,
     )
     writes: bool = True
-    on_embedding_failure: OnEmbeddingFailure = _option(
-        OnEmbeddingFailure.FAIL,
-        "--on-embedding-failure",
-        "If a document cannot be embedded: fail refuses it, so that the client retries; pass writes it without a "
-        "vector.",
-    )
     hide_vectors: HideVectors = _option(
         HideVectors.AUTO,
         "--hide-vectors",

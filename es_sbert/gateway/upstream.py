@@ -6,9 +6,8 @@ import asyncio
 import json
 import logging
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,20 +30,10 @@ from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, OwnCredentialsRefused, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.incoming_request import Headers, credential_headers
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.upstream_nodes import (
-    ForeignNode,
-    HealthChecker,
-    NodeRotation,
-    NodeSilent,
-    SilenceWatch,
-    UpstreamNode,
-    keepalive_socket,
-)
+from es_sbert.gateway.upstream_nodes import ForeignNode, NodeSilent, UpstreamNode, UpstreamNodes, keepalive_socket
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which the cluster of a node is known: no engine restarts in that time.
-_CLUSTER_KNOWN_SECONDS = 1.0
 # Errors after which nothing was sent.
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ForeignNode)
 # A deprecation warning of an engine may be longer than the usual limit of a header.
@@ -123,15 +112,12 @@ class Upstream:
         self.url = join_urls(addresses)
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
-        self._health: HealthChecker | None = None
-        self.nodes = [UpstreamNode(address, number) for number, address in enumerate(addresses, 1)]
-        self._rotation = NodeRotation(self.nodes, self._revive)
-        self._revivals: set[asyncio.Task[None]] = set()
         self.engine_type: EngineType | None = None
         self._info: EngineInfo | None = None
-        self._cluster: str | None = None  # its UUID
         self._hides_version = False
         self.log = ThrottledLog(logger)
+        self._nodes = UpstreamNodes(addresses, decode_headers(self.own_credentials), limits, self.log)
+        self.nodes = self._nodes.all
 
     @property
     def engine_type_or_default(self) -> EngineType:
@@ -160,7 +146,7 @@ class Upstream:
         connector = aiohttp.TCPConnector(
             limit=0, ssl=tls, keepalive_timeout=self._limits.idle_seconds, socket_factory=keepalive_socket
         )
-        self._health = HealthChecker(tls, self._limits)
+        self._nodes.open(tls)
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_create_start.append(self._check_cluster)
         self._session = aiohttp.ClientSession(
@@ -201,18 +187,18 @@ class Upstream:
         decoded = decode_headers(end_to_end_headers(headers))
         tried: list[UpstreamNode] = []
         failure: Exception | None = None
-        while (node := self._rotation.choose(tried)) is not None:
+        while (node := self._nodes.choose(tried)) is not None:
             is_answered = False
             try:
                 async with self._exchange(node, method, target, decoded, data) as reply:
                     is_answered = True
-                    self._mark_alive(node)
+                    self._nodes.mark_alive(node)
                     yield reply
                     return
             except (aiohttp.ClientError, TimeoutError) as error:
                 is_unsent = isinstance(error, _UNSENT)
                 if isinstance(error, NodeSilent) or (is_unsent and not is_answered):
-                    self._mark_dead(node, error)
+                    self._nodes.mark_dead(node, error)
                 # A request that takes too long on a node that is alive would take too long on the next one.
                 has_timed_out = isinstance(error, TimeoutError) and not isinstance(error, NodeSilent)
                 if is_answered or not (is_unsent or (may_repeat and not has_timed_out)):
@@ -243,11 +229,10 @@ class Upstream:
             aiohttp.ClientError, TimeoutError: the node did not respond.
         """
         assert self._session is not None, "open"
-        assert self._health is not None, "open"
         # The target begins with a slash, so it cannot change the host.
         url = URL(node.url + target.decode("ascii"), encoded=True)
         async with (
-            SilenceWatch(node, self._health, self._limits.unanswered_seconds),
+            self._nodes.end_if_silent(node),
             self._session.request(
                 method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=(node, headers)
             ) as reply,
@@ -257,73 +242,10 @@ class Upstream:
     async def _check_cluster(
         self, session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionCreateStartParams
     ) -> None:
-        """Refuse a connection to a node that belongs to another cluster: writes would be spread over both.
-
-        All connections are checked, because a node that comes back may be another one.
-
-        Raises:
-            ForeignNode: the node belongs to another cluster.
-            aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError: the node did not respond.
-        """
+        """Check the cluster of a node before each new connection to it; see `UpstreamNodes.check_cluster`."""
         node, headers = context.trace_request_ctx
-        if time.monotonic() < node.is_known_until:
-            return
         sent = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        try:
-            await self._identify(node, self.own_credentials or credential_headers(sent))
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError(node.url) from error
-        if node.is_foreign:
-            raise ForeignNode(node.url)
-        node.is_known_until = time.monotonic() + _CLUSTER_KNOWN_SECONDS
-
-    async def _identify(self, node: UpstreamNode, credentials: Headers) -> None:
-        """Set `is_foreign` of a node. The first cluster that is found is the right one.
-
-        Raises:
-            aiohttp.ClientConnectorError, TimeoutError: the node did not respond.
-        """
-        assert self._health is not None, "open"
-        uuid = await self._health.cluster_uuid(node, decode_headers(credentials))
-        self._cluster = self._cluster or uuid
-        node.is_foreign = uuid not in (None, self._cluster)
-
-    def _mark_dead(self, node: UpstreamNode, error: Exception) -> None:
-        """Exclude a node for a while; a single node is always tried."""
-        seconds = self._rotation.mark_dead(node)
-        if isinstance(error, ForeignNode):
-            message = "%s belongs to another cluster than the other addresses, so nothing is sent to it. "
-            message += "Give nodes of one cluster after --upstream; restart the gateway if the cluster was replaced."
-            self.log.warning(message, node.url, kind=f"{node.url} foreign")
-        elif len(self.nodes) > 1:
-            reason = "has stopped answering" if isinstance(error, NodeSilent) else "cannot be reached"
-            message = "%s %s and is excluded. It is tried again after %s seconds."
-            self.log.warning(message, node.url, reason, f"{seconds:g}", kind=node.url)
-
-    def _mark_alive(self, node: UpstreamNode) -> None:
-        if self._rotation.mark_alive(node) and len(self.nodes) > 1:
-            logger.info("%s answers again", node.url)
-
-    def _revive(self, node: UpstreamNode) -> None:
-        """Send a health request to an excluded node, in the background."""
-        if node.health_check is None:
-            revival = asyncio.create_task(self._check(node))
-            self._revivals.add(revival)
-            revival.add_done_callback(self._revivals.discard)
-            # One check at a time, however many requests arrive.
-            node.retry_at = float("inf")
-
-    async def _check(self, node: UpstreamNode) -> None:
-        assert self._health is not None, "open"
-        is_usable = await self._health.answers(node, 1)
-        if is_usable and node.is_foreign:
-            with suppress(aiohttp.ClientError, TimeoutError):  # the node stays foreign until it answers
-                await self._identify(node, self.own_credentials)
-            is_usable = not node.is_foreign
-        if is_usable:
-            self._mark_alive(node)
-        else:
-            self._rotation.mark_dead(node)
+        await self._nodes.check_cluster(node, decode_headers(credential_headers(sent)))
 
     async def fetch(
         self, method: str, target: bytes, headers: Headers, body: bytes | None
@@ -402,7 +324,7 @@ class Upstream:
                 self._exchange(node, "GET", b"/", decode_headers([*self.own_credentials, _ACCEPT]), None) as reply,
             ):
                 self.detect_engine_type(reply)
-                self._mark_alive(node)
+                self._nodes.mark_alive(node)
                 if reply.status == 401 and self.own_credentials:
                     return _CREDENTIALS_REFUSED
                 return f"the engine responds with status {reply.status}" if reply.status >= 500 else None
@@ -532,10 +454,7 @@ class Upstream:
         return EngineUnreachable("the engine behind the gateway cannot be reached", _RETRY_SOON)
 
     async def close(self) -> None:
-        for revival in self._revivals:
-            revival.cancel()
-        if self._health is not None:
-            await self._health.close()
+        await self._nodes.close()
         if self._session is not None:
             await self._session.close()
 

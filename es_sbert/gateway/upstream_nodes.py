@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -20,8 +21,13 @@ from yarl import URL
 from es_sbert.engines.address import Address
 from es_sbert.engines.detection import cluster_uuid
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, HEALTH_ATTEMPTS, MAX_BACKOFF_SECONDS
+from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.settings import Limits
 
+logger = logging.getLogger(__name__)
+
+# Seconds for which the cluster of a node is known: no engine restarts in that time.
+_CLUSTER_KNOWN_SECONDS = 1.0
 # Idle seconds before the first probe of a connection, seconds between probes, and number of probes. Firewalls silently
 # drop idle connections, and a request on such a connection would get no response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -61,72 +67,184 @@ class UpstreamNode:
         self.health_check: asyncio.Task[bool] | None = None
 
 
-class NodeRotation:
-    """Chooses the node of each request: round robin among those that are alive.
+class UpstreamNodes:
+    """Chooses the node of each request, round robin among those that are alive, and checks nodes that do not answer.
+
+    Health requests have separate connections and no credentials; any response counts.
 
     Args:
-        nodes: At least one.
-        revive: Called for each request when a node's backoff is over; must lead to `mark_alive` or `mark_dead`.
+        addresses: Of the nodes, at least one.
+        own_credentials: The gateway's own, to ask for clusters.
+        limits: Timeouts.
+        log: For what only the operator may see.
         clock: Monotonic seconds.
+
+    Attributes:
+        all: All nodes.
     """
 
     def __init__(
         self,
-        nodes: Sequence[UpstreamNode],
-        revive: Callable[[UpstreamNode], None],
+        addresses: Sequence[Address],
+        own_credentials: Mapping[str, str],
+        limits: Limits,
+        log: ThrottledLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.nodes = nodes
-        self._revive = revive
+        self.all = [UpstreamNode(address, number) for number, address in enumerate(addresses, 1)]
+        self._own_credentials = own_credentials
+        self._limits = limits
+        self._log = log
         self._clock = clock
         self._next = 0
+        self._cluster: str | None = None  # the UUID of the first cluster that was found
+        self._session: aiohttp.ClientSession | None = None
+        self._revivals: set[asyncio.Task[None]] = set()
+
+    def open(self, tls: Any) -> None:
+        """Create the HTTP session, in a running event loop.
+
+        Args:
+            tls: TLS settings as for aiohttp.
+        """
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=True)
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def close(self) -> None:
+        for revival in self._revivals:
+            revival.cancel()
+        if self._session is not None:
+            await self._session.close()
 
     def choose(self, tried: Collection[UpstreamNode] = ()) -> UpstreamNode | None:
         """Choose the node of the next request; None if all were tried.
+
+        A dead node gets a health request, in the background, when its backoff is over.
 
         Args:
             tried: Nodes on which this request has failed.
         """
         now = self._clock()
-        for node in self.nodes:
-            if not node.is_alive and node.retry_at <= now:
-                self._revive(node)
-        untried = [node for node in self.nodes if node not in tried]
+        for node in self.all:
+            if not node.is_alive and node.retry_at <= now and node.health_check is None:
+                node.retry_at = float("inf")  # one check at a time, however many requests arrive
+                revival = asyncio.create_task(self._revive(node))
+                self._revivals.add(revival)
+                revival.add_done_callback(self._revivals.discard)
+        untried = [node for node in self.all if node not in tried]
         alive = [node for node in untried if node.is_alive]
         if not alive:
             return min(untried, key=lambda node: node.retry_at, default=None)
         self._next += 1
         return alive[self._next % len(alive)]
 
-    def mark_dead(self, node: UpstreamNode) -> float:
-        """Exclude a node; return the number of seconds until it is tried again."""
+    def mark_dead(self, node: UpstreamNode, error: Exception | None = None) -> None:
+        """Exclude a node for a while; a single node is always tried.
+
+        Args:
+            error: Logged.
+        """
         node.is_alive = False
         node.failures += 1
         backoff = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(node.failures - 1, 32))
         node.retry_at = self._clock() + backoff
-        return backoff
+        if isinstance(error, ForeignNode):
+            message = "%s belongs to another cluster than the other addresses, so nothing is sent to it. "
+            message += "Give nodes of one cluster after --upstream; restart the gateway if the cluster was replaced."
+            self._log.warning(message, node.url, kind=f"{node.url} foreign")
+        elif error is not None and len(self.all) > 1:
+            reason = "has stopped answering" if isinstance(error, NodeSilent) else "cannot be reached"
+            message = "%s %s and is excluded. It is tried again after %s seconds."
+            self._log.warning(message, node.url, reason, f"{backoff:g}", kind=node.url)
 
-    def mark_alive(self, node: UpstreamNode) -> bool:
-        """Use a node again; return whether it was excluded."""
-        was_dead = not node.is_alive
+    def mark_alive(self, node: UpstreamNode) -> None:
+        """Use a node again."""
+        if not node.is_alive and len(self.all) > 1:
+            logger.info("%s answers again", node.url)
         node.is_alive, node.failures = True, 0
-        return was_dead
 
+    @asynccontextmanager
+    async def end_if_silent(self, node: UpstreamNode) -> AsyncIterator[None]:
+        """End the wait for a node that has stopped answering. Use it around a request.
 
-class HealthChecker:
-    """Sends health requests on separate connections and without credentials; any response counts. Asks for clusters.
+        If no response arrives for a while, the node is checked, and then again at intervals until the block ends. A
+        slow node answers these checks, so the request itself may take any time.
 
-    Args:
-        tls: TLS settings as for aiohttp.
-        limits: Timeouts.
-    """
+        Raises:
+            NodeSilent: the node does not answer.
+        """
+        loop, interval = asyncio.get_running_loop(), self._limits.unanswered_seconds
+        checks: list[asyncio.Task[None]] = []
 
-    def __init__(self, tls: Any, limits: Limits) -> None:
-        self._seconds = limits.health_seconds
-        connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=True)
-        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        async def check_until_silent() -> None:
+            while await self._answers(node, HEALTH_ATTEMPTS):
+                await asyncio.sleep(interval)
+            scope.reschedule(loop.time())
 
-    async def answers(self, node: UpstreamNode, attempts: int = HEALTH_ATTEMPTS) -> bool:
+        # Do not create the task earlier: most requests end before this point and need only a timer.
+        timer = loop.call_later(interval, lambda: checks.append(asyncio.create_task(check_until_silent())))
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                yield
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise NodeSilent(node.url) from error
+        finally:
+            timer.cancel()
+            for check in checks:
+                check.cancel()
+
+    async def check_cluster(self, node: UpstreamNode, credentials: Mapping[str, str]) -> None:
+        """Refuse a connection to a node that belongs to another cluster: writes would be spread over both.
+
+        All connections are checked, because a node that comes back may be another one.
+
+        Args:
+            credentials: The caller's, for a gateway that has none.
+
+        Raises:
+            ForeignNode: the node belongs to another cluster.
+            aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError: the node did not respond.
+        """
+        if time.monotonic() < node.is_known_until:
+            return
+        try:
+            await self._identify(node, self._own_credentials or credentials)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(node.url) from error
+        if node.is_foreign:
+            raise ForeignNode(node.url)
+        node.is_known_until = time.monotonic() + _CLUSTER_KNOWN_SECONDS
+
+    async def _revive(self, node: UpstreamNode) -> None:
+        is_usable = await self._answers(node, 1)
+        if is_usable and node.is_foreign:
+            with suppress(aiohttp.ClientError, TimeoutError):  # the node stays foreign until it answers
+                await self._identify(node, self._own_credentials)
+            is_usable = not node.is_foreign
+        if is_usable:
+            self.mark_alive(node)
+        else:
+            self.mark_dead(node)
+
+    async def _identify(self, node: UpstreamNode, credentials: Mapping[str, str]) -> None:
+        """Set `is_foreign` of a node. A node that does not tell its cluster, or not with these credentials, is not.
+
+        Raises:
+            aiohttp.ClientConnectorError, TimeoutError: the node did not respond.
+        """
+        try:
+            uuid = cluster_uuid(json.loads(await self._get_root(node, credentials)))
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ClientError, ValueError):
+            uuid = None  # the connection broke, or this is another program
+        self._cluster = self._cluster or uuid
+        node.is_foreign = uuid not in (None, self._cluster)
+
+    async def _answers(self, node: UpstreamNode, attempts: int) -> bool:
         """Whether the node answers a health request; concurrent callers share one check.
 
         Args:
@@ -140,78 +258,18 @@ class HealthChecker:
     async def _answers_one_of(self, node: UpstreamNode, attempts: int) -> bool:
         for _ in range(attempts):
             with suppress(aiohttp.ClientError, TimeoutError):  # counts as no answer
-                async with (
-                    asyncio.timeout(self._seconds),
-                    self._session.get(URL(f"{node.url}/", encoded=True), allow_redirects=False),
-                ):
-                    return True
+                await self._get_root(node, {})
+                return True
         return False
 
-    async def cluster_uuid(self, node: UpstreamNode, credentials: Mapping[str, str]) -> str | None:
-        """The UUID of the cluster of a node; None if the node does not tell it, or not with these credentials.
-
-        Raises:
-            aiohttp.ClientConnectorError, TimeoutError: the node did not respond.
-        """
+    async def _get_root(self, node: UpstreamNode, headers: Mapping[str, str]) -> bytes:
+        assert self._session is not None, "open"
         url = URL(f"{node.url}/", encoded=True)
-        try:
-            async with (
-                asyncio.timeout(self._seconds),
-                self._session.get(url, headers=credentials, allow_redirects=False) as reply,
-            ):
-                return cluster_uuid(json.loads(await reply.read()))
-        except aiohttp.ClientConnectorError:
-            raise
-        except (aiohttp.ClientError, ValueError):
-            return None  # the connection broke, or this is another program
-
-    async def close(self) -> None:
-        await self._session.close()
-
-
-class SilenceWatch:
-    """Ends the wait for a node that has stopped answering. Use as a context manager around a request.
-
-    If no response arrives for a while, the node is checked, and then again at intervals until the block ends. A slow
-    node answers these checks, so the request itself may take any time.
-
-    Args:
-        node: Node to which the request is sent.
-        health: Checks the node.
-        seconds: Until the first check, and between checks.
-
-    Raises:
-        NodeSilent: the node does not answer.
-    """
-
-    def __init__(self, node: UpstreamNode, health: HealthChecker, seconds: float) -> None:
-        self._node, self._health, self._seconds = node, health, seconds
-        self._scope = asyncio.timeout(None)
-        self._timer: asyncio.TimerHandle | None = None
-        self._check: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> None:
-        await self._scope.__aenter__()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._start_check)
-
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._check is not None:
-            self._check.cancel()
-        try:
-            await self._scope.__aexit__(kind, error, trace)
-        except TimeoutError as timeout:
-            raise NodeSilent(self._node.url) from timeout
-
-    def _start_check(self) -> None:
-        # Do not create the task earlier: most requests end before this point and need only a timer.
-        self._check = asyncio.create_task(self._check_until_silent())
-
-    async def _check_until_silent(self) -> None:
-        while await self._health.answers(self._node):
-            await asyncio.sleep(self._seconds)
-        self._scope.reschedule(asyncio.get_running_loop().time())
+        async with (
+            asyncio.timeout(self._limits.health_seconds),
+            self._session.get(url, headers=headers, allow_redirects=False) as reply,
+        ):
+            return await reply.read()
 
 
 def keepalive_socket(info: Any) -> socket.socket:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 
@@ -67,37 +66,6 @@ def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
         for legacy, body in answer.items()
         if matches_patterns(name, body.get("index_patterns", []))
     ]
-
-
-def merge_legacy_templates(engine_type: EngineType, templates: Json, name: str) -> Json:
-    """Merge the legacy templates that apply to a new index, as the engine does if no composable template applies.
-
-    Of templates of the same order, the first one in the response wins.
-
-    Args:
-        templates: The response to `GET /_template`.
-
-    Returns:
-        `settings` and `mappings`, as far as the templates have them.
-    """
-    matching = [body for body in templates.values() if matches_patterns(name, body.get("index_patterns", []))]
-    merged: Json = {}
-    for body in sorted(matching, key=lambda body: -int(body.get("order", 0))):
-        mappings = body.get("mappings", {})
-        part = {"settings": body.get("settings", {}), "mappings": mappings.get("_doc", mappings)}
-        merged = _merge_defaults(engine_type, merged, part)
-    return merged
-
-
-def _merge_defaults(engine_type: EngineType, content: Any, defaults: Any) -> Any:
-    """Add members of objects that the content lacks; Elasticsearch adds values of lists too."""
-    if isinstance(content, dict) and isinstance(defaults, dict):
-        both = content.keys() & defaults.keys()
-        merged = {key: _merge_defaults(engine_type, content[key], defaults[key]) for key in both}
-        return defaults | content | merged
-    if engine_type is EngineType.ELASTICSEARCH and isinstance(content, list) and isinstance(defaults, list):
-        return [*defaults, *(each for each in content if each not in defaults)]
-    return content
 
 
 def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:

@@ -9,12 +9,13 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
-from es_sbert.gateway.admission import AdmissionControl, ShutdownState
+from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
 from es_sbert.gateway.app import health_routes
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, GatewaySettings, Limits, ModelSettings
+from es_sbert.gateway.upstream import Upstream
 
 
 def embedding_app(
@@ -42,8 +43,11 @@ def embedding_app(
     admission = AdmissionControl(gateway.limits)
     models = ModelRegistry(settings, embedding or EmbeddingSettings(), metrics)
 
-    async def upstream_problem() -> str | None:
-        return engine_problem
+    class NoUpstream(Upstream):
+        async def health_problem(self) -> str | None:
+            return engine_problem
+
+    upstream = NoUpstream(gateway.upstream, gateway.limits)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -55,7 +59,7 @@ def embedding_app(
     return Starlette(
         routes=[
             *OpenAIApi(models, gateway, metrics, admission).routes(),
-            *health_routes(models, upstream_problem, lambda: None, lambda: admission.full, ShutdownState()),
+            *health_routes(models, upstream, admission, ConnectionLimiter(gateway.limits)),
             *metrics_routes(metrics, metrics_key),
         ],
         lifespan=lifespan,

@@ -213,7 +213,7 @@ def test_document_that_is_read_changed_and_written_back_keeps_its_vector(bed: Be
 
 
 def test_vectors_are_shown_where_a_write_would_not_restore_them(bed: Bed) -> None:
-    for settings in ({"writes": False}, {"on_embedding_failure": "pass"}, {"hide_vectors": "never"}):
+    for settings in ({"writes": False}, {"hide_vectors": "never"}):
         with bed.with_settings(**settings) as other:
             assert fields(other.search(LEXICAL)) == fields(bed.search(LEXICAL, direct=True)), settings
     with bed.with_settings(writes=False, hide_vectors="always") as other:

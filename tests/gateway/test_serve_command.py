@@ -30,7 +30,7 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     options = ["--model", str(tiny), "--also-model", str(other), "--model-alias", "text-embedding-3-small=other",
                "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
                "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json",
-               "--max-connections-per-client", "40", "--max-buffered", "256", "--own-prefix", "/own"]  # fmt: skip
+               "--max-connections-per-client", "40", "--own-prefix", "/own"]  # fmt: skip
     with (
         serve(NOBODY, tmp_path, *options) as url,
         httpx.Client(base_url=f"{url}/own", trust_env=False, timeout=120) as http,
@@ -85,7 +85,6 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
         (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
         (["--embeddings-key-file", "missing"], "cannot be read"),
         (["--metrics-key-file", "missing"], "cannot be read"),
-        (["--max-buffered", "150"], "less than twice"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
         (["--log-queries"], "--search-log"),

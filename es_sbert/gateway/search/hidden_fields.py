@@ -20,7 +20,7 @@ from es_sbert.gateway.incoming_request import UnreadableJson, parse_object, writ
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, split_remote
 from es_sbert.gateway.search.compound_queries import objects_at, objects_in
 from es_sbert.gateway.search.incoming_search import RewriteContext
-from es_sbert.gateway.settings import HideVectors, OnEmbeddingFailure, SemanticSettings
+from es_sbert.gateway.settings import HideVectors, SemanticSettings
 from es_sbert.index.document_vectors import append_members
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 
@@ -53,8 +53,7 @@ class VectorHider:
         self._policy = settings.hide_vectors
         self._indices = indices
         # A document that is written back without its vector must get the vector again.
-        restores = settings.writes and settings.on_embedding_failure is OnEmbeddingFailure.FAIL
-        self._enabled = self._policy is HideVectors.ALWAYS or (self._policy is HideVectors.AUTO and restores)
+        self._enabled = self._policy is HideVectors.ALWAYS or (self._policy is HideVectors.AUTO and settings.writes)
 
     def applies(self, api: EngineApi, options: Mapping[str, str]) -> bool:
         """Whether fields may be left out of the hits of a request.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote
 
 from cachetools import LRUCache
 
@@ -307,9 +307,3 @@ def _lacks_clusters(answer: Json) -> bool:
     """Whether a response to a search lacks a remote cluster or a part of one."""
     clusters = answer.get("_clusters", {})
     return any(clusters.get(state) for state in ("skipped", "partial", "failed", "running"))
-
-
-def target_without_filter_path(incoming: IncomingRequest, path: bytes) -> bytes:
-    """Return the target of a request without `filter_path`, which may leave out what joining the responses needs."""
-    query = urlencode([(name, value) for name, value in query_parameters(incoming) if name != "filter_path"])
-    return path + b"?" + query.encode()

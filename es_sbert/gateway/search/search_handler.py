@@ -26,7 +26,6 @@ from es_sbert.gateway.forward import (
     BufferedResponse,
     OutgoingRequest,
     RefusedAsTooLargeError,
-    ResponseFilter,
     ResponseHooks,
     StaleRewriteError,
     enlarged_error,
@@ -51,7 +50,6 @@ from es_sbert.gateway.search.incoming_search import (
     parse_search,
     query_parameters,
     render_template,
-    target_without_filter_path,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
 from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
@@ -246,18 +244,16 @@ class SearchHandler:
             hooks = ResponseHooks(recorder.watch().part)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = _path(incoming, route)
+        target = path + b"?" + incoming.query if incoming.query else path
         if all(entry.response is None for entry in entries):
-            target = path + b"?" + incoming.query if incoming.query else path
             outgoing = OutgoingRequest.with_body(incoming, _join_entries(entries), target)
             try:
                 hooks = ResponseHooks(recorder.watch().part, enlarged=True)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
                 del outgoing
-        request = OutgoingRequest.with_body(incoming, b"", target_without_filter_path(incoming, path))
-        joined = await cancel_on_disconnect(
-            incoming, self._join_responses(request, entries, ResponseFilter.from_query(incoming.query))
-        )
+        request = OutgoingRequest.with_body(incoming, b"", target)
+        joined = await cancel_on_disconnect(incoming, self._join_responses(request, entries))
         return await send_response(send, joined)
 
     async def _rewrite_entries(
@@ -327,18 +323,17 @@ class SearchHandler:
                 for entry, body in zip(same, await offload_if_large(sum(map(len, bodies)), hide), strict=True):
                     entry.is_changed, entry.body = body is not entry.body, body
 
-    async def _join_responses(
-        self, request: OutgoingRequest, entries: Sequence[MsearchEntry], filter: ResponseFilter
-    ) -> BufferedResponse:
+    async def _join_responses(self, request: OutgoingRequest, entries: Sequence[MsearchEntry]) -> BufferedResponse:
         """Send the searches without an error, in several requests if they are too large for one.
 
         Args:
             request: The request without its body.
-            filter: Applied to the joined response.
 
         Returns:
-            The responses and errors, each at its position; or the engine's response if it rejects a whole request.
+            The responses and errors, each at its position; or the engine's response if it rejects a whole request. If
+            the engine leaves out responses because of a `filter_path`, the errors follow the responses.
         """
+        is_filtered = b"filter_path" in request.target
         answer: Json = {"took": 0, "responses": []}
         headers: Headers = [(b"content-type", b"application/json")]
         pending = [[entry for entry in entries if entry.response is None]]
@@ -362,11 +357,15 @@ class SearchHandler:
                 headers = response.headers
                 with self._upstream.parsing("POST /_msearch"):
                     answer["took"] += whole.get("took", 0)
-                    answer = {**whole, "took": answer["took"], "responses": answer["responses"] + whole["responses"]}
+                    found = whole.get("responses", []) if is_filtered else whole["responses"]
+                    answer = {**whole, "took": answer["took"], "responses": answer["responses"] + found}
+        responses, errors = deque(answer["responses"]), [entry.response for entry in entries if entry.response]
         with self._upstream.parsing("POST /_msearch"):
-            responses = deque(answer["responses"])
-            merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
-        return BufferedResponse(200, headers, write_object(filter.apply(answer | {"responses": merged})))
+            if is_filtered and len(responses) + len(errors) != len(entries):
+                merged = [*responses, *errors]
+            else:
+                merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
+        return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
 
 def _path(incoming: IncomingRequest, route: EngineRoute) -> bytes:

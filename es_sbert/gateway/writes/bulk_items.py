@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -88,35 +88,9 @@ class BulkItem:
         return cls(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
 
 
-@dataclass(frozen=True)
-class WindowLimits:
-    """Limits of a window of a bulk request.
-
-    Attributes:
-        items: Maximum number of actions.
-        bytes: Maximum memory, as estimated by `weight`. A larger action is a window of one item.
-        weight: Estimates the memory for an action, from the name of its index, the bytes of its lines and the most
-            strings that lists in its document can hold.
-    """
-
-    items: int
-    bytes: int
-    weight: Callable[[str, int, int], int]
-
-
-@dataclass(frozen=True)
-class BulkWindow:
-    """Successive actions of a bulk request.
-
-    Attributes:
-        items: In order.
-        rest: Lines after the last action of the request, which engines ignore.
-        end: Offset of the next window in the request's body.
-    """
-
-    items: list[BulkItem]
-    rest: bytes
-    end: int
+# Estimates the memory for an action, from the name of its index, the bytes of its lines and the most strings that
+# lists in its document can hold.
+ActionWeight: TypeAlias = Callable[[str, int, int], int]
 
 
 @dataclass(frozen=True)
@@ -171,24 +145,33 @@ class BulkBody:
                 step_end = end + _STEP_BYTES
         return cls(body, index, routing, frozenset(names) if len(names) <= most_names else None)
 
-    def window(self, start: int, limits: WindowLimits) -> BulkWindow:
-        """Read the actions from an offset on, as many as the limits allow, and at least one.
+    def window(self, start: int, weight: ActionWeight, max_items: int, max_bytes: int) -> tuple[list[BulkItem], int]:
+        """Read the actions from an offset on, as many as the limits allow, and at least one if there is any.
+
+        Lines after the last action of the request, which engines ignore, belong to that action.
 
         Args:
             start: 0, or the end of another window.
+            max_items: Maximum number of actions.
+            max_bytes: Maximum memory. A larger action is a window of one item.
+
+        Returns:
+            The actions, and the offset of the next window in the body.
         """
         items: list[BulkItem] = []
         size = 0
         for begin, document, end, operation, parameters in _scan_actions(self.body, start):
             name, source = self._index(parameters), self.body[document:end]
-            size += limits.weight(name, end - begin, _most_listed_strings(source))
-            if items and (len(items) == limits.items or size > limits.bytes):
-                return BulkWindow(items, b"", begin)
+            size += weight(name, end - begin, _most_listed_strings(source))
+            if items and (len(items) == max_items or size > max_bytes):
+                return items, begin
             id, routing = _name_or_none(parameters.get("_id")), parameters.get("routing", parameters.get("_routing"))
             routing = self.routing if routing is None else _name_or_none(routing)
             items.append(BulkItem.from_bytes(operation, name, id, routing, source, self.body[begin:document]))
             start = end
-        return BulkWindow(items, self.body[start:], len(self.body))
+        if items:
+            items[-1] = replace(items[-1], tail=items[-1].tail + self.body[start:])
+        return items, len(self.body)
 
     def count_documents(self) -> Counter[str]:
         """Count the actions with a document, by index."""

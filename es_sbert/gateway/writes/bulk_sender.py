@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
-from starlette.types import Send
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
@@ -18,7 +17,6 @@ from es_sbert.gateway.forward import (
     TOO_LARGE,
     BufferedResponse,
     OutgoingRequest,
-    ResponseFilter,
     enlarged_error,
     fetch_response,
 )
@@ -77,8 +75,8 @@ class BulkSender:
         self._incoming = incoming
         self._upstream = upstream
         self._limit = limit
-        self._filter = ResponseFilter.from_query(incoming.query)
-        self._joined = JoinedBulkResponse(self._filter)
+        self._joined = JoinedBulkResponse()
+        self._size = 0  # approximate bytes of the joined response
         self._headers = response_headers(upstream.engine_type, 0)
         self._failures: list[EngineUnreachable] = []  # since the last response
         self.started = False
@@ -98,7 +96,7 @@ class BulkSender:
         return await offload_if_large(_source_bytes(accepted), list, group_actions(accepted, self._limit.bytes))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
-        """Send the next items. A part that is refused as too large is sent in two halves.
+        """Send the next items. A part that is refused as too large is sent in smaller ones.
 
         Args:
             rejected: Number of an item that is not sent → its error.
@@ -108,62 +106,55 @@ class BulkSender:
             EngineUnreachable: the engine did not respond to the first part.
         """
         answers = [answer for part in await self.parts(items, rejected) for answer in await self._send(part)]
-        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, rejected)
+        await self._add(answers, items, rejected)
 
     async def send_refused(self, items: Sequence[BulkItem]) -> None:
-        """Send items in two halves, because all of them together were refused as too large.
+        """Send items in smaller parts, because all of them together were refused as too large.
 
         Raises:
             BulkRejectedError, EngineUnreachable: see `send`.
         """
-        answers = await self._send_halves(list(items))
-        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, {})
+        await self._add(await self._send_smaller(items), items, {})
 
     async def reject(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
         """Reject the next items without sending them: add an error result for each."""
         if isinstance(error, EngineUnreachable):
             self._failures.append(error)
-        rejected = dict.fromkeys(range(len(items)), error)
-        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, (), items, rejected)
+        await self._add((), items, dict.fromkeys(range(len(items)), error))
 
-    async def reply(self, send: Send) -> int:
-        """Send the joined response to the client."""
-        headers = [(name, value) for name, value in self._headers if name.lower() != b"content-length"]
-        headers.append((b"content-length", b"%d" % self._joined.length))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        parts = self._joined.body()
-        while (part := await offload_if_large(self._joined.length, next, parts, None)) is not None:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-        return 200
+    async def joined_response(self) -> BufferedResponse:
+        """The response to the client."""
+        return BufferedResponse(200, self._headers, await offload_if_large(self._size, self._joined.body))
 
-    async def _send(self, part: list[BulkItem]) -> list[Json]:
-        body = await join_items(part)
-        answer = await self._post(body, may_split=True)
+    async def _add(
+        self, answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]
+    ) -> None:
+        size = len(items) * _RESULT_BYTES
+        self._size += size
+        await offload_if_large(size, self._joined.add, answers, items, rejected)
+
+    async def _send(self, part: Sequence[BulkItem]) -> list[Json]:
+        """Send a part, and return the responses; several if it had to be split."""
+        answer = await self._post(await join_items(part))
         if isinstance(answer, BufferedResponse) and answer.status == TOO_LARGE:
-            del body
-            return await self._send_halves(part)
+            return await self._send_smaller(part)
         return [await _part_response(part, answer)]
 
-    async def _send_halves(self, part: list[BulkItem]) -> list[Json]:
-        """Send a refused part in two halves; a single item fails, because it cannot be split."""
-        size = sum(len(item.body) for item in part)
+    async def _send_smaller(self, part: Sequence[BulkItem]) -> list[Json]:
+        """Send a refused part in parts of half its size; a single item fails, because it cannot be split."""
         if len(part) == 1:
             error = enlarged_error("the document", len(part[0].source))
             return [failed_part_response(part, http_status(error), error_object(error))]
+        size = sum(len(item.body) for item in part)
         self._limit.refused(size)
-        halves = await offload_if_large(size, _halves, part)
-        return [answer for half in halves for answer in await self._send(half)]
+        smaller: list[list[BulkItem]] = await offload_if_large(size, list, group_actions(part, size // 2))
+        return [answer for each in smaller for answer in await self._send(each)]
 
-    async def _post(self, body: bytes, *, may_split: bool = False) -> BufferedResponse | EngineUnreachable:
-        """Send a part; return the response, or the error if the engine did not respond to a later part.
-
-        Args:
-            may_split: Whether the part is sent again in smaller ones if it is too large.
-        """
+    async def _post(self, body: bytes) -> BufferedResponse | EngineUnreachable:
+        """Send a part; return the response, or the error if the engine did not respond to a later part."""
         try:
             answer = await fetch_response(
-                self._upstream, _with_whole_response(OutgoingRequest.with_body(self._incoming, body))
+                self._upstream, _with_json_response(OutgoingRequest.with_body(self._incoming, body))
             )
         except EngineUnreachable as error:
             if not self.started:
@@ -171,9 +162,7 @@ class BulkSender:
             self._failures.append(error)
             return error
         self._failures.clear()
-        if may_split and answer.status == TOO_LARGE:
-            return answer
-        if not self.started:
+        if not self.started and answer.status != TOO_LARGE:
             if answer.status != 200:
                 # The engine rejects the request as a whole.
                 raise BulkRejectedError(answer)
@@ -182,35 +171,20 @@ class BulkSender:
         return answer
 
 
-async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
-    """Join items into the body of a request.
-
-    Args:
-        rest: Bytes after the items.
-    """
-    return await offload_if_large(_source_bytes(items), lambda: b"".join([*(item.body for item in items), rest]))
-
-
-def _halves(items: list[BulkItem]) -> list[list[BulkItem]]:
-    """Split at least two items into two parts of about the same size."""
-    size, half = 0, sum(len(item.body) for item in items) / 2
-    for number, item in enumerate(items[:-1], 1):
-        size += len(item.body)
-        if size + len(items[number].body) > half:
-            return [items[:number], items[number:]]
-    return [items[:-1], items[-1:]]
+async def join_items(items: Sequence[BulkItem]) -> bytes:
+    """Join items into the body of a request."""
+    return await offload_if_large(_source_bytes(items), lambda: b"".join([item.body for item in items]))
 
 
 def _source_bytes(items: Sequence[BulkItem]) -> int:
     return sum(len(item.source) for item in items)
 
 
-def _with_whole_response(outgoing: OutgoingRequest) -> OutgoingRequest:
-    """Remove the headers and parameters that ask for a response in YAML, CBOR or SMILE, or for parts of it."""
+def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
+    """Remove the headers and parameters that ask for a response in YAML, CBOR or SMILE."""
     headers = [(name, value) for name, value in outgoing.headers if name != b"accept" or b"json" in value.lower()]
     path, mark, query = outgoing.target.partition(b"?")
-    removed = (b"format=", b"filter_path=")
-    parameters = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(removed))
+    parameters = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
     return replace(outgoing, headers=headers, target=path + mark + parameters)
 
 
@@ -231,23 +205,19 @@ async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | En
 _ZLIB_LEVEL = 1
 # Members with a time in milliseconds, which are summed up.
 _DURATIONS = ("took", "ingest_took")
-_ITEMS, _TAIL = b'"items":[', b"]}"
 
 
 class JoinedBulkResponse:
     """The joined response to a bulk request, in the order of its items. Not thread-safe.
 
-    Args:
-        filter: Leaves out the members that the caller does not want.
+    The engine applies `filter_path` to its own results; error results that the gateway adds are complete.
     """
 
-    def __init__(self, filter: ResponseFilter | None = None) -> None:
-        self._filter = filter or ResponseFilter()
-        self._members: Json | None = None
+    def __init__(self) -> None:
+        self._members: Json = {}
         self._durations: Counter[str] = Counter()
-        self._errors = False
-        # Compressed, with their lengths: results of a hundred thousand items take a hundred megabytes.
-        self._results: list[tuple[bytes, int]] = []
+        self._errors = self._has_items = False
+        self._results: list[bytes] = []  # compressed: results of a hundred thousand items take a hundred megabytes
 
     def add(self, answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Add the results of the next items.
@@ -257,44 +227,26 @@ class JoinedBulkResponse:
             items: The items.
             rejected: Number of an item that was not sent → its error.
         """
-        for answer in answers:
-            if self._members is None:
-                self._members = {name: value for name, value in answer.items() if name != "items"}
+        for answer in [*answers, failed_part_response((), 0, None)] if rejected else answers:
+            self._members = {name: value for name, value in answer.items() if name != "items"} | self._members
             self._errors |= answer.get("errors", False)
+            self._has_items |= "items" in answer
             self._durations.update({name: answer[name] for name in _DURATIONS if name in answer})
         results = _merge_results(answers, items, rejected)
         self._errors |= any("error" in result for result_by_action in results for result in result_by_action.values())
-        results = self._filter.apply({"items": results}).get("items", [])
-        if joined := b",".join(map(write_object, results)):
-            self._results.append((zlib.compress(joined, _ZLIB_LEVEL), len(joined)))
+        if results:
+            self._results.append(zlib.compress(b",".join(map(write_object, results)), _ZLIB_LEVEL))
 
-    @property
-    def length(self) -> int:
-        """Bytes of the joined response."""
-        commas = max(0, len(self._results) - 1)
-        return len(self._head()) + sum(length for _, length in self._results) + commas + len(self._tail)
-
-    def body(self) -> Iterator[bytes]:
-        """Yield the joined response in parts."""
-        yield self._head()
-        for number, (compressed, _) in enumerate(self._results):
-            yield (b"," if number else b"") + zlib.decompress(compressed)
-        yield self._tail
-
-    def _head(self) -> bytes:
-        members: Json = {"took": 0, "errors": False} if self._members is None else dict(self._members)
-        members |= {**self._durations, "errors": self._errors}
-        members = self._filter.apply(members)
+    def body(self) -> bytes:
+        """Return the joined response."""
+        members = {**self._members, **self._durations}
+        if "errors" in members:
+            members["errors"] = self._errors
         head = write_object(members)[:-1]
-        return head + (b"," if members else b"") + _ITEMS if self._has_items else head
-
-    @property
-    def _tail(self) -> bytes:
-        return _TAIL if self._has_items else b"}"
-
-    @property
-    def _has_items(self) -> bool:
-        return bool(self._results) or not self._filter
+        if not self._has_items:
+            return head + b"}"
+        results = b",".join(map(zlib.decompress, self._results))
+        return b"".join((head, b"," if members else b"", b'"items":[', results, b"]}"))
 
 
 def parse_bulk_response(body: bytes) -> Json | None:

@@ -11,25 +11,22 @@ from cachetools import LRUCache, TTLCache
 
 from es_sbert.engines.error_mapping import is_missing_api
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied
+from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.errors import ThrottledLog, log_detail
 from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
 from es_sbert.gateway.upstream import Upstream
-from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
+from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
-from es_sbert.index.index_template import merge_legacy_templates
+from es_sbert.index.index_template import matches_patterns
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 
 logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
-# The parts of legacy templates that describe vector fields, for their matching and merging.
-_LEGACY_FILTER = urlencode({
-    "filter_path": "*.order,*.index_patterns,*.mappings._doc,*.mappings._meta.es_sbert,*.mappings._source,"
-    "*.mappings.subobjects,*.settings.index.mode,*.settings.index.mapping.source.mode"
-})  # fmt: skip
+# Of legacy templates, those with vector fields have mappings in the response.
+_LEGACY_FILTER = urlencode({"filter_path": "*.index_patterns,*.mappings._meta.es_sbert,*.mappings._doc._meta.es_sbert"})
 # Memory per dimension of a vector, in bytes: its float32 value and its JSON in the request.
 _BYTES_PER_NUMBER = 16
 # Minimum bytes of text for a token.
@@ -45,22 +42,25 @@ class Destination:
         routing: Routing of documents that are written to it without one; None if reading by `index` implies it.
         targets: The vector fields whose text is known.
         without_text: Names of the vector fields whose text is not known.
-        is_unreadable: Whether its mapping cannot be read, so that its vector fields are not known.
-        lacking: Vector fields that other indices of the alias or data stream have and this one lacks, as after a
-            rollover without an index template; only those whose text is known.
+        missing: The reason why documents get no vector for some vector fields: its mapping cannot be read, or it lacks
+            fields that other indices of the alias or data stream have, as after a rollover without an index template.
     """
 
     index: str
     targets: EmbeddingTargets = ()
     without_text: tuple[str, ...] = ()
-    is_unreadable: bool = False
-    lacking: EmbeddingTargets = ()
+    missing: NoVectorReason | None = None
     routing: str | None = None
 
     @classmethod
     def from_fields(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
         """Create the destination with these vector fields."""
-        return cls(index, _targets(fields), tuple(name for name, meta in fields.items() if meta.text is None))
+        targets = tuple(
+            EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
+            for name, meta in fields.items()
+            if meta.text is not None
+        )
+        return cls(index, targets, tuple(name for name, meta in fields.items() if meta.text is None))
 
     @property
     def has_vectors(self) -> bool:
@@ -126,7 +126,7 @@ class DestinationResolver:
                 destination = replace(destination, targets=tuple(map(_kept_by_updates, destination.targets)))
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
-            destination = Destination(name, is_unreadable=True)
+            destination = Destination(name, missing=NoVectorReason.MAPPING_UNREADABLE)
         self._known[key] = destination
         passed = self._without_vectors.pop(name, 0)
         if destination.has_vectors and passed:
@@ -146,22 +146,25 @@ class DestinationResolver:
             return Destination.from_fields(name, await self._of_template(created, headers))
         # Of an alias or a data stream, indices other than the write index may have vectors.
         write_fields = {} if index is None else searched.fields.get(index.name, {})
-        others: dict[str, VectorFieldMeta] = {}
-        for other, fields in sorted(searched.fields.items(), reverse=True):
-            others = fields | others if index is None or other != index.name else others
-        lacking = _targets({field: meta for field, meta in others.items() if field not in write_fields})
+        lacks_field = any(
+            field not in write_fields and meta.text is not None
+            for fields in searched.fields.values()
+            for field, meta in fields.items()
+        )
+        missing = NoVectorReason.NO_FIELD if lacks_field else None
         if index is None:
-            return Destination(name, lacking=lacking)  # the engine rejects the write
+            return Destination(name, missing=missing)  # the engine rejects the write
         if written.is_only and index.data_stream is None:
             return Destination.from_fields(name, write_fields)  # an alias of one index implies its routing
         destination = Destination.from_fields(index.name, write_fields)
-        return replace(destination, lacking=lacking, routing=index.alias_routing(name))
+        return replace(destination, missing=missing, routing=index.alias_routing(name))
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """Look up the vector fields that the index templates give to a new index.
 
         Raises:
             AccessDenied: reading the templates is not allowed.
+            IndexMismatch: a legacy template has vector fields.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         simulate = "/_index_template/_simulate_index"
@@ -174,8 +177,14 @@ class DestinationResolver:
         # Legacy templates apply if no composable one does.
         legacy = await self._read_templates("GET", f"/_template?{_LEGACY_FILTER}", headers)
         with self._upstream.parsing("GET /_template"):
-            merged = merge_legacy_templates(self._upstream.engine_type_or_default, legacy, name)
-            return read_vector_fields(merged, name)
+            for label, body in legacy.items():
+                if "mappings" in body and matches_patterns(name, body.get("index_patterns", [])):
+                    raise IndexMismatch(
+                        f"the legacy template {label!r}, which applies to the new index {name!r}, has vector fields",
+                        f"Only composable templates can have them: send it as `PUT _index_template/{label}`, and "
+                        f"delete the old one by `DELETE _template/{label}`.",
+                    )
+        return {}
 
     async def _read_templates(self, method: str, target: str, headers: Headers) -> Json:
         """Read a response about templates; empty if the engine does not have the API."""
@@ -194,12 +203,3 @@ def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int)
 
 def _kept_by_updates(target: EmbeddingTarget) -> EmbeddingTarget:
     return replace(target, meta=target.meta.model_copy(update={"in_source": True}))
-
-
-def _targets(fields: Mapping[str, VectorFieldMeta]) -> EmbeddingTargets:
-    """The vector fields whose text is known."""
-    return tuple(
-        EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
-        for name, meta in fields.items()
-        if meta.text is not None
-    )

@@ -5,7 +5,7 @@ All other members of a document stay byte for byte as the client sent them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -42,7 +42,7 @@ WriteKey = tuple[str, str, str | None]
 _TRUE_VALUES = (True, "true")
 
 
-@dataclass(frozen=True)
+@dataclass
 class WriteItem:
     """An item for an index with vector fields.
 
@@ -58,6 +58,8 @@ class WriteItem:
         creates: Whether the partial document becomes the document if none exists (`doc_as_upsert`).
         unseen: Reason why the gateway cannot see a document that the item may write; None if it can.
         unreadable: Error of a JSON object that the gateway cannot read.
+        changes: Changes of vectors, and reasons for missing ones, by the member of the item that is a document.
+            `detect_vector_changes` sets it.
     """
 
     item: BulkItem
@@ -70,6 +72,7 @@ class WriteItem:
     creates: bool = False
     unseen: NoVectorReason | None = None
     unreadable: UnreadableJson | None = None
+    changes: dict[str, DocumentChange] = field(default_factory=dict)
 
     @classmethod
     def from_bulk_item(
@@ -106,19 +109,15 @@ class WriteItem:
         return documents if self.doc is None or not self.creates else [self.doc, *documents]
 
     @property
-    def lacks_vector(self) -> bool:
-        """Whether a complete document has no vector for a field whose text is not known."""
-        return any(document.get(name) is None for document in self.complete_documents for name in self.without_text)
-
-    @property
     def error(self) -> EsSbertError | None:
-        """The reason why its vectors cannot be made, apart from lookups: it is unreadable, or its text is not known."""
-        return unknown_text_error() if self.lacks_vector else self.unreadable
+        """The reason why its vectors cannot be made, apart from lookups.
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether it is a partial update."""
-        return self.doc is not None and not self.creates
+        It is unreadable, or a complete document has no vector for a field whose text is not known.
+        """
+        documents = self.complete_documents
+        if any(document.get(name) is None for document in documents for name in self.without_text):
+            return unknown_text_error()
+        return self.unreadable
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -158,8 +157,18 @@ class WriteItem:
         """The form of names in `_source` of the index."""
         return self.targets[0].meta.name_form if self.targets else NameForm.AS_SENT
 
-    def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
-        """Detect changes and missing vectors by the member that is a document; "" is the item's whole object.
+    @property
+    def is_changed(self) -> bool:
+        """Whether any vector changes."""
+        return any(self.changes.values())
+
+    @property
+    def to_embed(self) -> list[tuple[EmbeddingTarget, str]]:
+        """The texts to embed."""
+        return [text for change in self.changes.values() for text in change.to_embed]
+
+    def detect_changes(self, previous: PreviousDocument) -> None:
+        """Set `changes`.
 
         Args:
             previous: The previous document; used only if `needed` or `compared` is not empty.
@@ -170,11 +179,9 @@ class WriteItem:
         }
         if self.doc is not None:
             found["doc"] = partial_document_change(self.doc, previous, self.targets, creates=self.creates)
-        return {member: change for member, change in found.items() if change or change.lacking}
+        self.changes = {member: change for member, change in found.items() if change or change.lacking}
 
-    def with_vectors(
-        self, changes: Mapping[str, DocumentChange], filled: Mapping[str, Sequence[VectorFieldValue]]
-    ) -> BulkItem:
+    def with_vectors(self, filled: Mapping[str, Sequence[VectorFieldValue]]) -> BulkItem:
         """Add vectors to the documents of the item.
 
         A partial document clears the fields that get no new vector, because the old vector is of another text.
@@ -184,18 +191,15 @@ class WriteItem:
         """
         source = self.item.source
         values: dict[str, bytes] = {}
-        for member, change in changes.items():
+        for member, change in self.changes.items():
             if not change:
                 continue
             document = member_value(source, member) if member else source
             if change.removed:
                 document = remove_members(document, change.removed)
             added, partial = filled.get(member, ()), member == "doc"
-            got = {value.field for value in added}
-            failed = [target.field for target, _ in change.to_embed if target.field not in got]
-            lost = [*change.cleared, *failed] if partial else []
             dotted_names = partial and self.name_form is NameForm.DOTTED
-            values[member] = append_members(document, vector_members(added, lost, dotted_names=dotted_names))
+            values[member] = append_members(document, vector_members(added, change.cleared, dotted_names=dotted_names))
         if not values:
             return self.item
         return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
@@ -222,22 +226,18 @@ class WriteItem:
         return merge_partial_document(before, self.doc)
 
 
-def previous_documents(
-    items: Sequence[WriteItem], found: Mapping[WriteKey, PreviousDocument]
-) -> list[PreviousDocument]:
-    """Return the document before each item, including writes of earlier items of the same request.
+def detect_vector_changes(items: Iterable[WriteItem], found: Mapping[WriteKey, PreviousDocument]) -> None:
+    """Set the changes of items; each sees the writes of earlier items of the same request.
 
     Args:
         found: Previous versions of the documents that items need.
     """
     now = dict(found)
-    result: list[PreviousDocument] = []
     for item in items:
         before = NoPreviousDocument.UNKNOWN if item.key is None else now.get(item.key, NoPreviousDocument.UNKNOWN)
-        result.append(before)
+        item.detect_changes(before)
         if item.key in now:
             now[item.key] = item.after(before)
-    return result
 
 
 def _parse_document(item: BulkItem) -> tuple[BulkItem, Json]:
@@ -276,7 +276,7 @@ class NoPreviousDocument(Enum):
 PreviousDocument = Json | NoPreviousDocument
 
 
-@dataclass(frozen=True)
+@dataclass
 class DocumentChange:
     """The change of vectors in a written object.
 
@@ -288,11 +288,11 @@ class DocumentChange:
         lacking: Reasons why vector fields get no vector although the object determines their text.
     """
 
-    to_embed: tuple[tuple[EmbeddingTarget, str], ...] = ()
-    removed: frozenset[str] = frozenset()
-    cleared: tuple[str, ...] = ()
+    to_embed: list[tuple[EmbeddingTarget, str]] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)
+    cleared: list[str] = field(default_factory=list)
     document_hash: str | None = None
-    lacking: frozenset[NoVectorReason] = frozenset()
+    lacking: set[NoVectorReason] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.to_embed or self.removed or self.cleared)
@@ -308,22 +308,20 @@ def whole_document_change(
     Args:
         previous: The previous document.
     """
-    to_embed: list[tuple[EmbeddingTarget, str]] = []
-    removed: set[str] = set()
-    lacking: set[NoVectorReason] = set()
+    change = DocumentChange()
     for target in targets:
         text = stored_text(fields, target)
         if _keeps_client_vector(fields, target, text, previous):
             continue
-        removed |= _replaced_members(fields, target, bool(text))
+        change.removed |= _replaced_members(fields, target, bool(text))
         if text:
-            to_embed.append((target, text))
+            change.to_embed.append((target, text))
         else:
-            lacking.add(_no_text_reason(text))
-    if not to_embed and not removed:
-        return DocumentChange(lacking=frozenset(lacking))
-    content = {name: value for name, value in fields.items() if name not in removed}
-    return DocumentChange(tuple(to_embed), frozenset(removed), (), document_hash(content), frozenset(lacking))
+            change.lacking.add(_no_text_reason(text))
+    if change:
+        content = {name: value for name, value in fields.items() if name not in change.removed}
+        change.document_hash = document_hash(content)
+    return change
 
 
 def partial_document_change(
@@ -337,10 +335,7 @@ def partial_document_change(
         previous: The previous document.
         creates: Whether the partial document becomes the document if none exists (`doc_as_upsert`).
     """
-    to_embed: list[tuple[EmbeddingTarget, str]] = []
-    removed: set[str] = set()
-    cleared: list[str] = []
-    lacking: set[NoVectorReason] = set()
+    change = DocumentChange()
     for target in targets:
         sets = [_sets_field(doc, field) for field in target.template.fields]
         if not any(sets) and not _loses_vector(doc, target):
@@ -361,18 +356,18 @@ def partial_document_change(
             continue  # the engine rejects the update
         if _keeps_client_vector(doc, target, text, previous):
             continue
-        removed |= _replaced_members(doc, target, True)
+        change.removed |= _replaced_members(doc, target, True)
         if text:
-            to_embed.append((target, text))
+            change.to_embed.append((target, text))
         elif not any(sets):
             if is_unknown or (
                 isinstance(previous, dict) and read_document_meta(previous, target.meta_field) is not None
             ):
-                lacking.add(NoVectorReason.NOT_IN_SOURCE)
+                change.lacking.add(NoVectorReason.NOT_IN_SOURCE)
         else:
-            cleared.append(target.field)
-            lacking.add(NoVectorReason.PREVIOUS_UNKNOWN if is_unknown else _no_text_reason(text))
-    return DocumentChange(tuple(to_embed), frozenset(removed), tuple(cleared), lacking=frozenset(lacking))
+            change.cleared.append(target.field)
+            change.lacking.add(NoVectorReason.PREVIOUS_UNKNOWN if is_unknown else _no_text_reason(text))
+    return change
 
 
 def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None, previous: PreviousDocument) -> bool:

@@ -7,8 +7,7 @@ import math
 from collections.abc import Collection
 from enum import StrEnum
 
-from es_sbert.errors import EngineError, EsSbertError, Overloaded
-from es_sbert.gateway.errors import TextUnknown, ThrottledLog
+from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.metrics import GatewayMetrics
 
 logger = logging.getLogger(__name__)
@@ -25,8 +24,6 @@ class NoVectorReason(StrEnum):
     NOT_IN_SOURCE = "not_in_source"
     SCRIPT = "script"
     MAPPING_UNREADABLE = "mapping_unreadable"
-    QUEUE_FULL = "queue_full"
-    EMBEDDING_FAILED = "embedding_failed"
 
 
 class UnreadReason(StrEnum):
@@ -43,8 +40,6 @@ _EXPLANATIONS = {
     "names of the fields: `es-sbert index show {index}`",
     NoVectorReason.NOT_TEXT: "a field of the text holds values that are not strings. Send a string or a list of "
     "strings, or name another field of the text",
-    NoVectorReason.TEXT_UNKNOWN: "the mapping does not say which text is embedded. Set it with `es-sbert index create "
-    "{index} --text-field FIELD`",
     NoVectorReason.NO_FIELD: "the write index lacks a vector field that other indices of this name have, as after a "
     "rollover. `es-sbert doctor --index {index}` prints the commands that add it",
     NoVectorReason.PREVIOUS_UNKNOWN: "an update changes a part of the text, and the same request changes the rest in a "
@@ -60,15 +55,6 @@ _UNREAD_EXPLANATIONS = {
     UnreadReason.BY_QUERY: "the engine creates the documents",
     UnreadReason.NEW_FIELD: "a vector field was added in the second before",
 }
-
-
-def failure_reason(error: EsSbertError) -> NoVectorReason:
-    """Convert the error of an embedding to the reason why the document has no vector."""
-    if isinstance(error, TextUnknown):
-        return NoVectorReason.TEXT_UNKNOWN
-    if isinstance(error, Overloaded):
-        return NoVectorReason.QUEUE_FULL
-    return NoVectorReason.PREVIOUS_UNKNOWN if isinstance(error, EngineError) else NoVectorReason.EMBEDDING_FAILED
 
 
 class MissingVectors:

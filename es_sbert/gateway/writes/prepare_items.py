@@ -7,9 +7,9 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.clock import Clock
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
-from es_sbert.errors import EsSbertError, IndexMismatch
+from es_sbert.errors import EngineUnreachable, EsSbertError, IndexMismatch
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedder import BatchingEmbedder
 from es_sbert.gateway.errors import (
@@ -29,27 +29,21 @@ from es_sbert.gateway.errors import (
     unknown_text_error,
 )
 from es_sbert.gateway.incoming_request import Headers, credential_headers
+from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
+from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.writes.bulk_items import DOCUMENT_STARTS, BulkItem
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_changes import (
-    DocumentChange,
     NoPreviousDocument,
     PreviousDocument,
     WriteItem,
     WriteKey,
-    previous_documents,
+    detect_vector_changes,
 )
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason
-from es_sbert.index.document_vectors import (
-    ChunkedText,
-    EmbeddingTarget,
-    VectorFieldValue,
-    build_field_value,
-    stored_text,
-)
+from es_sbert.index.document_vectors import ChunkedText, EmbeddingTarget, VectorFieldValue, build_field_value
 from es_sbert.vectors import Vectors
 
 logger = logging.getLogger(__name__)
@@ -59,15 +53,28 @@ K = TypeVar("K", bound=Hashable)
 _MAX_CONCURRENT_LOOKUPS = 16
 
 
+class PreparedItems(NamedTuple):
+    """Items of a request, those with changed vectors rewritten.
+
+    Attributes:
+        items: All items of the request.
+        rejected: Number of an item that is not sent → its error.
+    """
+
+    items: list[BulkItem]
+    rejected: Mapping[int, EsSbertError]
+
+
 class ItemPreparer:
-    """Adds vectors to items.
+    """Adds vectors to items, and counts and logs the documents that get none.
 
     Args:
         settings: Settings of the gateway.
         upstream: The engine.
         destinations: Resolves the indices of items.
         models: The models of the vector fields.
-        missing: Counts and logs the documents that get no vector.
+        metrics: Counts documents.
+        missing: Counts and logs documents without a vector.
     """
 
     def __init__(
@@ -76,14 +83,16 @@ class ItemPreparer:
         upstream: Upstream,
         destinations: DestinationResolver,
         models: ModelRegistry,
+        metrics: GatewayMetrics,
         missing: MissingVectors,
     ) -> None:
         self._upstream = upstream
         self._destinations = destinations
         self._embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
-        self._policy = settings.semantic.on_embedding_failure
+        self._documents = metrics.documents
         self._missing = missing
-        self._log = ThrottledLog(logger, interval=math.inf)  # the logged problems last until the mapping is changed
+        self._log = ThrottledLog(logger)
+        self._mapping_log = ThrottledLog(logger, interval=math.inf)  # of problems that last until it is changed
         self._clock = Clock()
 
     async def resolve(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
@@ -111,24 +120,50 @@ class ItemPreparer:
             raise public_mapping_error(error) from error
 
     async def prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
-        """Add vectors to items; None if no vector changes or is missing.
-
-        Documents whose index lacks the vector field get none; they are counted.
+        """Add vectors to items; None if all are sent unchanged.
 
         Args:
             headers: The caller's headers.
 
         Raises:
-            EsSbertError: the engine is not available, or a mapping is invalid.
+            EsSbertError: the engine is not available, or the vector fields are unknown.
         """
+        try:
+            return await self._prepare(items, headers)
+        except EsSbertError as error:
+            self.report_refused(error, sum(item.has_document for item in items))
+            raise
+
+    def report_refused(self, error: EsSbertError, documents: int) -> None:
+        """Report documents that are refused because an error leaves their vector fields unknown."""
+        if not isinstance(error, EngineUnreachable):
+            self._log.warning("requests are rejected: %s", log_detail(error))
+            self._documents.labels("refused").inc(documents)
+
+    def report_missing_fields(self, destinations: Mapping[str, Destination], counts: Mapping[str, int]) -> None:
+        """Report documents for indices that lack a vector field, or whose mapping cannot be read.
+
+        They are written: nothing has failed, and the engine accepts them.
+
+        Args:
+            counts: Number of documents by the name of the index.
+        """
+        for name, destination in destinations.items():
+            if destination.missing is NoVectorReason.NO_FIELD:
+                self._missing.record(name, [destination.missing], counts[name])
+            elif destination.missing is not None:
+                self._missing.count([destination.missing], counts[name])
+
+    async def _prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
         # Items that are not JSON objects are rejected by the engine.
         names = {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
         destinations = await self.resolve(names, headers)
         size = sum(len(item.source) for item in items)
         while True:
-            written, lacking = await offload_if_large(size, parse_items, items, destinations)
-            detected, errors = await self._detect_changes(written, destinations, headers, size)
-            changed = [item for item in detected if any(item.changes.values())]
+            written = await offload_if_large(size, parse_items, items, destinations)
+            errors = await self._detect_changes(written, destinations, headers, size)
+            # Items with errors are not sent.
+            changed = [item for item in written if item.is_changed and item.number not in errors]
             if not changed and not errors:
                 break
             embedded = await self._embedder([text for item in changed for text in item.to_embed])
@@ -138,62 +173,52 @@ class ItemPreparer:
             if all(destinations[name] == destination for name, destination in latest.items()):
                 break
             destinations |= latest
-        self.report_lacking(lacking)
-        unreadable = {name for name, destination in destinations.items() if destination.is_unreadable}
-        if unreadable and (count := sum(item.index in unreadable and item.has_document for item in items)):
-            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], count)
-        self._record_missing(written, detected, errors)
+        if any(destination.missing for destination in destinations.values()):
+            self.report_missing_fields(destinations, Counter(item.index for item in items if item.has_document))
+        self._report_missing_vectors(written, errors)
         if not changed and not errors:
             return None
         size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
         # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
         engine = EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
-        prepared = await offload_if_large(size, add_vectors, items, changed, embedded, engine, self._clock.now())
-        return replace(prepared, errors={**errors, **prepared.errors})
+        prepared, failed = await offload_if_large(
+            size, add_vectors, items, changed, embedded, engine, self._clock.now()
+        )
+        self._documents.labels("embedded").inc(
+            sum(bool(item.to_embed) and item.number not in failed for item in changed)
+        )
+        rejected = {**errors, **failed}
+        self._documents.labels("refused").inc(len(rejected))
+        for number, error in rejected.items():
+            self._log.warning("documents for %s are rejected: %s", items[number].index, log_detail(error))
+        return PreparedItems(prepared, rejected)
 
     async def _detect_changes(
         self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
-    ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
-        """Find the items whose vectors change or are missing, and the errors of items whose changes are unknown."""
+    ) -> dict[int, EsSbertError]:
+        """Set the changes of items; return the errors of items whose changes are unknown, by their number."""
         documents, lookup_errors = await read_previous_documents(self._upstream, written, destinations, headers)
-        changed = await offload_if_large(size, detect_vector_changes, written, documents)
-        errors = {item.number: item.error for item in written if item.error is not None}
-        errors |= {
-            item.written.number: lookup_errors[item.written.key]
-            for item in changed
-            if item.written.key in lookup_errors and item.written.needed
+        await offload_if_large(size, detect_vector_changes, written, documents)
+        errors = {item.number: error for item in written if (error := item.error) is not None}
+        return errors | {
+            item.number: lookup_errors[item.key]
+            for item in written
+            if item.key in lookup_errors and item.changes and item.needed
         }
-        if self._policy is OnEmbeddingFailure.FAIL:
-            # Items with errors are not sent.
-            changed = [item for item in changed if item.written.number not in errors]
-        return changed, errors
 
-    def report_lacking(self, counts: Mapping[str, int]) -> None:
-        """Report documents whose index lacks the vector field, though others of its alias have it.
-
-        They are written under either policy: nothing has failed, and the engine accepts them.
-
-        Args:
-            counts: See `parse_items`.
-        """
-        for name, count in counts.items():
-            self._missing.record(name, [NoVectorReason.NO_FIELD], count)
-
-    def _record_missing(
-        self, written: Sequence[WriteItem], detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
-    ) -> None:
+    def _report_missing_vectors(self, written: Sequence[WriteItem], errors: Mapping[int, EsSbertError]) -> None:
         """Count and log the documents for indices with vector fields that lack a vector, except those of the errors."""
-        for item in detected:
-            reasons = item.lacking
-            if reasons and item.written.number not in errors:
-                self._missing.record(item.written.item.index, reasons, partly=bool(item.to_embed))
-        for write_item in written:
-            if write_item.unseen is not None:
-                self._missing.record(write_item.item.index, [write_item.unseen])
-            elif write_item.without_text and write_item.is_partial:
+        for item in written:
+            name = item.item.index
+            lacking = {reason for change in item.changes.values() for reason in change.lacking}
+            if lacking and item.number not in errors:
+                self._missing.record(name, lacking, partly=bool(item.to_embed))
+            if item.unseen is not None:
+                self._missing.record(name, [item.unseen])
+            elif item.without_text and item.doc is not None and not item.creates:
                 self._missing.count([NoVectorReason.TEXT_UNKNOWN])
                 message = "partial updates of documents in %s pass without a new vector: %s"
-                self._log.warning(message, write_item.item.index, log_detail(unknown_text_error()))
+                self._mapping_log.warning(message, name, log_detail(unknown_text_error()))
 
 
 _PROMPT_KIND: PromptKind = "document"
@@ -354,113 +379,49 @@ def _item_status(document: Json) -> int:
     return 403 if denied else 503
 
 
-@dataclass(frozen=True)
-class ChangedItem:
-    """An item whose vectors change or are missing.
-
-    Attributes:
-        written: The parsed item.
-        changes: Changes of vectors, and reasons for missing ones, by the member of the item that is a document.
-    """
-
-    written: WriteItem
-    changes: Mapping[str, DocumentChange]
-
-    @property
-    def to_embed(self) -> list[tuple[EmbeddingTarget, str]]:
-        """The texts to embed."""
-        return [text for change in self.changes.values() for text in change.to_embed]
-
-    @property
-    def lacking(self) -> frozenset[NoVectorReason]:
-        """Reasons why its documents lack a vector."""
-        return frozenset(reason for change in self.changes.values() for reason in change.lacking)
-
-
-@dataclass(frozen=True)
-class PreparedItems:
-    """Items with vectors.
-
-    Attributes:
-        items: All items of the request.
-        errors: Number of an item that lacks a vector → its error.
-        embedded: Number of documents that got vectors.
-    """
-
-    items: list[BulkItem]
-    errors: Mapping[int, EsSbertError]
-    embedded: int
-
-
-def parse_items(
-    items: Iterable[BulkItem], destinations: Mapping[str, Destination]
-) -> tuple[list[WriteItem], Counter[str]]:
+def parse_items(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:
     """Parse the items for indices with vector fields.
 
     Args:
         destinations: Destination of each index name.
-
-    Returns:
-        The parsed items; and by index name, the number of complete documents with a text for a vector field that the
-        write index lacks.
     """
-    written: list[WriteItem] = []
-    lacking: Counter[str] = Counter()
-    for number, item in enumerate(items):
-        destination = destinations.get(item.index)
-        if destination is None:
-            continue
-        if destination.lacking and item.source.startswith(DOCUMENT_STARTS):
-            documents = WriteItem.from_bulk_item(item, ()).complete_documents
-            texts = (stored_text(document, target) for document in documents for target in destination.lacking)
-            lacking[item.index] += any(texts)
-        if destination.has_vectors:
-            written.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
-    return written, +lacking
-
-
-def detect_vector_changes(
-    written: Sequence[WriteItem], documents: Mapping[WriteKey, PreviousDocument]
-) -> list[ChangedItem]:
-    """Find the items whose vectors change or are missing.
-
-    Args:
-        documents: Previous versions of the documents that partial updates apply to.
-    """
-    before = previous_documents(written, documents)
-    changed = [ChangedItem(item, item.changes(previous)) for item, previous in zip(written, before, strict=True)]
-    return [item for item in changed if item.changes]
+    return [
+        WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number)
+        for number, item in enumerate(items)
+        if (destination := destinations.get(item.index)) is not None and destination.has_vectors
+    ]
 
 
 def add_vectors(
     items: Sequence[BulkItem],
-    changed: Sequence[ChangedItem],
+    changed: Sequence[WriteItem],
     embedded: Sequence[EmbeddedText | EsSbertError],
     info: EngineInfo,
     embedded_at: str,
-) -> PreparedItems:
-    """Add vectors to items; an item that could not be embedded gets none.
+) -> tuple[list[BulkItem], dict[int, EsSbertError]]:
+    """Add vectors to items.
 
     Args:
         embedded: For each text of `changed`, in order.
         info: The engine, which determines the format of a vector.
         embedded_at: Time of the embedding.
+
+    Returns:
+        All items, and the number of an item that could not be embedded → its error.
     """
     prepared = list(items)
     errors: dict[int, EsSbertError] = {}
-    count = 0
     results = iter(embedded)
     for item in changed:
-        filled: dict[str, list[VectorFieldValue]] = {}
+        filled: dict[str, list[VectorFieldValue]] = {member: [] for member in item.changes}
         for member, change in item.changes.items():
-            filled[member] = []
             for result in islice(results, len(change.to_embed)):
                 if isinstance(result, EsSbertError):
-                    errors[item.written.number] = result
+                    errors[item.number] = result
                 else:
                     measured = result.vectors, result.tokens, result.max_tokens
                     made = build_field_value(info, result.chunked, *measured, change.document_hash, embedded_at)
                     filled[member].append(made)
-        count += any(filled.values()) and item.written.number not in errors
-        prepared[item.written.number] = item.written.with_vectors(item.changes, filled)
-    return PreparedItems(prepared, errors, count)
+        if item.number not in errors:
+            prepared[item.number] = item.with_vectors(filled)
+    return prepared, errors

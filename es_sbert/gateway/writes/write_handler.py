@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Send
 
-from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
+from es_sbert.errors import EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
 from es_sbert.gateway.engine_routes import EngineApi, EngineRoute
-from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
 from es_sbert.gateway.forward import (
     OutgoingRequest,
     RefusedAsTooLargeError,
@@ -25,21 +23,13 @@ from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.incoming_search import RewriteMode, requested_mode
-from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
+from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.upstream import Upstream
-from es_sbert.gateway.writes.bulk_items import (
-    BulkBody,
-    BulkItem,
-    OpType,
-    WindowLimits,
-    count_lines_in_steps,
-)
+from es_sbert.gateway.writes.bulk_items import ActionWeight, BulkBody, BulkItem, OpType, count_lines_in_steps
 from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, PartLimit, join_items
-from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
-from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason, failure_reason
-from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems, parse_items
-
-logger = logging.getLogger(__name__)
+from es_sbert.gateway.writes.destinations import DestinationResolver
+from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
+from es_sbert.gateway.writes.prepare_items import ItemPreparer
 
 _OP_TYPES = {EngineApi.DOCUMENT: OpType.INDEX, EngineApi.CREATE: OpType.CREATE, EngineApi.UPDATE: OpType.UPDATE}
 # Size of a window: the part of a bulk request that is processed at once.
@@ -73,15 +63,12 @@ class WriteHandler:
         models: ModelRegistry,
         metrics: GatewayMetrics,
     ) -> None:
-        self._policy = settings.semantic.on_embedding_failure
         self._max_actions = settings.limits.bulk_actions
         self._part_limit = PartLimit(settings.limits.body_bytes)
         self._upstream = upstream
         self._missing = MissingVectors(metrics)
         self.destinations = DestinationResolver(upstream, indices, self._missing)
-        self._preparer = ItemPreparer(settings, upstream, self.destinations, models, self._missing)
-        self._metrics = metrics
-        self._log = ThrottledLog(logger)
+        self._preparer = ItemPreparer(settings, upstream, self.destinations, models, metrics, self._missing)
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         """Embed the documents and send the request; unchanged if no vector changes.
@@ -117,11 +104,13 @@ class WriteHandler:
     async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, bool]:
         """Create the request to the engine; return it, and whether it has vectors that the gateway added."""
         raw = await incoming.body()
-        plain = await read_json(incoming, raw)
-        prepared = await self._prepare([_read_document_item(plain, incoming, route)], incoming.headers)
+        plain = to_utf8(await read_json(incoming, raw))
+        id, operation = unquote(route.id) if route.id else None, _OP_TYPES[route.api]
+        item = BulkItem.from_bytes(operation, unquote(route.index), id, _parameter(incoming, "routing"), plain)
+        prepared = await self._preparer.prepare([item], incoming.headers)
         if prepared is None:
             return OutgoingRequest.unchanged(incoming, raw), False
-        for error in self._rejected(prepared).values():
+        for error in prepared.rejected.values():
             raise error
         return OutgoingRequest.with_body(incoming, prepared.items[0].body), True
 
@@ -137,7 +126,7 @@ class WriteHandler:
                     await cancel_on_disconnect(incoming, sender.send_refused(items))
         except BulkRejectedError as rejected:
             return await send_response(send, rejected.answer)
-        return await sender.reply(send)
+        return await send_response(send, await sender.joined_response())
 
     async def _prepare_bulk(
         self, incoming: IncomingRequest, route: EngineRoute, sender: BulkSender
@@ -148,130 +137,68 @@ class WriteHandler:
         """
         raw = await incoming.body()
         body = await _bulk_body(raw, incoming, route, self._max_actions)
-        limits = None if body is None else await self._limits(body, incoming.headers)
-        if body is None or limits is None:
+        weight = None if body is None else await self._action_weight(body, incoming.headers)
+        if body is None or weight is None:
             return OutgoingRequest.unchanged(incoming, raw), ()
-        window = await offload_if_large(len(body.body), body.window, 0, limits)
-        if window.end < len(body.body):
-            del raw, window  # frees memory if the request was compressed
-            await self._send_windows(body, limits, incoming.headers, sender)
+        items, end = await _window(body, 0, weight)
+        if end < len(body.body):
+            del raw, items  # frees memory if the request was compressed
+            await self._send_windows(body, weight, incoming.headers, sender)
             return None
-        prepared = await self._prepare(window.items, incoming.headers)
+        prepared = await self._preparer.prepare(items, incoming.headers)
         if prepared is None:
             return OutgoingRequest.unchanged(incoming, raw), ()
-        rejected = self._rejected(prepared)
-        if rejected or len(await sender.parts(prepared.items, rejected)) > 1:
-            await sender.send(prepared.items, rejected)
+        if prepared.rejected or len(await sender.parts(*prepared)) > 1:
+            await sender.send(*prepared)
             return None
-        joined = await join_items(prepared.items, window.rest)
-        return OutgoingRequest.with_body(incoming, joined), prepared.items
+        return OutgoingRequest.with_body(incoming, await join_items(prepared.items)), prepared.items
 
-    async def _limits(self, body: BulkBody, headers: Headers) -> WindowLimits | None:
-        """Determine the limits of a window; None if no vector changes."""
-        destinations: dict[str, Destination] = {}
-        if body.names is not None:
-            try:
-                destinations = await self._preparer.resolve(body.names, headers)
-            except EsSbertError as error:
+    async def _action_weight(self, body: BulkBody, headers: Headers) -> ActionWeight | None:
+        """Return the function that estimates the memory of actions; None if no vector changes."""
+        if body.names is None:
+            return lambda name, size, listed: _MEMORY_FACTOR_WITH_VECTORS * size
+        try:
+            destinations = await self._preparer.resolve(body.names, headers)
+        except EsSbertError as error:
+            counts = await offload_if_large(len(body.body), body.count_documents)
+            self._preparer.report_refused(error, counts.total())
+            raise
+        if not any(destination.has_vectors for destination in destinations.values()):
+            if any(destination.missing for destination in destinations.values()):
                 counts = await offload_if_large(len(body.body), body.count_documents)
-                self._count_or_raise(error, counts.total())
-                return None
-            if not any(destination.has_vectors for destination in destinations.values()):
-                await self._report_unchanged(body, destinations)
-                return None
+                self._preparer.report_missing_fields(destinations, counts)
+            return None
 
         def weight(name: str, size: int, listed: int) -> int:
-            if body.names is None:
-                return _MEMORY_FACTOR_WITH_VECTORS * size
             vectors = destinations[name].vector_bytes(size, listed) if name in destinations else 0
             return _MEMORY_FACTOR * size + vectors
 
-        return WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, weight)
+        return weight
 
-    async def _report_unchanged(self, body: BulkBody, destinations: Mapping[str, Destination]) -> None:
-        """Report documents of an unchanged request whose index lacks the vector field, or has an unreadable mapping."""
-        size = len(body.body)
-        if unreadable := [name for name, destination in destinations.items() if destination.is_unreadable]:
-            counts = await offload_if_large(size, body.count_documents)
-            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], sum(counts[name] for name in unreadable))
-        if any(destination.lacking for destination in destinations.values()):
-            limits = WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, lambda name, size, listed: _MEMORY_FACTOR * size)
-            position = 0
-            while position < size:
-                window = await offload_if_large(size, body.window, position, limits)
-                position = window.end
-                _, lacking = await offload_if_large(size, parse_items, window.items, destinations)
-                self._preparer.report_lacking(lacking)
-
-    async def _send_windows(self, body: BulkBody, limits: WindowLimits, headers: Headers, sender: BulkSender) -> None:
+    async def _send_windows(self, body: BulkBody, weight: ActionWeight, headers: Headers, sender: BulkSender) -> None:
         """Embed and send a request window by window, so that updates see what earlier windows have written.
 
         The memory for a request then depends neither on its vectors nor on the number of its actions.
         """
         position = 0
         while position < len(body.body):
-            window = await offload_if_large(len(body.body), body.window, position, limits)
-            position = window.end
-            if sender.unreachable is not None:
-                await sender.reject(window.items, sender.unreachable)
-                continue
-            try:
-                prepared = await self._prepare(window.items, headers)
-            except EsSbertError as error:
-                if not sender.started:
-                    raise
-                await sender.reject(window.items, error)
-                continue
-            if prepared is None:
-                await sender.send(window.items, {})
-            else:
-                await sender.send(prepared.items, self._rejected(prepared))
+            items, position = await _window(body, position, weight)
+            error: EsSbertError | None = sender.unreachable
+            if error is None:
+                try:
+                    prepared = await self._preparer.prepare(items, headers)
+                except EsSbertError as failure:
+                    if not sender.started:
+                        raise
+                    error = failure
+                else:
+                    await sender.send(*(prepared or (items, {})))
+                    continue
+            await sender.reject(items, error)
 
-    async def _prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
-        """Add vectors to items; None if they are sent unchanged.
 
-        Raises:
-            EsSbertError: the engine is not available, or the settings reject documents without vectors.
-        """
-        try:
-            prepared = await self._preparer.prepare(items, headers)
-        except EsSbertError as error:
-            self._count_or_raise(error, sum(item.has_document for item in items))
-            return None
-        if prepared is not None:
-            self._report(prepared)
-        return prepared
-
-    def _count_or_raise(self, error: EsSbertError, documents: int) -> None:
-        """Count the documents of a request whose vector fields are unknown, and raise the error if it is refused."""
-        if isinstance(error, EngineUnreachable):
-            raise error
-        if self._policy is OnEmbeddingFailure.FAIL:
-            self._log.warning("requests are rejected: %s", log_detail(error))
-            self._metrics.documents.labels("refused").inc(documents)
-            raise error
-        self._log.warning("requests pass without vectors: %s", log_detail(error))
-        self._missing.count([NoVectorReason.MAPPING_UNREADABLE], documents)
-
-    def _rejected(self, prepared: PreparedItems) -> Mapping[int, EsSbertError]:
-        """The errors of the items that are not sent: under either policy, those of items that cannot be read."""
-        if self._policy is OnEmbeddingFailure.FAIL:
-            return prepared.errors
-        return {number: error for number, error in prepared.errors.items() if isinstance(error, BadRequest)}
-
-    def _report(self, prepared: PreparedItems) -> None:
-        rejected = self._rejected(prepared)
-        self._metrics.documents.labels("embedded").inc(prepared.embedded)
-        self._metrics.documents.labels("refused").inc(len(rejected))
-        for number, error in prepared.errors.items():
-            name, reason = prepared.items[number].index, failure_reason(error)
-            if number in rejected:
-                self._log.warning("documents for %s are rejected: %s", name, log_detail(error))
-            elif reason is NoVectorReason.TEXT_UNKNOWN:
-                self._missing.record(name, [reason])
-            else:
-                self._missing.count([reason])
-                self._log.warning("documents for %s pass without a vector: %s", name, log_detail(error))
+async def _window(body: BulkBody, start: int, weight: ActionWeight) -> tuple[list[BulkItem], int]:
+    return await offload_if_large(len(body.body), body.window, start, weight, _WINDOW_ITEMS, _WINDOW_BYTES)
 
 
 async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, most: int) -> BulkBody | None:
@@ -291,15 +218,6 @@ async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, 
         )
     reading = BulkBody.read_in_steps(plain, unquote(route.index), _parameter(incoming, "routing"))
     return await offload_steps(len(plain), reading)
-
-
-def _read_document_item(plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> BulkItem:
-    """Create the item of a request to a document API."""
-    document = unquote(route.id) if route.id else None
-    operation = _OP_TYPES[route.api]
-    return BulkItem.from_bytes(
-        operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain)
-    )
 
 
 def _parameter(incoming: IncomingRequest, name: str) -> str | None:

@@ -16,9 +16,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.index_lookup import read_vector_fields
-from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
-from es_sbert.index.index_template import merge_legacy_templates
+from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import index_body
 from tests.conftest import delete_index
 from tests.engine.ingest_support import contents, open_engine
@@ -30,8 +28,8 @@ from tests.gateway.writes.support import JSON, assert_vector, bulk_lines
 from tests.gateway.writes.test_missing_vectors import Counters
 
 Json = dict[str, Any]
-Kind = Literal["_template", "_index_template", "component"]
-KINDS: tuple[Kind, ...] = ("_template", "_index_template", "component")
+Kind = Literal["_index_template", "component"]
+KINDS: tuple[Kind, ...] = ("_index_template", "component")
 TEXT = {"text": "a cat"}
 
 
@@ -55,22 +53,18 @@ class Templates:
         template: Json,
         *,
         patterns: str = "*",
-        order: int = 500,
         name: str = "",
         data_stream: bool = False,
     ) -> None:
         name = f"{self.prefix}{name}"
         body: Json = {"index_patterns": [f"{self.prefix}{patterns}"]}
-        if kind == "_template":
-            self._put(f"/_template/{name}", body | template | {"order": order})
-            return
-        body |= {"priority": order, "template": template} | ({"data_stream": {}} if data_stream else {})
+        body |= {"priority": 500, "template": template} | ({"data_stream": {}} if data_stream else {})
         if kind == "component":
-            self._put(f"/_component_template/{name}", {"template": template})
+            self.put_at(f"/_component_template/{name}", {"template": template})
             body |= {"composed_of": [name], "template": {}}
-        self._put(f"/_index_template/{name}", body)
+        self.put_at(f"/_index_template/{name}", body)
 
-    def _put(self, path: str, body: Json) -> None:
+    def put_at(self, path: str, body: Json) -> None:
         self._paths.insert(0, path)
         self.client.put(path, json=body).raise_for_status()
 
@@ -176,55 +170,30 @@ def test_first_document_of_data_stream_has_its_vector(
         client.delete(f"/_data_stream/{name}").raise_for_status()
 
 
-def test_composable_template_replaces_legacy_ones(client: httpx.Client, engine_url: str, templates: Templates) -> None:
-    templates.put("_template", templates.vectors(), order=1000)
+def test_legacy_template_with_vector_fields_is_refused_unless_a_composable_one_replaces_it(
+    client: httpx.Client, engine_url: str, templates: Templates, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, other = f"{templates.prefix}-new", f"{templates.prefix}-other"
+    legacy = {"index_patterns": [f"{templates.prefix}-n*"], "order": 1000} | templates.vectors()
+    templates.put_at(f"/_template/{templates.prefix}", legacy)
+    templates.put_at(f"/_template/{templates.prefix}-plain", {"index_patterns": [f"{templates.prefix}-*"]})
+    assert client.put(f"/{other}/_doc/1", json=TEXT).status_code == 201
+    answered = client.put(f"/{name}/_doc/1", json=TEXT)
+    assert answered.status_code == 503
+    assert f"PUT _index_template/{templates.prefix}" in caplog.text
     templates.put("_index_template", {}, name="composable")
-    name = f"{templates.prefix}-new"
     assert client.put(f"/{name}/_doc/1", json=TEXT).status_code == 201
     assert contents(engine_url, name)["1"].keys() == {"text", "_version"}
 
 
-# OpenSearch sends this warning only once per server.
-@pytest.mark.filterwarnings("ignore:.* matches multiple legacy templates")
-def test_legacy_templates_are_merged_as_the_engine_does(
-    client: httpx.Client, engine_url: str, templates: Templates
-) -> None:
-    first, second = templates.vectors(), templates.vectors("other", "{title}")
-    first["mappings"]["_source"] = {"excludes": ["embedding", "a"]}
-    second["mappings"]["_source"] = {"excludes": ["b", "a"]}
-    again = templates.vectors("embedding", "{title} {text}")
-    again["mappings"] = {"_meta": again["mappings"]["_meta"]}
-    templates.put("_template", first, order=3, name="low")
-    templates.put("_template", second, order=5, name="middle", patterns="[*]-*")
-    templates.put("_template", again, order=8, name="high", patterns="*-n*w")
-    templates.put("_template", templates.vectors("third"), order=9, name="brackets", patterns="[1]-*")
-    # For templates of one order, the engines say that the result is not determined.
-    for suffix, fields in {"[1]-new": 3, "[1]-old": 3, "[2]-new": 2, "-new": 1, "1-new": 1}.items():
-        name = f"{templates.prefix}{suffix}"
-        with open_engine(engine_url) as engine:
-            listed = engine.request_api("/_template") or {}
-            expected = read_vector_fields(merge_legacy_templates(engine.info.engine_type, listed, name), name)
-            engine.create_index(name, {})
-            created = engine.request_api(f"/{quote(name)}") or {}
-        assert expected == read_vector_fields(created[name], name)
-        assert len(expected) == fields
-
-
-@pytest.mark.parametrize("policy", OnEmbeddingFailure)
-def test_failed_lookup_of_templates_is_an_error(
-    engine_url: str, tiny: Path, fresh_index: Callable[[str], str], policy: OnEmbeddingFailure
-) -> None:
+def test_failed_lookup_of_templates_is_an_error(engine_url: str, tiny: Path, fresh_index: Callable[[str], str]) -> None:
     failing, status = "", 0
 
     def fail(exchange: Exchange) -> tuple[int, bytes]:
         return answer(status)(exchange) if exchange.path.startswith(failing) else exchange.forward()
 
     with FaultyProxy(engine_url, always=fail, paths="") as proxy:
-        settings = GatewaySettings(
-            upstream=EngineSettings(url=proxy.url),
-            models=tiny_settings(tiny),
-            semantic=SemanticSettings(on_embedding_failure=policy),
-        )
+        settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
         with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
             client.headers["accept-encoding"] = "identity"  # the proxy does not pass on headers
             counters = Counters(client)
@@ -234,11 +203,6 @@ def test_failed_lookup_of_templates_is_an_error(
                 actions = [("index", {"_index": other}, TEXT), ("create", {"_index": other}, TEXT)]
                 bulk = client.post("/_bulk", content=bulk_lines(actions), headers=JSON)
                 outcomes = counters.increase("es_sbert_gateway_documents_total")
-                if policy is OnEmbeddingFailure.PASS:
-                    assert (single.status_code, bulk.json()["errors"]) == (201, False)
-                    assert counters.documents() == {"mapping_unreadable": 3}
-                    assert outcomes == {"without": 3}
-                    continue
                 expected = 429 if status == 429 else 503
                 assert (single.status_code, bulk.status_code) == (expected, expected)
                 assert counters.documents() == {}

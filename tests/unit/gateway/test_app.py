@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.gateway.admission import ConnectionLimiter, ShutdownState
+from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.incoming_request import IncomingRequest, parse_object
 from es_sbert.gateway.settings import GatewaySettings
@@ -39,7 +39,7 @@ def test_unhandled_error_returns_engine_error_and_is_logged(
 
     monkeypatch.setattr(Gateway, "_dispatch", broken)
     settings = GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9"))
-    gateway = Gateway(settings, ConnectionLimiter(settings.limits), ShutdownState())
+    gateway = Gateway(settings, ConnectionLimiter(settings.limits))
     with caplog.at_level(logging.ERROR):
         asyncio.run(gateway(SCOPE, receive, send))
     if begun:

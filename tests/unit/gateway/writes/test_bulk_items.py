@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
+from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, OpType
 from es_sbert.gateway.writes.destinations import Destination
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from tests.unit.gateway.writes.reading import read_bulk
@@ -25,10 +25,6 @@ _DOCUMENTS = st.one_of(
     st.binary(max_size=20).map(lambda value: value.translate(None, b"\n\0")),
 )
 _SPACE = st.sampled_from([b"", b" ", b"\r", b" \t\r"])
-
-
-def window_bytes(window: BulkWindow) -> bytes:
-    return b"".join([*(item.body for item in window.items), window.rest])
 
 
 @st.composite
@@ -46,12 +42,18 @@ def _actions(draw: st.DrawFn) -> bytes:
 
 def windows(
     bulk: BulkBody, items: int = 1000, size: int = 1 << 30, weight: Any = lambda name, size, listed: size
-) -> list[BulkWindow]:
-    """All windows of a request."""
-    found: list[BulkWindow] = []
-    while not found or found[-1].end < len(bulk.body):
-        found.append(bulk.window(found[-1].end if found else 0, WindowLimits(items, size, weight)))
+) -> list[list[BulkItem]]:
+    """The items of all windows of a request."""
+    found: list[list[BulkItem]] = []
+    end = 0
+    while not found or end < len(bulk.body):
+        window, end = bulk.window(end, weight, items, size)
+        found.append(window)
     return found
+
+
+def joined(found: list[list[BulkItem]]) -> bytes:
+    return b"".join(item.body for window in found for item in window)
 
 
 @given(
@@ -65,22 +67,29 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
     bulk = read_bulk(body, "docs")
     assert bulk is not None
     found = windows(bulk, items, size)
-    assert b"".join(map(window_bytes, found)) == body
-    assert [item.body for window in found for item in window.items] == actions
+    bodies = [item.body for window in found for item in window]
+    if actions:
+        assert bodies == [*actions[:-1], actions[-1] + end], "the last action has the lines after it"
+        assert bulk.body == body
     for window in found:
-        assert len(window.items) <= items
-        assert len(window.items) <= 1 or sum(len(item.body) for item in window.items) <= size
-        assert all(item.source == item.source.strip(b" \t\r\n") for item in window.items)
+        assert len(window) <= items
+        weights = [len(item.body.removesuffix(end) if end else item.body) for item in window]
+        assert len(window) <= 1 or sum(weights) <= size
+        assert all(item.source == item.source.strip(b" \t\r\n") for item in window)
     for window, after in itertools.pairwise(found):
-        larger = sum(len(item.body) for item in [*window.items, after.items[0]]) > size
-        assert len(window.items) == items or larger, "no window is smaller than it must be"
+        larger = sum(len(item.body) for item in [*window, after[0]]) > size
+        assert len(window) == items or larger, "no window is smaller than it must be"
 
 
 @given(st.binary(max_size=200) | st.text('{}":,index\n _', max_size=80).map(str.encode))
-def test_any_bytes_are_read_whole_or_left_to_the_engine(body: bytes) -> None:
-    bulk = read_bulk(body, "docs")
+def test_any_bytes_are_read_whole_or_refused_or_left_to_the_engine(body: bytes) -> None:
+    try:
+        bulk = read_bulk(body, "docs")
+    except BadRequest:
+        return  # a line is not an action
     if bulk is not None and b"\0" not in body:
-        assert b"".join(map(window_bytes, windows(bulk, 2))) == body
+        found = windows(bulk, 2)
+        assert joined(found) == (body if found[0] else b"")
 
 
 def test_index_comes_from_action_or_request() -> None:
@@ -93,7 +102,7 @@ def test_index_comes_from_action_or_request() -> None:
     assert bulk is not None
     assert bulk.names == {"docs"}, "a delete has no text"
     [window] = windows(bulk)
-    assert window.items == [
+    assert window == [
         BulkItem(OpType.INDEX, "docs", None, "shard", b'{"index":{}}\n', b'{"a":1}', b"\n"),
         BulkItem(OpType.DELETE, "other", "7", "shard", b'{"delete":{"_index":"other","_id":7}}\n', b"", b""),
         BulkItem(
@@ -108,7 +117,7 @@ def test_window_weight_depends_on_the_index() -> None:
     bulk = read_bulk(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
     assert bulk is not None
     found = windows(bulk, 10, 8, lambda name, size, listed: 4 if name == "a" else 5)
-    assert [[item.index for item in window.items] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
+    assert [[item.index for item in window] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
 
 
 def test_window_weight_counts_strings_in_lists() -> None:
@@ -163,7 +172,7 @@ def test_last_action_without_document_passes_through() -> None:
     bulk = read_bulk(body, "docs")
     assert bulk is not None
     [window] = windows(bulk)
-    assert ([item.source for item in window.items], window.rest) == ([b'{"a":1}'], b'{"index":{}}\n')
+    assert [(item.source, item.tail) for item in window] == [(b'{"a":1}', b'\n{"index":{}}\n')]
     assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
 
 
@@ -176,7 +185,7 @@ def test_action_line_may_have_comments() -> None:
     bulk = read_bulk(b'/* to docs */{"index":{"_id":"1"}} // here\n{"a":1}\n', "docs")
     assert bulk is not None
     [window] = windows(bulk)
-    assert [(item.id, item.source) for item in window.items] == [("1", b'{"a":1}')]
+    assert [(item.id, item.source) for item in window] == [("1", b'{"a":1}')]
 
 
 @pytest.mark.parametrize(

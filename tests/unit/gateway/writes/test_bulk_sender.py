@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
-from es_sbert.gateway.forward import ResponseFilter
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.bulk_sender import (
     JoinedBulkResponse,
@@ -33,14 +30,12 @@ def result(number: int, status: int = 201) -> dict[str, Any]:
     return {"index": {"_id": str(number), "status": status}}
 
 
-def joined(*windows: Window, filter_path: str = "") -> Any:
+def joined(*windows: Window) -> Any:
     """The answer to a request that went in windows, each of them in parts."""
-    whole = JoinedBulkResponse(ResponseFilter.from_query(urlencode({"filter_path": filter_path}).encode()))
+    whole = JoinedBulkResponse()
     for answers, items, refused in windows:
         whole.add(answers, items, refused)
-    parts = list(whole.body())
-    assert sum(map(len, parts)) == whole.length
-    return json.loads(b"".join(parts))
+    return json.loads(whole.body())
 
 
 @given(
@@ -81,36 +76,17 @@ def test_error_in_any_part_sets_errors() -> None:
     assert joined(([{"errors": True, "items": [result(0, 400)]}], items[:1], {}))["errors"] is True
 
 
-REFUSED: Json = {"type": "t", "reason": "r"}
-
-
-@pytest.mark.parametrize(
-    ("filter_path", "expected"),
-    [
-        ("errors", {"errors": True}),
-        ("took,errors", {"took": 2, "errors": True}),
-        ("-items", {"took": 2, "errors": True}),
-        ("*,-items,-took", {"errors": True}),
-        ("items.*.error", {"items": [{"index": {"error": REFUSED}}]}),
-        ("items.*.status", {"items": [{"index": {"status": 201}}, {"index": {"status": 400}}]}),
-        ("items.create", {}),
-        ("items,-items.*._id,-items.*.error.re*", {"items": [
-            {"index": {"status": 201}}, {"index": {"status": 400, "error": {"type": "t"}}},
-        ]}),
-        ("**.type", {"items": [{"index": {"error": {"type": "t"}}}]}),
-        ("nothing", {}),
-    ],
-)  # fmt: skip
-def test_filter_path_applies_to_the_joined_response(filter_path: str, expected: Json) -> None:
-    good, bad = result(0), {"index": {**result(1, 400)["index"], "error": REFUSED}}
-    answers = [{"took": 1, "errors": "error" in one["index"], "items": [one]} for one in (good, bad)]
-    whole = joined((answers[:1], [item(0)], {}), (answers[1:], [item(1)], {}), filter_path=filter_path)
-    assert whole == expected
-
-
-def test_filter_path_applies_to_rejected_items() -> None:
-    whole = joined(((), [item(0)], {0: ERRORS[0][0]}), filter_path="items.*.status")
-    assert whole == {"items": [{"index": {"status": 503}}]}
+def test_errors_of_the_gateway_are_complete_in_a_filtered_response() -> None:
+    """The engine has applied filter_path to its own results, and may have left out some."""
+    items, refused = [item(number) for number in range(3)], {1: ERRORS[0][0]}
+    status = [{"index": {"status": 201}}, {"index": {"status": 201}}]
+    whole = joined(([{"items": status}], items, refused))
+    assert [one["index"]["status"] for one in whole["items"]] == [201, 503, 201]
+    assert whole["errors"] is True
+    whole = joined(([{}], items, refused))
+    assert [one["index"]["_id"] for one in whole["items"]] == ["1"]
+    assert joined(([{"took": 1}], items, {}), ([{"took": 2}], items, {})) == {"took": 3}
+    assert joined(([{}], items, {})) == {}
 
 
 def test_other_response_members_are_kept() -> None:
@@ -130,7 +106,7 @@ def test_error_reason_may_contain_lone_surrogate() -> None:
     assert answer is not None
     whole = JoinedBulkResponse()
     whole.add([answer], [item(0)], {})
-    assert b"\xed\xa0\xbd" in b"".join(whole.body())
+    assert b"\xed\xa0\xbd" in whole.body()
 
 
 @pytest.mark.parametrize(

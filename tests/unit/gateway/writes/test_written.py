@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,23 +14,17 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import EsSbertError, ModelError
-from es_sbert.gateway.writes.bulk_items import BulkItem, OpType, WindowLimits
+from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.destinations import Destination
 from es_sbert.gateway.writes.document_changes import (
     NoPreviousDocument,
     PreviousDocument,
     WriteItem,
     WriteKey,
-    previous_documents,
+    detect_vector_changes,
 )
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
-from es_sbert.gateway.writes.prepare_items import (
-    EmbeddedText,
-    PreparedItems,
-    add_vectors,
-    detect_vector_changes,
-    parse_items,
-)
+from es_sbert.gateway.writes.prepare_items import EmbeddedText, add_vectors, parse_items
 from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.whole_documents import merge_partial_document
@@ -64,7 +58,15 @@ def read(body: bytes) -> list[BulkItem]:
     """All items of a bulk request."""
     bulk = read_bulk(body, "docs")
     assert bulk is not None
-    return bulk.window(0, WindowLimits(1000, 1000, lambda name, size, listed: 0)).items
+    return bulk.window(0, lambda name, size, listed: 0, 1000, 1000)[0]
+
+
+class Ready(NamedTuple):
+    """A request with vectors, the errors of its items, and the number of documents that got vectors."""
+
+    items: list[BulkItem]
+    errors: dict[int, EsSbertError]
+    embedded: int
 
 
 def passed(
@@ -72,16 +74,20 @@ def passed(
     targets: EmbeddingTargets = PLAIN,
     found: Mapping[WriteKey, PreviousDocument] | None = None,
     error: EsSbertError | None = None,
-) -> PreparedItems:
+) -> Ready:
     """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
     items = read(body)
-    changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)})[0], found or {})
+    parsed = parse_items(items, {"docs": Destination("docs", targets)})
+    detect_vector_changes(parsed, found or {})
+    changed = [item for item in parsed if item.is_changed]
     wanted = [one for item in changed for one in item.to_embed]
     made: list[EmbeddedText | EsSbertError] = [
         error or EmbeddedText(ChunkedText(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
         for to, text in wanted
     ]
-    return add_vectors(items, changed, made, INFO, NOW)
+    with_vectors, errors = add_vectors(items, changed, made, INFO, NOW)
+    embedded = sum(bool(item.to_embed) and item.number not in errors for item in changed)
+    return Ready(with_vectors, errors, embedded)
 
 
 def index(document: Any) -> bytes:
@@ -96,7 +102,7 @@ def update(body: Any, id: str = "1") -> bytes:
     return b'{"update":{"_id":"%s"}}\n' % id.encode() + json.dumps(body).encode() + b"\n"
 
 
-def written(ready: PreparedItems, number: int = 0) -> Any:
+def written(ready: Ready, number: int = 0) -> Any:
     return json.loads(ready.items[number].source)
 
 
@@ -198,7 +204,7 @@ def test_metadata_with_dotted_names_is_replaced() -> None:
 def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: bool, partial: bool) -> None:
     fields = {"text": "a cat", "embedding": [1, 2, 3, 4]}
     body = update({"doc": fields}) if partial else index(fields)
-    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})[0]
+    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
     assert item.compared == ("text", "embedding")
     ready = passed(body, PLAIN, {("docs", "1", None): before})
     assert (ready.embedded == 1) is copied
@@ -211,7 +217,7 @@ def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: boo
 def test_previous_document_is_not_read_for_vectors_with_metadata() -> None:
     create = b'{"create":{"_id":"1"}}\n{"text":"a cat","embedding":[1,2,3,4]}\n'
     for body in (index({"text": "a cat"}), index({"embedding": [1], "embedding_meta": meta_of("a")}), create):
-        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})[0]
+        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
         assert item.compared == ()
 
 
@@ -343,17 +349,12 @@ def test_items_see_earlier_writes_of_the_same_request() -> None:
     ]
 
 
-def test_failed_embedding_writes_document_without_stale_vector() -> None:
+def test_items_that_cannot_be_embedded_have_errors() -> None:
     error = ModelError("m", "r")
     body = index({"text": "a"}) + index({"n": 1}) + update({"doc": {"text": "b"}, "upsert": {"text": "c"}})
     ready = passed(body, PLAIN, error=error)
     assert ready.errors == {0: error, 2: error}
     assert ready.embedded == 0
-    assert written(ready, 0) == {"text": "a"}
-    assert written(ready, 2) == {
-        "doc": {"text": "b", "embedding": None, "embedding_meta": None},
-        "upsert": {"text": "c"},
-    }
 
 
 def test_requests_only_needed_fields_of_previous_documents() -> None:
@@ -394,11 +395,11 @@ UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source"
 def test_update_makes_vector_again_that_source_lacks(
     doc: dict[str, Any], previous: PreviousDocument, text: str | None, lacking: bool
 ) -> None:
-    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)})[0]
+    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)})
     if not isinstance(doc.get("text"), str):
         assert item.needed == (() if "embedding" in doc else ("text", "embedding_meta"))
-    found = item.changes(previous)
-    change = found.get("doc")
+    item.detect_changes(previous)
+    change = item.changes.get("doc")
     assert [embedded for _, embedded in change.to_embed] == [text] if text else not (change and change.to_embed)
     assert (change is not None and change.lacking == {NoVectorReason.NOT_IN_SOURCE}) is lacking
     assert not (change and change.cleared)
@@ -469,12 +470,6 @@ def test_merge_partial_document_merges_objects_only(one: dict[str, Any], two: di
     assert merge_partial_document({"a": one, "b": [1]}, {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
 
 
-def test_unrequested_previous_documents_are_unknown() -> None:
-    body = b'{"index":{}}\n{}\n' + index({"text": "a"})
-    items = parse_items(read(body), {"docs": Destination("docs", PLAIN)})[0]
-    assert previous_documents(items, {}) == [NoPreviousDocument.UNKNOWN, NoPreviousDocument.UNKNOWN]
-
-
 VECTOR = [1.0, 0.5, 0.0, 1.0]
 
 
@@ -497,8 +492,8 @@ VECTOR = [1.0, 0.5, 0.0, 1.0]
 def test_lacks_vector_unless_whole_document_brings_it(operation: OpType, source: Any, lacks: bool) -> None:
     raw = b"" if source is None else json.dumps(source).encode()
     item = BulkItem(operation, "docs", "1", None, b"", raw, b"")
-    assert WriteItem.from_bulk_item(item, PLAIN, ("late",)).lacks_vector is lacks
-    assert not WriteItem.from_bulk_item(item, PLAIN).lacks_vector
+    assert isinstance(WriteItem.from_bulk_item(item, PLAIN, ("late",)).error, ModelError) is lacks
+    assert not isinstance(WriteItem.from_bulk_item(item, PLAIN).error, ModelError)
 
 
 DOTTED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"name_form": NameForm.DOTTED})),)
@@ -522,6 +517,7 @@ def test_previous_document_is_read_for_dotted_names() -> None:
         ({"a": None}, {"a.b": "a dog"}, "a dog"),
         ({"a.b": "a cat"}, NoPreviousDocument.UNKNOWN, "a cat"),
     ):
-        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)})[0]
+        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)})
         assert (item.needed, item.compared) == ((), ("a.b",))
-        assert [embedded for _, embedded in item.changes(previous)["doc"].to_embed] == [text]
+        item.detect_changes(previous)
+        assert [embedded for _, embedded in item.to_embed] == [text]
