@@ -200,7 +200,7 @@ def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
 
 def serving_modes(settings: GatewaySettings) -> dict[str, str]:
     """Return the lines to print at the start: name → mode of the gateway, or address of one of its pages."""
-    listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
+    listen, semantic, log = settings.listen, settings.semantic, settings.search_log
     field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
     key = " (with a key)"
     return {
@@ -209,9 +209,9 @@ def serving_modes(settings: GatewaySettings) -> dict[str, str]:
         "writes": "documents get embeddings" if semantic.writes else "passed through (--no-writes)",
         "search log": "off (--search-log)" if log is None else str(log.path),
         "TLS": "off (--tls-certificate)" if listen.certificate is None else "on",
-        "search page": f"{prefix}/ui/",
-        "embeddings API": f"{prefix}/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",
-        "metrics, health": f"{prefix}/metrics{key if settings.metrics_key else ''}, {prefix}/healthz, {prefix}/readyz",
+        "search page": "/ui/",
+        "embeddings API": f"/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",
+        "metrics, health": f"/metrics{key if settings.metrics_key else ''}, /healthz, /readyz",
     }
 
 

@@ -24,6 +24,8 @@ try:
 except ImportError:  # Windows, which has no limit of open files
     resource = None  # type: ignore[assignment]
 
+# Pages that work even on surplus connections, under any host name, and without admission control.
+HEALTH_PATHS = ("/healthz", "/readyz")
 _RETRY_SOON = "Send the request again in a moment."
 # An IPv6 network of this size counts as one client: a household has at least 2^64 addresses.
 _CLIENT_PREFIX_V6 = 64

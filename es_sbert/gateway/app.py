@@ -14,11 +14,11 @@ from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match, Mount, Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
+from es_sbert.gateway.admission import HEALTH_PATHS, AdmissionControl, ConnectionLimiter
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.engine_routes import (
     BY_QUERY_APIS,
@@ -108,10 +108,9 @@ class Gateway:
             *ui_routes(page_api, settings.limits, self._admission, self._metrics),
         ]
         # The gateway's own endpoints. Other methods on their paths go to the engine, as all other requests do.
-        prefix = settings.listen.path_prefix
-        self._own_router = Router([Mount(prefix, routes=routes)] if prefix else routes)
+        self._own_router = Router(routes)
         # A fast check: most requests go to the engine.
-        self._own_prefixes = tuple(f"{prefix}/{route.path.split('/')[1]}" for route in routes)
+        self._own_prefixes = tuple(f"/{route.path.split('/')[1]}" for route in routes)
         self._search_log = None if settings.search_log is None else SearchLog(settings.search_log)
         if self._search_log is not None:
             self._metrics.track_search_log(self._search_log)
@@ -268,9 +267,6 @@ def _metric_kind(api: EngineApi) -> str:
     if api in SEARCH_APIS or api in MULTI_SEARCH_APIS or api is EngineApi.RANK_EVALUATION:
         return "search"
     return "write" if api in WRITE_APIS or api in BY_QUERY_APIS else "passed"
-
-
-HEALTH_PATHS = ("/healthz", "/readyz")
 
 
 def health_routes(

@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.admission import ConnectionLimiter
+from es_sbert.gateway.admission import HEALTH_PATHS, ConnectionLimiter
 from es_sbert.gateway.errors import engine_error, error_body, http_status
 from es_sbert.installation import install_command
 from es_sbert.messages import shorten
@@ -59,7 +59,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     Args:
         head_seconds: Timeout of a request's head, and of the rest of a body after the response.
         connections: Counts and limits the connections of the server.
-        health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called, in lower case; empty for any.
         server: Arguments of uvicorn's protocol.
 
@@ -71,14 +70,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self,
         head_seconds: float,
         connections: ConnectionLimiter,
-        health_pages: frozenset[bytes],
         allowed_hosts: frozenset[str],
         **server: Any,
     ) -> None:
         super().__init__(**server)
         self._head_seconds = head_seconds
         self._connections = connections
-        self._health_pages = health_pages
         self._allowed_hosts = allowed_hosts
         # Whether a request has begun, and whether its head is incomplete.
         self._begun = False
@@ -151,7 +148,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             raise self._too_long()
-        is_health = self.url.partition(b"?")[0] in self._health_pages
+        is_health = self.url.partition(b"?")[0].decode("latin-1") in HEALTH_PATHS
         self._check_host(is_health=is_health)
         if self._surplus is not None and not is_health:
             self._refusal = HTTPStatus(http_status(self._surplus)), error_body(self._surplus)
@@ -242,13 +239,11 @@ def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
 def limited_protocol(
     head_seconds: float,
     connections: ConnectionLimiter,
-    health_pages: Iterable[str] = (),
     allowed_hosts: Iterable[str] = (),
 ) -> type[asyncio.Protocol]:
     """Create what uvicorn's setting `http` takes; see `LimitedHttpProtocol`."""
-    pages = frozenset(page.encode() for page in health_pages)
     hosts = frozenset(host.lower() for host in allowed_hosts)
-    made: Callable[..., LimitedHttpProtocol] = partial(LimitedHttpProtocol, head_seconds, connections, pages, hosts)
+    made: Callable[..., LimitedHttpProtocol] = partial(LimitedHttpProtocol, head_seconds, connections, hosts)
     return cast(type[asyncio.Protocol], made)  # uvicorn calls it as a class
 
 

@@ -194,7 +194,7 @@ class PageApi:
         engine_type = self._upstream.engine_type_or_default
         return {
             # Relative path from the page to the engine's API, which also works behind a reverse proxy.
-            "engine": "../" * (self._settings.listen.path_prefix.count("/") + 1),
+            "engine": "../",
             "k": semantic.k,
             "highlight": HIGHLIGHT_LIMITS[engine_type],
             "indices": indices,

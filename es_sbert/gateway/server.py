@@ -23,7 +23,7 @@ import uvicorn
 
 from es_sbert.errors import UsageError
 from es_sbert.gateway.admission import ConnectionLimiter
-from es_sbert.gateway.app import HEALTH_PATHS, Gateway
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.http_protocol import check_uvicorn, limited_protocol
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.messages import log_event
@@ -118,12 +118,11 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     """
     check_uvicorn()
     listen, connections = settings.listen, ConnectionLimiter(settings.limits)
-    pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
         Gateway(settings, connections, on_loaded),
         host=listen.host,
         port=listen.port,
-        http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts),
+        http=limited_protocol(settings.limits.idle_seconds, connections, listen.allowed_hosts),
         ws="none",
         lifespan="on",
         log_config=None,

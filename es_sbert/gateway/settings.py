@@ -342,13 +342,6 @@ class ListenSettings(FrozenSettings):
     port: int = _option(DEFAULT_PORT, "--port", "TCP port.", ge=0, le=65_535)
     certificate: Path | None = _option(None, "--tls-certificate", "PEM file of the certificate, for HTTPS.")
     key: Path | None = _option(None, "--tls-key", "PEM file of the certificate's key.")
-    path_prefix: str = _option(
-        "",
-        "--own-prefix",
-        "Path prefix of the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), for clusters with an index "
-        "of such a name.",
-        "PATH",
-    )
     allowed_hosts: tuple[str, ...] = _option(
         (),
         "--allowed-host",
@@ -368,11 +361,6 @@ class ListenSettings(FrozenSettings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> ListenSettings:
-        if self.path_prefix and (not self.path_prefix.startswith("/") or self.path_prefix.endswith("/")):
-            raise UsageError(
-                f"{self.path_prefix!r} is not a valid path prefix",
-                "Start it with a slash, and do not end it with one: /-/sbert.",
-            )
         for host in self.allowed_hosts:
             if not host or not host.isprintable() or any(character in host for character in "/[]@ "):
                 raise UsageError(

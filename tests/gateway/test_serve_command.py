@@ -30,10 +30,10 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     options = ["--model", str(tiny), "--also-model", str(other), "--model-alias", "text-embedding-3-small=other",
                "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
                "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json",
-               "--max-connections-per-client", "40", "--own-prefix", "/own"]  # fmt: skip
+               "--max-connections-per-client", "40"]  # fmt: skip
     with (
         serve(NOBODY, tmp_path, *options) as url,
-        httpx.Client(base_url=f"{url}/own", trust_env=False, timeout=120) as http,
+        httpx.Client(base_url=url, trust_env=False, timeout=120) as http,
     ):
         assert http.get("/v1/models").status_code == 401
         http.headers["authorization"] = "Bearer the right key"
@@ -56,8 +56,8 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     assert "the key of metrics" not in log
     serving = orjson.loads(log.splitlines()[0])
     assert (serving["event"], serving["address"]) == ("serving", url)
-    assert serving["modes"]["embeddings API"] == "/own/v1/embeddings of tiny, other (with a key)"
-    assert serving["modes"]["metrics, health"] == "/own/metrics (with a key), /own/healthz, /own/readyz"
+    assert serving["modes"]["embeddings API"] == "/v1/embeddings of tiny, other (with a key)"
+    assert serving["modes"]["metrics, health"] == "/metrics (with a key), /healthz, /readyz"
     assert "Traceback" not in log
 
 

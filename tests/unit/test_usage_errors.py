@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
-from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
+from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings, SemanticSettings
 from es_sbert.gateway.upstream import Upstream
 
 
@@ -40,7 +40,6 @@ def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
         (lambda: EngineSettings.model_validate({"username": "me"}), "must be given together"),
         (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "must be given together"),
         (lambda: SemanticSettings(virtual_field="a b"), "virtual field"),
-        (lambda: ListenSettings(path_prefix="x"), "path prefix"),
         (lambda: ModelSettings(models=("a", "a")), "two models"),
     ],
 )

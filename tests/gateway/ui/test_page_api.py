@@ -17,7 +17,7 @@ from starlette.routing import Route
 from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, ListenSettings
+from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.serving import served
@@ -96,15 +96,6 @@ def test_other_ui_paths_and_methods_pass_through(gateway: str) -> None:
         httpx.post(f"{gateway}/ui/_search", json={}, timeout=60),
     ):
         assert answer.json()["error"]["type"] == "index_not_found_exception"
-
-
-def test_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
-    settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=ListenSettings(path_prefix="/-/own"))
-    with served(Gateway(settings)) as url:
-        page = open_page(f"{url}/-/own")
-        page.open(index=dated_index, q="stars")
-        expect(page.titles("semantic")).to_have_count(10)
-        assert httpx.get(f"{url}/ui/", timeout=60).json()["error"]["type"] == "index_not_found_exception"
 
 
 def test_deleted_index_shows_an_alert(page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]) -> None:

@@ -367,8 +367,6 @@ def test_long_index_expressions_are_split() -> None:
     [
         lambda: SemanticSettings(virtual_field="a.b"),
         lambda: SemanticSettings(virtual_field="_source"),
-        lambda: ListenSettings(path_prefix="ui"),
-        lambda: ListenSettings(path_prefix="/ui/"),
         lambda: ListenSettings(key="key.pem"),
         lambda: GatewaySettings.model_validate({"upstream": {"url": "localhost:9200"}}),
     ],
