@@ -137,12 +137,8 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
 # Bytes from the beginning of a file that are examined.
 SIGNATURE_BYTES = 1 << 13
 
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _SAVE_AS_CSV = "Save it as CSV UTF-8 in a spreadsheet program, or run: `soffice --headless --convert-to csv FILE`"
 _READ_WORKBOOK = "print(pandas.read_excel('FILE').to_json(orient='records', lines=True, date_format='iso'))"
-_UNPACK = "Unpack it, or pipe the text to stdin: `{command} FILE | es-sbert ingest … - --format …`."
 
 
 class Signature(NamedTuple):
@@ -158,8 +154,8 @@ class Signature(NamedTuple):
 
 
 _WORKBOOK = Signature(
-    "an Excel workbook (xlsx)",
-    "Save the sheet as CSV UTF-8, or with pandas and openpyxl: "
+    "an Excel workbook",
+    "Save the sheet as CSV UTF-8, without a password, or with pandas and openpyxl: "
     f'`python -c "import pandas; {_READ_WORKBOOK}" | es-sbert ingest … --format jsonl -`.',
 )
 _ARROW = Signature(
@@ -167,22 +163,24 @@ _ARROW = Signature(
     "Write its table as Parquet: pyarrow.parquet.write_table(pyarrow.feather.read_table('FILE'), 'FILE.parquet'), or "
     "with pyarrow.ipc.open_stream('FILE').read_all() for a stream.",
 )
+_ARCHIVE = Signature(
+    "an archive or a compressed file",
+    "Unpack it and name the files in it, or pipe its text to stdin: `xzcat FILE | es-sbert ingest … - --format …`, for "
+    "example. Of a zip archive, name a file as 'zip://NAME::FILE' (extra `remote`).",
+)
+_SQLITE = Signature(
+    "an SQLite database",
+    'Write the rows of a query to a file: `sqlite3 -header -csv FILE "SELECT …" > rows.csv`.',
+)
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_OTHER_ARCHIVES = (b"\xfd7zXZ\0", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
 _PREFIXES = (
     (b"%PDF-", Signature("a PDF document", "Extract its text first, for example with pdftotext.")),
-    (
-        b"SQLite format 3\0",
-        Signature(
-            "an SQLite database",
-            'Write the rows of a query to a file: `sqlite3 -header -csv FILE "SELECT …" > rows.csv`.',
-        ),
-    ),
-    (b"ARROW1\0\0", _ARROW),
-    (b"FEA1\0", _ARROW),
-    (_GZIP_MAGIC, Signature("a gzip file", _UNPACK.format(command="zcat"))),
-    (_ZSTD_MAGIC, Signature("a zstd file", _UNPACK.format(command="zstdcat"))),
-    (b"\xfd7zXZ\0", Signature("an xz file", _UNPACK.format(command="xzcat"))),
-    (b"7z\xbc\xaf\x27\x1c", Signature("a 7z archive", "Unpack it and name the files in it.")),
-    (b"Rar!\x1a\x07", Signature("a RAR archive", "Unpack it and name the files in it.")),
+    (b"SQLite format 3\0", _SQLITE),
+    *((prefix, _ARROW) for prefix in (b"ARROW1\0\0", b"FEA1\0")),
+    # Files of Excel before 2007, and encrypted ones.
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _WORKBOOK),
+    *((prefix, _ARCHIVE) for prefix in (_GZIP_MAGIC, _ZSTD_MAGIC, *_ZIP, *_OTHER_ARCHIVES)),
 )
 
 
@@ -193,39 +191,27 @@ def recognize_name(name: str) -> Signature | None:
 
 def recognize_file(head: bytes) -> Signature | None:
     """Recognize a file by its first `SIGNATURE_BYTES` bytes; None if it may be text."""
+    if head.startswith(_ZIP) and (office := _recognize_office(head)) is not None:
+        return office
     for prefix, signature in _PREFIXES:
         if head.startswith(prefix):
             return signature
-    if head.startswith(_ZIP):
-        return _recognize_zip(head)
-    if head.startswith(_OLE):
-        if _ENCRYPTED_PACKAGE in head:
-            return Signature("an encrypted Excel workbook", "Save it without a password, or as CSV UTF-8.")
-        return Signature("an old (.xls) or an encrypted Excel workbook", "Save it as CSV UTF-8, without a password.")
-    # The signatures of both formats are letters, which could also begin a text: more bytes are checked.
+    # The signatures of these formats are letters, which could also begin a text: more bytes are checked.
     if head.startswith(b"PAR1") and head[4:5] < b" " and not head[4:5].isspace():
         return Signature("a Parquet file", 'Add `format="parquet"`, or name the file .parquet.')
-    if head.startswith(b"BZh") and head[4:10] == b"1AY&SY":
-        return Signature("a bzip2 file", _UNPACK.format(command="bzcat"))
-    if head[257:262] == b"ustar":
-        return Signature("a tar archive", "Unpack it and name the files in it.")
+    if (head.startswith(b"BZh") and head[4:10] == b"1AY&SY") or head[257:262] == b"ustar":
+        return _ARCHIVE
     return None
 
 
-def _recognize_zip(head: bytes) -> Signature:
+def _recognize_office(head: bytes) -> Signature | None:
+    """Recognize the zip archives of office programs."""
     if b"application/vnd.oasis.opendocument.spreadsheet" in head:
         return Signature("an OpenDocument spreadsheet (ods)", f"{_SAVE_AS_CSV}.")
-    if b"application/vnd.oasis.opendocument" in head:
-        return Signature("an OpenDocument file", "Extract its text first.")
-    if b"xl/" in head:
+    is_document = b"application/vnd.oasis.opendocument" in head or b"word/" in head or b"ppt/" in head
+    if b"xl/" in head or (b"[Content_Types].xml" in head[:200] and not is_document):
         return _WORKBOOK
-    if b"[Content_Types].xml" in head[:200] and not (b"word/" in head or b"ppt/" in head):
-        return _WORKBOOK
-    if b"[Content_Types].xml" in head:
-        return Signature("an Office document", "Extract its text first.")
-    return Signature(
-        "a zip archive", "Unpack it and load the files in it, or give one as 'zip://NAME::FILE' (extra `remote`)."
-    )
+    return Signature("an Office document", "Extract its text first.") if is_document else None
 
 
 def recognize_utf16(head: bytes) -> Signature | None:

@@ -114,7 +114,7 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
         pytest.param("a.csv", b"id,body\n1,x", ["a.csv"], "its columns are: id, body", id="column"),
         pytest.param("c.csv", b'{"id": 1, "text": "x"}', ["c.csv"], "c.csv looks like JSON Lines", id="JSON as CSV"),
         pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "such as --encoding windows-1252", id="Windows-1252"),
-        pytest.param("f.xlsx", b"PK\x03\x04xl/", ["f.xlsx"], "it is an Excel workbook (xlsx)", id="xlsx"),
+        pytest.param("f.xlsx", b"PK\x03\x04xl/", ["f.xlsx"], "it is an Excel workbook", id="xlsx"),
         pytest.param(None, b"", ["memory://none.jsonl"], "cannot be read: no such file", id="missing object"),
     ],
 )

@@ -88,7 +88,7 @@ def test_files_are_read_as_by_ingest(tmp_path: Path, name: str, content: bytes, 
     ("name", "content", "message"),
     [
         ("a.txt", b"fine\n\xff\n", "it is not UTF-8: line 2 has the byte 0xff"),
-        ("a.txt", b"PK\x03\x04" + b"\0" * 40, "it is a zip archive, not plain text"),
+        ("a.txt", b"PK\x03\x04" + b"\0" * 40, "it is an archive or a compressed file, not plain text"),
         ("a.txt", "ab".encode("utf-16")[:-1], "the utf-16-le text is damaged"),
         ("a.txt.gz", gzip.compress(b"text")[:-5], "the gzip data ends early"),
         ("a.jsonl", b'{"text": "a"}\n{', "a.jsonl:2: malformed JSON"),

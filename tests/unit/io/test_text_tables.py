@@ -60,7 +60,7 @@ def test_limit_reads_no_further(tmp_path: Path) -> None:
         ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2: malformed JSON"),
         ("t.csv", b"b,c\n1,2\n", "has no column a\n  Choose one of its columns: b, c"),
         ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Choose one of its columns: b, c"),
-        ("t.csv", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "it is an Excel workbook (xlsx), not CSV"),
+        ("t.csv", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "it is an Excel workbook, not CSV"),
         ("t.jsonl", b"<!DOCTYPE html>\n", "it is an HTML page, not JSONL\n  Save it as UTF-8, in a file"),
         ("t.tsv", b"", "has no rows"),
         ("t.tsv", b"a\tb\n", "has no rows"),
