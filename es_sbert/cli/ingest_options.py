@@ -68,8 +68,8 @@ _document_options = option_group(
         "--types",
         multiple=True,
         metavar="COLUMN=TYPE,…",
-        help="Types of columns of CSV and TSV files: string, integer, float, boolean, date, or date:FORMAT such as "
-        "date:%d.%m.%Y.  [default: number, boolean or date where the index has such a field; else string]",
+        help="Types of columns of CSV and TSV files: string, integer, float, boolean or date (ISO 8601).  "
+        "[default: number, boolean or date where the index has such a field; else string]",
     ),
     click.option(
         "--routing-field",

@@ -93,12 +93,12 @@ def test_other_way_of_reading_starts_the_load_anew(ingest: Callable[..., Done], 
 
 
 PRODUCTS = """id;text;price;in_stock;added
-1;a cup;1234.56;yes;31.01.2026
+1;a cup;1234.56;yes;2026-01-31
 2;a plate;;0;
-3;a bowl;about 5;yes;01.02.2026
-4;a jug;7;maybe;01.02.2026
+3;a bowl;about 5;yes;2026-02-01
+4;a jug;7;maybe;2026-02-01
 """
-TYPES = ("--types", "price=float,in_stock=boolean", "--types", "added=date:%d.%m.%Y")
+TYPES = ("--types", "price=float,in_stock=boolean,added=date")
 
 
 def letters(path: str) -> list[tuple[str, int, str]]:

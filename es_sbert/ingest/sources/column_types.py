@@ -7,7 +7,6 @@
 | `float` | `12`, `1.5`, `.5`, `1e5` | a double; never an integer, which the engine would map as `long` |
 | `boolean` | `true`, `yes`, `t`, `y`, `1`; `false`, `no`, `f`, `n`, `0`; in upper or lower case | `true` or `false` |
 | `date` | ISO 8601, with `T` or a space before the time | ISO 8601 |
-| `date:FORMAT` | by a format of `strptime`, such as `%d.%m.%Y` | ISO 8601 |
 
 An empty cell of a column with a type other than `string` is null. A row with a cell that its type cannot read is
 rejected.
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -50,14 +49,12 @@ _ISO_DATE = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?:[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2}([.,][0-9]{1,9})?)?) ?(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
-# Directives of `strptime` that give a time of day, and those that give a year.
-_TIME_DIRECTIVES, _YEAR_DIRECTIVES = frozenset("HIMSfpcXTRr"), frozenset("YycxDF")
 _MOST_SHOWN = 60
 _EXPECTED = {
     "integer": "an integer of at most 64 bits",
     "float": "a number with a decimal point",
     "boolean": "a boolean (true or false, yes or no, t or f, y or n, 1 or 0)",
-    "date": "an ISO 8601 date, such as 2026-01-31 (or set its format, such as date:%d.%m.%Y)",
+    "date": "an ISO 8601 date, such as 2026-01-31 (or map the field as a date with its `format`)",
 }
 
 
@@ -67,7 +64,6 @@ class ColumnType:
 
     Attributes:
         name: `string`, `integer`, `float`, `boolean` or `date`.
-        date_format: The `strptime` format of dates; None for ISO 8601.
         is_mapped: Whether the type is that of the field in the mapping. Dates are then left to the engine, which knows
             their format.
         keeps_malformed: Whether the mapping accepts values of another type (`ignore_malformed`); such a cell stays
@@ -75,17 +71,11 @@ class ColumnType:
     """
 
     name: str
-    date_format: str | None = None
     is_mapped: bool = False
     keeps_malformed: bool = False
 
     def __str__(self) -> str:
-        return self.name if self.date_format is None else f"{self.name}:{self.date_format}"
-
-    @property
-    def expected(self) -> str:
-        """The cells of this type, with an article."""
-        return _EXPECTED[self.name] if self.date_format is None else f"a date in the format {self.date_format}"
+        return self.name
 
     def read(self, cell: str) -> Any:
         """Convert a cell to its JSON value; None for an empty cell.
@@ -93,19 +83,13 @@ class ColumnType:
         Raises:
             ValueError: the cell is not of this type.
         """
-        text = cell.strip()
         if self.name == "string":
             return cell
-        if not text:
-            return None
-        if self.name == "date":
-            if self.date_format is not None:
-                return _formatted_date(text, self.date_format)
-            return text if self.is_mapped else _iso_date(text)
+        text = cell.strip()
+        if not text or (self.name == "date" and self.is_mapped):
+            return text or None
         try:
-            if self.name == "boolean":
-                return _boolean(text)
-            return _integer(text) if self.name == "integer" else _float(text)
+            return _READERS[self.name](text)
         except ValueError:
             if self.keeps_malformed:
                 return cell
@@ -131,33 +115,14 @@ def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
                 )
             if name in types:
                 raise UsageError(f"`types` names the column {name!r} twice", "Give each column one type.")
-            types[name] = _parse_type(kind)
+            if kind not in _TYPES:
+                raise UsageError(
+                    f"`types` does not know the type {kind!r}",
+                    "Use string, integer, float, boolean or date (ISO 8601). For other dates, map the field first as a "
+                    "date with their `format`, such as dd.MM.yyyy.",
+                )
+            types[name] = ColumnType(_TYPES[kind])
     return types
-
-
-def _parse_type(text: str) -> ColumnType:
-    name, colon, date_format = text.partition(":")
-    kind = _TYPES.get(name)
-    if kind is None or (colon and kind != "date"):
-        raise UsageError(
-            f"`types` does not know the type {text!r}",
-            "Use string, integer, float, boolean, date, or date:FORMAT such as date:%d.%m.%Y.",
-        )
-    if not colon:
-        return ColumnType(kind)
-    try:
-        datetime.strptime(datetime(2026, 1, 31).strftime(date_format), date_format)
-        problem = "" if _directives(date_format) & _YEAR_DIRECTIVES else "it has no year"
-    except ValueError as error:
-        problem = str(error)
-    if problem:
-        remedy = "Use the format codes of Python's strptime, such as date:%d.%m.%Y or date:%Y-%m-%d %H:%M."
-        raise UsageError(f"`types` has the invalid date format {date_format!r}: {problem}", remedy)
-    return ColumnType(kind, date_format)
-
-
-def _directives(date_format: str) -> set[str]:
-    return set(re.findall(r"%(.)", date_format.replace("%%", "")))
 
 
 def mapped_types(
@@ -237,7 +202,7 @@ def _convert_cells(fields: dict[str, Any], columns: Sequence[tuple[str, ColumnTy
         except ValueError:  # the reason rejects the row
             shown = cell if len(cell) <= _MOST_SHOWN else f"{cell[:_MOST_SHOWN]}…"
             origin = f": the index maps it as {kind.name}" if kind.is_mapped else ""
-            return f"the column {name} has {shown!r}, which is not {kind.expected}{origin}"
+            return f"the column {name} has {shown!r}, which is not {_EXPECTED[kind.name]}{origin}"
     return None
 
 
@@ -277,6 +242,6 @@ def _iso_date(text: str) -> str:
     return f"{date}T{time.replace(',', '.')}{zone}" if time else date
 
 
-def _formatted_date(text: str, date_format: str) -> str:
-    moment = datetime.strptime(text, date_format)
-    return moment.isoformat() if _directives(date_format) & _TIME_DIRECTIVES else moment.date().isoformat()
+_READERS: dict[str, Callable[[str], Any]] = {
+    "integer": _integer, "float": _float, "boolean": _boolean, "date": _iso_date,
+}  # fmt: skip
