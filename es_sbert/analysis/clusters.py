@@ -344,20 +344,17 @@ _LANGUAGE_TEXTS = 100
 _MIN_LANGUAGE_SHARE = 0.2
 
 
-def cluster_names(
-    texts: Sequence[str], clustering: Clustering, *, stop_words: Literal["auto", "none"] = "auto"
-) -> list[str]:
+def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
     left out. Words that are less than twice as frequent in the cluster as outside are used only if there are too few
-    others, because function words of any language are about as frequent everywhere.
+    others, because function words of any language are about as frequent everywhere. Stop words of English and of the
+    languages that the central texts of the cluster are in are left out.
 
     Args:
         texts: Texts of the collection; empty strings if they are not known.
         clustering: The clusters of the collection.
-        stop_words: Words to leave out; `auto` for those of English and of the languages that the central texts of the
-            cluster are in.
 
     Returns:
         The name of each cluster: four words at most, or `cluster N` by its position from 0 if its texts have no words.
@@ -372,10 +369,8 @@ def cluster_names(
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
         raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")
-    english = frozenset[str]() if stop_words == "none" else _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
-    stopped = [english] * len(positions)
-    if stop_words == "auto":
-        stopped = [english | _stop_words_of_languages(counts) for counts in _cluster_languages(texts, positions)]
+    english = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
+    stopped = [english | _stop_words_of_languages(counts) for counts in _cluster_languages(texts, positions)]
 
     def kept_words(group: tuple[Iterable[int], frozenset[str]]) -> list[str]:
         members, left_out = group

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,11 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.logs import is_json_logging, log_format_option
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.messages import be, escape_unprintable, have, log_message, pluralize
+from es_sbert.messages import be, escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis.field_writer import FieldWriter
-    from es_sbert.analysis.html_report import ReportGroup, ReportKind
+    from es_sbert.analysis.html_report import ReportGroup
     from es_sbert.analysis.text_collection import OnProgress, TextCollection
     from es_sbert.engines.rest import Json
     from es_sbert.engines.retry import Retrier
@@ -202,16 +203,31 @@ def text_excerpt(collection: TextCollection, position: int) -> str:
     return f"{escape_unprintable(collection.ids[position])}  {excerpt}"
 
 
-def write_output(
-    objects: Iterable[Json], lines: Iterable[str], report: Callable[[], bytes], options: Mapping[str, Any]
-) -> None:
-    """Write the result in the form that the options select.
+@dataclass(frozen=True)
+class Findings:
+    """The result of a command, for every form of output.
 
-    Args:
+    Attributes:
+        kind: A `ReportKind`.
+        title: Title of the page, without the source of the texts.
+        texts: All texts.
+        groups: The groups on the page.
+        facts: Settings and figures on the page.
         objects: The result as JSON objects, for JSONL.
-        lines: The result as text, for stdout if no other form is selected.
-        report: Creates the HTML page.
-        options: All options of the command.
+        lines: The result as text, for stdout.
+    """
+
+    kind: str
+    title: str
+    texts: TextCollection
+    groups: Sequence[ReportGroup]
+    facts: Sequence[tuple[str, str]]
+    objects: Iterable[Json]
+    lines: Iterable[str]
+
+
+def write_output(found: Findings, files: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Write the result in the form that the options select.
 
     Raises:
         OutputError: a file cannot be written.
@@ -221,42 +237,30 @@ def write_output(
     remedy = "Choose another file, or free disk space."
     output, html = options["output"], options["html"]
     if html is not None:
-        write_output_file(html, [report()], remedy)
-    encoded = (dump_object(one) + b"\n" for one in objects)
+        write_output_file(html, [_report_page(found, files, options["index"])], remedy)
+    encoded = (dump_object(one) + b"\n" for one in found.objects)
     if output is not None:
         write_output_file(output, encoded, remedy)
     elif options["as_json"]:
         sys.stdout.buffer.writelines(encoded)
         sys.stdout.buffer.flush()
     elif html is None:
-        for line in lines:
+        for line in found.lines:
             click.echo(line)
 
 
-def describe_source(files: Sequence[str], index: str | None) -> str:
-    """Describe the source of the texts briefly."""
-    if index is not None:
-        return index
-    return files[0] if len(files) == 1 else f"{len(files):,} files"
+def _report_page(found: Findings, files: Sequence[str], index: str | None) -> bytes:
+    from es_sbert.analysis.html_report import AnalysisReport, ReportKind, map_points, report_bytes
 
-
-def report_page(
-    kind: ReportKind, title: str, texts: TextCollection, groups: Sequence[ReportGroup], facts: list[tuple[str, str]]
-) -> bytes:
-    """Create the HTML page of a command.
-
-    Args:
-        texts: All texts; those of two collections, one after the other.
-        facts: The settings and figures of the result.
-    """
-    from es_sbert.analysis.html_report import AnalysisReport, map_points, report_bytes
-
-    left_out = sum(texts.skipped.counts.values())
-    all_facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *facts]
-    all_facts += [("left out", f"{left_out:,}")] if left_out else []
-    all_facts.append(("made by", f"es-sbert {__version__}"))
-    points = map_points(texts.vectors, texts.starts)
-    return report_bytes(AnalysisReport(kind, title, all_facts, texts.ids, texts.texts, groups, points))
+    texts, left_out = found.texts, sum(found.texts.skipped.counts.values())
+    source = index or (files[0] if len(files) == 1 else f"{len(files):,} files")
+    facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *found.facts]
+    facts += [("left out", f"{left_out:,}")] if left_out else []
+    facts.append(("made by", f"es-sbert {__version__}"))
+    points, title = map_points(texts.vectors, texts.starts), f"{found.title} of {source}"
+    return report_bytes(
+        AnalysisReport(ReportKind(found.kind), title, facts, texts.ids, texts.texts, found.groups, points)
+    )
 
 
 def write_field_options(help: str) -> Callable[[shared.F], shared.F]:
@@ -325,14 +329,15 @@ def write_field_values(
     assigned = {keys[place] for place in values}
     updates = field_updates(texts, writer.name, values)
     others = writer.plan_own_ids(assigned, filter) if own_ids else writer.plan_removals(assigned, filter)
-    unchanged = len(values) - len(updates)
     if options["dry_run"]:
-        _log_written(f"{writer.name} would be written", len(updates), sum(1 for _ in others), unchanged, own_ids)
+        count = sum(1 for _ in others)
+        written, removed = (len(updates) + count, 0) if own_ids else (len(updates), count)
+        log_message(f"{writer.name} would be written to {pluralize(written, 'document')} and removed from {removed:,}")
         return 0
     if updates or own_ids:
         writer.add_to_mapping()
     counts = writer.write(chain(updates, others))
-    _log_written(f"{writer.name} written", counts.written, counts.removed, unchanged, own_ids)
+    log_message(f"{writer.name} written to {pluralize(counts.written, 'document')} and removed from {counts.removed:,}")
     if counts.deleted:
         first, were = escape_unprintable(counts.deleted[0]), be(len(counts.deleted), past=True)
         log_message(f"{pluralize(len(counts.deleted), 'document')} {were} deleted during the analysis (first: {first})")
@@ -344,17 +349,6 @@ def write_field_values(
         )
     for (document_id, _), reason in islice(counts.refused.items(), _MAX_REFUSALS_SHOWN):
         log_message(f"no update of {escape_unprintable(document_id)}: {escape_unprintable(reason)}")
-    if len(counts.refused) > _MAX_REFUSALS_SHOWN:
-        more = pluralize(len(counts.refused) - _MAX_REFUSALS_SHOWN, "more update")
-        log_message(f"{more} of {writer.name} refused")
+    if (more := len(counts.refused) - _MAX_REFUSALS_SHOWN) > 0:
+        log_message(f"{pluralize(more, 'more update')} of {writer.name} refused")
     return 1 if counts.changed or counts.refused else 0
-
-
-def _log_written(written: str, changed: int, others: int, unchanged: int, own_ids: bool) -> None:
-    if own_ids:
-        log_message(f"{written} to {pluralize(changed + others, 'document')}")
-    else:
-        log_message(
-            f"{written} to {pluralize(changed, 'document')} and removed from {others:,}; "
-            f"{pluralize(unchanged, 'document')} already {have(unchanged)} the right value"
-        )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -56,12 +55,6 @@ class _ClusterCount(click.IntRange):
         type=click.IntRange(min=2),
         help="hdbscan: minimum number of texts of a cluster.  [default: 5]",
     ),
-    click.option(
-        "--stop-words",
-        type=click.Choice(["auto", "none"]),
-        default="auto",
-        help="Words to leave out of names: auto those of English and of the languages of the cluster.",
-    ),
 )
 @analysis.write_field_options(
     "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
@@ -69,7 +62,7 @@ class _ClusterCount(click.IntRange):
 )
 @analysis.source_options
 @analysis.output_options
-def cluster(files: tuple[str, ...], method: str, stop_words: Literal["auto", "none"], **options: Any) -> int:
+def cluster(files: tuple[str, ...], method: str, **options: Any) -> int:
     """Find clusters of texts and name them.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A cluster is named
@@ -101,11 +94,9 @@ def cluster(files: tuple[str, ...], method: str, stop_words: Literal["auto", "no
         texts = analysis.read_texts(files, options, fields)
         begin = time.perf_counter()
         found = cluster_texts(texts.vectors, method, starts=texts.starts, **cluster_options)
-        names = cluster_names(texts.texts, found, stop_words=stop_words)
+        names = cluster_names(texts.texts, found)
         seconds = time.perf_counter() - begin
-        page = partial(_html_page, found, names, texts, analysis.describe_source(files, options["index"]))
-        objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)
-        analysis.write_output(objects, lines, page, options)
+        analysis.write_output(_findings(found, names, texts), files, options)
         log_message(f"{_summary(found, len(texts), chosen=cluster_options['k'] in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             log_message("No text is in a cluster. Try a lower --min-size, or --method kmeans.")
@@ -113,8 +104,8 @@ def cluster(files: tuple[str, ...], method: str, stop_words: Literal["auto", "no
         return analysis.write_field_values(writer, texts, values, options)
 
 
-def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> bytes:
-    from es_sbert.analysis.html_report import ReportGroup, ReportKind
+def _findings(found: Clustering, names: Sequence[str], texts: TextCollection) -> analysis.Findings:
+    from es_sbert.analysis.html_report import ReportGroup
 
     facts = [("method", str(found.method)), ("clusters", f"{len(found.clusters):,}")]
     if found.noise:
@@ -124,22 +115,20 @@ def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, s
     groups = [
         ReportGroup(name, cluster.members, cluster.cosines) for name, cluster in zip(names, found.clusters, strict=True)
     ]
-    return analysis.report_page(ReportKind.CLUSTERS, f"Clusters of {source}", texts, groups, facts)
+    objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)
+    return analysis.Findings("clusters", "Clusters", texts, groups, facts, objects, lines)
 
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
     """Yield the texts of each cluster, the most central first, then the noise."""
-    for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
-        for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
-            yield _json_object(number, name, cosine, member, texts)
-    for member in found.noise:
-        yield _json_object(None, None, None, member, texts)
-
-
-def _json_object(
-    number: int | None, name: str | None, cosine: float | None, member: int, texts: TextCollection
-) -> Json:
-    return {"cluster": number, "name": name, "id": texts.ids[member], "cosine": cosine, "text": texts.texts[member]}
+    rows = [
+        (number, name, member, cosine)
+        for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True))
+        for member, cosine in zip(cluster.members, cluster.cosines, strict=True)
+    ]
+    for number, name, member, cosine in [*rows, *((None, None, member, None) for member in found.noise)]:
+        of_text = {"id": texts.ids[member], "cosine": cosine, "text": texts.texts[member]}
+        yield {"cluster": number, "name": name} | of_text
 
 
 def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[str]:

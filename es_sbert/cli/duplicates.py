@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,10 +100,7 @@ def duplicates(files: tuple[str, ...], min_cosine: float, keep: str, method: str
             groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority)
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
-        page = partial(_html_page, texts, groups, analysis.describe_source(files, options["index"]), min_cosine, keep)
-        shown = _SHOWN_IN_TERMINAL if sys.stdout.isatty() else None
-        lines = _text_lines(groups, texts, min_cosine, shown)
-        analysis.write_output(_json_objects(groups, texts), lines, page, options)
+        analysis.write_output(_findings(groups, texts, min_cosine, keep), files, options)
         extra = pluralize(sum(len(group.members) - 1 for group in groups), "near-duplicate")
         log_message(f"{extra} of {pluralize(len(groups), 'text')} among {done} in {seconds:.1f} s")
         if (chains := _chains_line(groups, min_cosine)) is not None:
@@ -189,10 +185,10 @@ def _recall_line(recall: DuplicateRecall) -> str:
     )
 
 
-def _html_page(
-    texts: TextCollection, found: Sequence[DuplicateGroup], source: str, min_cosine: float, keep: str
-) -> bytes:
-    from es_sbert.analysis.html_report import ReportGroup, ReportKind
+def _findings(
+    found: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, keep: str
+) -> analysis.Findings:
+    from es_sbert.analysis.html_report import ReportGroup
 
     facts = [
         ("near-duplicates", f"{sum(len(group.members) - 1 for group in found):,}"),
@@ -201,7 +197,9 @@ def _html_page(
     groups = [
         ReportGroup(str(number), group.members, group.cosines, group.kept) for number, group in enumerate(found, 1)
     ]
-    return analysis.report_page(ReportKind.DUPLICATES, f"Near-duplicates of {source}", texts, groups, facts)
+    shown = _SHOWN_IN_TERMINAL if sys.stdout.isatty() else None
+    objects, lines = _json_objects(found, texts), _text_lines(found, texts, min_cosine, shown)
+    return analysis.Findings("duplicates", "Near-duplicates", texts, groups, facts, objects, lines)
 
 
 def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,26 +52,21 @@ def pairs(files: tuple[str, ...], k: int, min_cosine: float, **options: Any) -> 
       es-sbert pairs --index docs --html pairs.html
     """
     from es_sbert.analysis import most_similar_pairs
+    from es_sbert.analysis.html_report import ReportGroup
 
     analysis.check_options(files, options)
     texts = analysis.read_texts(files, options)
     begin = time.perf_counter()
     found = most_similar_pairs(texts.vectors, k, min_cosine=min_cosine, starts=texts.starts)
     seconds = time.perf_counter() - begin
-    source = analysis.describe_source(files, options["index"])
-    page = partial(_html_page, found, texts, source)
-    analysis.write_output(_json_objects(found, texts), _text_lines(found, texts), page, options)
-    log_message(f"{pluralize(len(found), 'pair')} of {pluralize(len(texts), 'text')}, compared in {seconds:.1f} s")
-
-
-def _html_page(found: Sequence[SimilarPair], texts: TextCollection, source: str) -> bytes:
-    from es_sbert.analysis.html_report import ReportGroup, ReportKind
-
     groups = [
         ReportGroup(str(number), (pair.first, pair.second), (pair.cosine,) * 2) for number, pair in enumerate(found, 1)
     ]
     facts = [("pairs", f"{len(found):,}")]
-    return analysis.report_page(ReportKind.PAIRS, f"Most similar pairs of {source}", texts, groups, facts)
+    objects, lines = _json_objects(found, texts), _text_lines(found, texts)
+    findings = analysis.Findings("pairs", "Most similar pairs", texts, groups, facts, objects, lines)
+    analysis.write_output(findings, files, options)
+    log_message(f"{pluralize(len(found), 'pair')} of {pluralize(len(texts), 'text')}, compared in {seconds:.1f} s")
 
 
 def _json_objects(found: Sequence[SimilarPair], texts: TextCollection) -> Iterator[Json]:

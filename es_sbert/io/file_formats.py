@@ -165,8 +165,8 @@ _ARROW = Signature(
 )
 _ARCHIVE = Signature(
     "an archive or a compressed file",
-    "Unpack it and name the files in it, or pipe its text to stdin: `xzcat FILE | es-sbert ingest … - --format …`, for "
-    "example. Of a zip archive, name a file as 'zip://NAME::FILE' (extra `remote`).",
+    "Unpack it and name the files in it, or pipe its text to stdin (`xzcat FILE`, for example). Of a zip archive, name "
+    "a file as 'zip://NAME::FILE' (extra `remote`).",
 )
 _SQLITE = Signature(
     "an SQLite database",

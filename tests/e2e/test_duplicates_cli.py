@@ -94,13 +94,13 @@ def test_collapse_on_written_group_shows_one_hit_a_group_and_every_other_documen
         assert ("near-duplicates of 5 random documents, found exactly" in done.err) == (method == "knn")
         done = cli("duplicates", *arguments)
         assert done.code == 0, done.err
-        assert "group written to 6 documents\n" in done.err
+        assert "group written to 6 documents and removed from 0\n" in done.err
         found = {name: source["group"] for name, source in contents(engine_url, index).items()}
         assert found == {name: name for name in before} | {"d9": "d7"}
         body = {"query": {"match_all": {}}, "collapse": {"field": "group"}, "size": 10}
         hits = [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
         assert sorted(hits) == sorted({*before} - {"d9"})
-    assert "group written to 0 documents\n" in cli("duplicates", *arguments).err
+    assert "group written to 0 documents and removed from 0\n" in cli("duplicates", *arguments).err
 
 
 def test_two_commands_that_write_fields_at_once_both_own_theirs(
