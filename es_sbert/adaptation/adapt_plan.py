@@ -17,12 +17,12 @@ from es_sbert.adaptation.pair_corpus import document_text, sentence_problem
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import UsageError
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from es_sbert.adaptation.pair_corpus import PairDocument
-from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import SourceError
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.training.hard_negatives import normalized_text
 
 # Minimum number of pairs and queries: with fewer, a model would hardly change, and an interval would be meaningless.

@@ -65,7 +65,7 @@ EXIT_NOT_BETTER = 1
         type=shared.FILE_TYPE,
         metavar="FILE",
         help="Labeled queries to compare the models with, instead of held-out titles or sentences: JSON Lines of "
-        '{"query": "…", "ids": ["…"]}.',
+        '{"query": "…", "ids": ["…"]}, or a judgement list of es-sbert evaluate.',
     ),
     click.option("--train-queries", type=shared.FILE_TYPE, metavar="FILE", help="Labeled queries to train on as well."),
     click.option(
@@ -155,7 +155,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
     from es_sbert.adaptation.adapt_plan import AdaptInputs, AdaptSettings
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.cli.analysis import engine_retrier
-    from es_sbert.diagnostics.index_calibration import read_labeled_queries
+    from es_sbert.evaluation.judgement_files import read_labeled_queries
 
     chosen = shared.select_options(options, AdaptSettings.model_fields)
     settings = AdaptSettings(

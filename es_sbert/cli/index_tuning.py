@@ -29,8 +29,8 @@ _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
     click.option(
         "--queries",
         type=shared.FILE_TYPE,
-        help='JSON Lines of labeled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
-        "pseudo-queries, made of the sampled documents]",
+        help='Labeled queries, as JSON Lines of {"query": "a text", "ids": ["id of a relevant document", …]} or a '
+        "judgement list of es-sbert evaluate.  [default: pseudo-queries, made of the sampled documents]",
     ),
     click.option(
         "--sample",
@@ -78,7 +78,8 @@ def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector
       es-sbert index calibrate docs --save
       es-sbert index calibrate docs --queries labeled.jsonl --keep 0.9
     """
-    from es_sbert.diagnostics.index_calibration import IndexCalibrator, calibration_lines, read_labeled_queries
+    from es_sbert.diagnostics.index_calibration import IndexCalibrator, calibration_lines
+    from es_sbert.evaluation.judgement_files import read_labeled_queries
     from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
     from es_sbert.index.vector_field import save_min_cosine
 

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,73 +23,18 @@ from es_sbert.diagnostics.recall import Doubles, document_cosines
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, SourceError
+from es_sbert.errors import IndexMismatch
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_document_meta, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors
-from es_sbert.io.tables import read_table
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors
 
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class LabeledQuery:
-    """A text to search for, and its relevant documents.
-
-    Attributes:
-        text: The query.
-        ids: Ids of the documents that are relevant to it, at least one, each once.
-    """
-
-    text: str
-    ids: tuple[str, ...]
-
-
-_JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-_LABELLED_REMEDY = 'Write one object per line: {"query": "a text", "ids": ["id of a relevant document", …]}.'
-
-
-def read_labeled_queries(path: Path) -> list[LabeledQuery]:
-    """Read `{"query": …, "ids": […]}` from JSON Lines, also compressed; other keys are ignored.
-
-    Raises:
-        SourceError: the file is missing, has another format, holds no queries, or has an invalid line.
-    """
-    if not path.is_file():
-        raise SourceError(f"{path} does not exist or is not a file", "Check the path.")
-    if not path.name.lower().endswith(_JSONL_SUFFIXES):
-        raise SourceError(f"{path} is not named {', '.join(_JSONL_SUFFIXES)}", _LABELLED_REMEDY)
-    table = read_table(path, ["query", "ids"])
-    problems = table.problems()
-    texts = table.texts("query", problems)
-    queries = []
-    for text, ids, line in zip(texts, table.columns["ids"], table.lines.tolist(), strict=True):
-        reason = _ids_problem(ids)
-        if reason is not None:
-            problems.add(line, reason)
-            continue
-        queries.append(LabeledQuery(text, tuple(dict.fromkeys(map(str, ids)))))
-    problems.check(_LABELLED_REMEDY)
-    return queries
-
-
-def _ids_problem(ids: object) -> str | None:
-    """Describe the problem with the ids of a query, or return None. Numbers are valid: engines make them strings."""
-    if ids is None:
-        return "ids is missing"
-    if not isinstance(ids, list):
-        return "ids is not a list of document ids"
-    if not ids:
-        return "ids is empty"
-    wrong = next((id for id in ids if isinstance(id, bool) or not isinstance(id, str | int) or id == ""), None)
-    if wrong is not None or None in ids:
-        return f"ids holds {wrong!r}, which is not a document id"
-    return None
 
 
 # The end of a sentence: a period and any closing marks, followed by white space, or the period of a script without

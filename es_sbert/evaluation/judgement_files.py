@@ -3,7 +3,7 @@
 | file | content |
 |---|---|
 | `.csv`, `.tsv`, `.jsonl` (also .gz, .zst), `.parquet` | one judgement per row: query, document, grade |
-| `.jsonl` (also .gz, .zst), `.parquet` | one query per row (see `index calibrate`): query, ids of relevant documents |
+| `.jsonl` (also .gz, .zst), `.parquet` | one query per row: query, ids of relevant documents |
 | `.json` | the body of Elasticsearch's and OpenSearch's `_rank_eval`: `requests` with `ratings` |
 
 Columns have the names of `_ALIASES`, in upper or lower case. Quepid exports `query,docid,rating` or
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,25 @@ _REMEDY = (
 
 # Number of the row, query, document, grade; nothing is checked yet.
 _Judgement = tuple[int, Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class LabeledQuery:
+    """A text to search for, and its relevant documents.
+
+    Attributes:
+        text: The query.
+        ids: Ids of the documents that are relevant to it, at least one, each once.
+    """
+
+    text: str
+    ids: tuple[str, ...]
+
+
+def read_labeled_queries(path: Path) -> list[LabeledQuery]:
+    """Read the queries of a judgement list with their relevant documents; see `read_judgements`."""
+    judged = read_judgements(path).judgements.items()
+    return [LabeledQuery(query, tuple(id for id, grade in grades.items() if grade > 0)) for query, grades in judged]
 
 
 def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollection:

@@ -12,10 +12,11 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.diagnostics.index_calibration import COSINE_GRID, IndexCalibrator, LabeledQuery
+from es_sbert.diagnostics.index_calibration import COSINE_GRID, IndexCalibrator
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index

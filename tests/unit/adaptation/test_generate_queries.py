@@ -10,7 +10,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from es_sbert.diagnostics.index_calibration import LabeledQuery, read_labeled_queries
+from es_sbert.evaluation.judgement_files import LabeledQuery, read_labeled_queries
 
 EXAMPLE = Path(__file__).parents[3] / "examples/generate_queries.py"
 

@@ -13,8 +13,8 @@ from es_sbert.adaptation.pair_corpus import (
     strip_heading,
 )
 from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labeled_pairs, near_duplicates, split_queries
-from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import SourceError
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.training.hard_negatives import normalized_text

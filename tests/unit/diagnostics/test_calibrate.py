@@ -14,12 +14,12 @@ from es_sbert.diagnostics.index_calibration import (
     COSINE_GRID,
     Calibration,
     CosineSample,
-    LabeledQuery,
     calibration_lines,
     count_unrelated,
     recommend_cosine,
 )
 from es_sbert.diagnostics.recall import document_cosines
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from tests.engine.vectors import cosines, random_vectors
 
 # One cosine a query and document, on and beside values of the grid.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.judgement_files import read_judgements
+from es_sbert.evaluation.judgement_files import LabeledQuery, read_judgements, read_labeled_queries
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,12 @@ def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> Non
     path = tmp_path / "j.csv"
     path.write_text("query,document,grade\na,d1,0\nb,d1,1\n")
     assert list(read_judgements(path).queries) == ["b"]
+
+
+def test_labeled_queries_have_their_relevant_documents(tmp_path: Path) -> None:
+    path = tmp_path / "j.csv"
+    path.write_text("query,document,grade\na,d1,0\na,d2,2\na,d3,1\nb,d1,0\n")
+    assert read_labeled_queries(path) == [LabeledQuery("a", ("d2", "d3"))]
 
 
 def test_limit_draws_queries(tmp_path: Path) -> None:
