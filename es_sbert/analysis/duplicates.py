@@ -35,13 +35,13 @@ from es_sbert.analysis.text_collection import (
     starts_from_counts,
 )
 from es_sbert.batched import batched
-from es_sbert.diagnostics.index_size import count_vectors
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import OutputError, UsageError, require_extra
+from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query, random_order_query
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request

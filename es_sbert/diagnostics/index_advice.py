@@ -17,24 +17,28 @@ import numpy as np
 from es_sbert.bundle.shortened_model import shortened_name, whole_name
 from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, estimate_size, is_unsupported
+from es_sbert.diagnostics.index_size import VectorIndexSize, estimate_size, is_unsupported
 from es_sbert.diagnostics.recall import (
+    PREFIX,
     K,
     RecallQueries,
     SearchMeasurement,
+    VectorPage,
     document_cosines,
     exact_shares,
+    fill_index,
+    leftover_indices,
     measure_index,
-    search_all,
-    summarize,
+    measure_searches,
+    temporary_index,
 )
-from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
+from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import (
     ElementType,
     IndexType,
@@ -110,21 +114,20 @@ class VectorSample:
     spans: Sequence[tuple[int, int]]
     queries: RecallQueries
 
-    def recalls(self, found: Sequence[Sequence[str]]) -> list[float]:
-        """Compute the recall of each query by whole vectors.
+    @property
+    def page(self) -> VectorPage:
+        """All documents, numbered from 0."""
+        return [str(number) for number in range(len(self.starts))], self.starts, self.vectors
 
-        Args:
-            found: For each query, the numbers of the documents that were found, as text.
-        """
-        queries = RecallQueries(self.queries.vectors, [None] * len(self.queries.own))
-        documents = [str(number) for number in range(len(self.starts))]
-        return exact_shares(queries, [found], [(documents, self.starts, self.vectors)])[0]
+    def cut_queries(self, dimensions: int | None = None) -> RecallQueries:
+        """The queries by their first values; none is one of the numbered documents."""
+        return RecallQueries(self.queries.vectors[:, :dimensions], [None] * len(self.queries.own))
 
     def exact_recalls(self, dimensions: int) -> list[float]:
         """Compute the recall of exact search by vectors that are truncated to their first `dimensions` values."""
-        cut = document_cosines(self.queries.vectors[:, :dimensions], self.vectors[:, :dimensions], self.starts)
+        cut = document_cosines(self.cut_queries(dimensions).vectors, self.vectors[:, :dimensions], self.starts)
         nearest = np.argpartition(-cut, K - 1, axis=1)[:, :K]  # (queries, K)
-        return self.recalls(nearest.astype(str).tolist())
+        return exact_shares(self.cut_queries(), [nearest.astype(str).tolist()], [self.page])[0]
 
 
 @dataclass(frozen=True)
@@ -334,11 +337,11 @@ def advise(
     rows = []
     for number, layout in enumerate(layouts, 1):
         report(f"{number}/{len(layouts)} temporary indices of {pluralize(documents, 'document')}: {layout}")
-        recall, median, p95, lacks_graph = _measure_layout(engine, meta, layout, sample, report)
+        found, lacks_graph = _measure_layout(engine, meta, layout, sample, report)
         size, command = layout.size(info, total), change_command(name, field, layout)
         wanted = layout.dimensions, layout.element_type, layout.index_type
-        row = LayoutMeasurement(*wanted, recall, median, p95, lacks_graph, size.memory, size.disk, command)
-        rows.append(row)
+        quality = found.recall, found.median_ms, found.p95_ms
+        rows.append(LayoutMeasurement(*wanted, *quality, lacks_graph, size.memory, size.disk, command))
     rows.sort(key=lambda row: (row.memory_estimate, row.disk_estimate, -row.recall.mean))
     enough = [search.num_candidates for search in searches if search.recall.low >= request.min_recall]
     return IndexAdvice(
@@ -414,20 +417,21 @@ def _measure_layout(
     layout: VectorLayout,
     sample: VectorSample,
     report: Callable[[str], None],
-) -> tuple[ConfidenceInterval, float, float, bool]:
-    """Measure one layout in a temporary index; returns the measured members of `LayoutMeasurement`."""
+) -> tuple[SearchMeasurement, bool]:
+    """Measure one layout in a temporary index; also returns whether it has no graph because the sample is small."""
     meta = stored.model_copy(update=asdict(layout))
     body = index_body(engine.info.engine_type, _FIELD, meta, shards=1, replicas=0)
     body["settings"]["index.refresh_interval"] = "-1"
-    queries = RecallQueries(sample.queries.vectors[:, : layout.dimensions], [None] * len(sample.queries.own))
+    cut, whole = sample.cut_queries(layout.dimensions), sample.cut_queries()
     with temporary_index(engine, body, report) as name:
         fill_index(engine, name, _cut_documents(engine.info, meta, sample))
-        found, seconds = search_all(engine, VectorField(name, _FIELD, meta), queries)
+        temporary = VectorField(name, _FIELD, meta)
+        [found] = measure_searches(engine, temporary, cut, [None], whole, [sample.page])
         size = engine.vector_size(name, vector_path(_FIELD, meta))
     estimate = layout.size(engine.info, len(sample.vectors))
     least = estimate.index - estimate.graph + _LEAST_GRAPH_BYTES * len(sample.vectors)
     lacks_graph = size is not None and bool(estimate.graph) and size < least
-    return *summarize(sample.recalls(found), seconds), lacks_graph
+    return found, lacks_graph
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:

@@ -21,18 +21,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.rest import Json
-from es_sbert.index.index_summary import count_chunks
-from es_sbert.index.mapping import (
-    BBQ_MIN_DIMENSIONS,
-    ElementType,
-    IndexType,
-    and_query,
-    has_vector_query,
-)
-from es_sbert.index.vector_field import VectorField
+from es_sbert.index.mapping import BBQ_MIN_DIMENSIONS, ElementType, IndexType
 
 # Bytes of a node's neighbors at the engines' default of m = 16, between those for random and for clustered vectors
 # (docs/results.md).
@@ -116,19 +106,6 @@ def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> f
     if info.excludes_vectors_from_source or is_derived:
         return 0.0
     return _CHARACTERS_PER_NUMBER * dimensions
-
-
-def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json | None = None) -> int:
-    """Count the vectors in a field: one per document, or one per passage.
-
-    Args:
-        engine: The engine.
-        index: The index of the field, or an alias, whose filter applies.
-        field: The field.
-        filter: Query for the documents to count; None counts all.
-    """
-    query = and_query(has_vector_query(field.name, field.meta), filter)
-    return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)
 
 
 def is_unsupported(index_type: IndexType, dimensions: int) -> bool:

@@ -1,23 +1,28 @@
-"""Measure recall@10 and latency of approximate search in an index, for several values of num_candidates.
+"""Measure recall@10 and latency of approximate search, in an index or in a temporary index of sampled vectors.
 
-The exact neighbors of all queries come from one pass over the vectors of the index. The pass works on every engine,
-without scripting and in bounded memory.
+The exact neighbors of all queries come from one pass over all vectors. The pass works on every engine, without
+scripting and in bounded memory. Temporary indices are merged into one segment, and deleted after any error.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
+from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import hit_vectors, vector_request
@@ -34,6 +39,14 @@ _NUM_CANDIDATES = (10, 20, 50, 100, 200, 500, 1000)
 _PAGE = 500
 _WARM_UP_SEARCHES = 20
 
+# Prefix of the names of all temporary indices.
+PREFIX = "es-sbert-advise-"
+_BULK_BYTES = 5 << 20
+_POLL_SECONDS = 0.2
+
+# Ids of documents, the row of each one's first vector, and all vectors, *shape:* ``(vectors, dimensions)``.
+VectorPage = tuple[Sequence[str], Sequence[int], Vectors]
+
 
 @dataclass(frozen=True)
 class RecallQueries:
@@ -46,27 +59,6 @@ class RecallQueries:
 
     vectors: Vectors
     own: Sequence[str | None]
-
-
-@dataclass(frozen=True)
-class SearchMeasurement:
-    """Recall and latency of searches with one number of candidates.
-
-    Attributes:
-        recall: Mean recall@10 with its 95 % interval.
-        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time.
-    """
-
-    num_candidates: int
-    recall: ConfidenceInterval
-    median_ms: float
-    p95_ms: float
-
-
-def summarize(shares: Sequence[float], seconds: Sequence[float]) -> tuple[ConfidenceInterval, float, float]:
-    """Return the mean of recalls, and the median and the 95th percentile of latencies in milliseconds."""
-    median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
-    return mean_confidence_interval(shares, K), median, p95
 
 
 def document_cosines(queries: Vectors, vectors: Vectors, starts: Sequence[int] | NDArray[np.int64]) -> Doubles:
@@ -94,14 +86,13 @@ def _normalize(vectors: Vectors) -> Doubles:
 def exact_shares(
     queries: RecallQueries,
     answers: Sequence[Sequence[Sequence[str]]],
-    pages: Iterable[tuple[Sequence[str], Sequence[int], Vectors]],
+    pages: Iterable[VectorPage],
 ) -> list[list[float]]:
     """Compute the recall of searches, by comparing every vector of the pages with every query.
 
     Args:
         answers: For each setting, the ids that were found for each query.
-        pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. The nearest
-            vector of a document counts.
+        pages: All documents. The nearest vector of a document counts.
 
     Returns:
         For each setting, the share of its `K` nearest documents that was found for each query with a neighbor. Tied
@@ -130,6 +121,22 @@ def exact_shares(
     return [[share(number, ids) for number, ids in enumerate(answer) if neighbors[number]] for answer in answers]
 
 
+@dataclass(frozen=True)
+class SearchMeasurement:
+    """Recall and latency of searches with one number of candidates.
+
+    Attributes:
+        num_candidates: Candidates of each shard; None for the default.
+        recall: Mean recall@10 with its 95 % interval.
+        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time.
+    """
+
+    num_candidates: int | None
+    recall: ConfidenceInterval
+    median_ms: float
+    p95_ms: float
+
+
 def measure_index(engine: Engine, field: VectorField, queries: RecallQueries) -> list[SearchMeasurement]:
     """Search the index with each number of candidates, then compare with exact search.
 
@@ -146,21 +153,38 @@ def measure_index(engine: Engine, field: VectorField, queries: RecallQueries) ->
         return []
     # With fewer candidates, engines search for as many as are rescored.
     settings = [each for each in _NUM_CANDIDATES if each >= K * OVERSAMPLE.get(index_type, 1.0)]
-    found = [search_all(engine, field, queries, candidates) for candidates in settings]
-    shares = exact_shares(queries, [ids for ids, _ in found], _read_vector_pages(engine, field))
-    return [
-        SearchMeasurement(candidates, *summarize(own, seconds))
-        for candidates, own, (_, seconds) in zip(settings, shares, found, strict=True)
-    ]
+    return measure_searches(engine, field, queries, settings, queries, _read_vector_pages(engine, field))
 
 
-def search_all(
-    engine: Engine, field: VectorField, queries: RecallQueries, num_candidates: int | None = None
-) -> tuple[list[list[str]], list[float]]:
-    """Search for all queries, one at a time, as `es-sbert search` does.
+def measure_searches(
+    engine: Engine,
+    field: VectorField,
+    queries: RecallQueries,
+    candidates: Sequence[int | None],
+    ranked: RecallQueries,
+    pages: Iterable[VectorPage],
+) -> list[SearchMeasurement]:
+    """Search with each number of candidates, and compare the hits with an exact ranking.
 
     Args:
-        num_candidates: Candidates of each shard; None for the default.
+        queries: The queries to search for.
+        candidates: Candidates of each shard; None for the default.
+        ranked: The same queries by their whole vectors, for the exact ranking.
+        pages: All documents with their whole vectors.
+    """
+    found = [_search_all(engine, field, queries, number) for number in candidates]
+    shares = exact_shares(ranked, [ids for ids, _ in found], pages)
+    measured = []
+    for number, own, (_, seconds) in zip(candidates, shares, found, strict=True):
+        median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
+        measured.append(SearchMeasurement(number, mean_confidence_interval(own, K), median, p95))
+    return measured
+
+
+def _search_all(
+    engine: Engine, field: VectorField, queries: RecallQueries, num_candidates: int | None
+) -> tuple[list[list[str]], list[float]]:
+    """Search for all queries, one at a time, as `es-sbert search` does.
 
     Returns:
         The ids of each query's hits, without the document that the query was made from, and the seconds of each search.
@@ -190,7 +214,7 @@ def search_all(
     return found, seconds
 
 
-def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
+def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[VectorPage]:
     """Read pages with the ids, first rows and vectors of all documents that have a vector."""
     query = has_vector_query(field.name, field.meta)
     extra = vector_request(engine.info, [field])
@@ -198,3 +222,93 @@ def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[lis
         own = [[vector for _, _, vector in hit_vectors(hit, field)] for hit in page]
         rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])
+
+
+def leftover_indices(engine: Engine) -> list[str]:
+    """List existing temporary indices, left by a command that was killed or in use by one that is still running.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    return [state.name for state in engine.resolve_indices(f"{PREFIX}*")]
+
+
+@contextmanager
+def temporary_index(engine: Engine, body: Json, report: Callable[[str], None]) -> Iterator[str]:
+    """Create an index under a new name, and delete it at the end, even after an error or an interrupt.
+
+    Args:
+        engine: The engine.
+        body: Body of `PUT /index`.
+        report: Called with a warning if the index cannot be deleted.
+
+    Yields:
+        The name of the index.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    name = f"{PREFIX}{uuid.uuid4().hex[:12]}"
+    try:
+        engine.create_index(name, body)
+        yield name
+    finally:
+        # Even if the request failed, the engine may have created the index.
+        try:
+            engine.delete_index(name)
+        except (EngineError, KeyboardInterrupt) as error:
+            reason = error.message if isinstance(error, EngineError) else "interrupted"
+            report(f"Warning: the temporary index {name} may still exist ({reason}). Delete it: `DELETE /{name}`")
+            if isinstance(error, KeyboardInterrupt):
+                raise
+
+
+def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
+    """Write documents under the ids 0, 1, 2, …, and merge them into one segment; return when the graph is built.
+
+    Args:
+        engine: The engine.
+        name: The index.
+        documents: Documents that orjson can write, numpy arrays included.
+
+    Raises:
+        RequestFailed: the engine rejected a document.
+        EngineError: the engine failed.
+    """
+    lines: list[bytes] = []
+    size = 0
+    for number, document in enumerate(documents):
+        source = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+        lines += [b'{"index":{"_id":"%d"}}' % number, source]
+        size += len(source)
+        if size > _BULK_BYTES:
+            _send(engine, name, lines)
+            lines, size = [], 0
+    if lines:
+        _send(engine, name, lines)
+    force_merge(engine, name)
+    engine.refresh(name)
+
+
+def force_merge(engine: Engine, name: str) -> None:
+    """Merge every shard into one segment, and wait until the merge is done.
+
+    Raises:
+        EngineError: the engine failed; the merge may continue in the background.
+    """
+    engine.refresh(name)
+    task = engine.start_force_merge(name)
+    while not engine.is_task_done(task):
+        time.sleep(_POLL_SECONDS)
+
+
+def _send(engine: Engine, name: str, lines: list[bytes]) -> None:
+    for result in engine.bulk(name, b"\n".join(lines) + b"\n", actions=len(lines) // 2):
+        if result.is_denied:
+            raise access_denied(engine.info.label, f"writing to {name}", result.reason)
+        if not result.ok:
+            raise RequestFailed(
+                f"{engine.info.label} rejected a document of the temporary index {name}: {result.reason}",
+                "If the engine is overloaded, run the command again later or with a smaller `sample`.",
+                result.status,
+            )

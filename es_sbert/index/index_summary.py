@@ -20,7 +20,7 @@ from es_sbert.index.mapping import (
     vector_fields,
 )
 from es_sbert.index.text_languages import LanguageWarning, language_warning, sample_languages
-from es_sbert.index.vector_field import index_not_found, require_index
+from es_sbert.index.vector_field import VectorField, index_not_found, require_index
 
 
 @dataclass(frozen=True)
@@ -178,3 +178,16 @@ def count_chunks(engine: Engine, index: str, field: str, query: Json | None = No
     if query is not None:
         body["query"] = query
     return int(engine.search(index, body)["aggregations"]["passages"]["doc_count"])
+
+
+def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json | None = None) -> int:
+    """Count the vectors in a field: one per document, or one per passage.
+
+    Args:
+        engine: The engine.
+        index: The index of the field, or an alias, whose filter applies.
+        field: The field.
+        filter: Query for the documents to count; None counts all.
+    """
+    query = and_query(has_vector_query(field.name, field.meta), filter)
+    return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)

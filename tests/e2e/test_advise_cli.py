@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from es_sbert.diagnostics.temporary_index import leftover_indices
+from es_sbert.diagnostics.recall import leftover_indices
 from es_sbert.index.vector_field import read_vector_field
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine

@@ -9,7 +9,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_size import estimate_size
-from es_sbert.diagnostics.temporary_index import force_merge
+from es_sbert.diagnostics.recall import force_merge
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import ElementType, IndexType, vector_fields

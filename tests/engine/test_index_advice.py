@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.diagnostics.index_advice import AdviceRequest, VectorLayout, advise
-from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
+from es_sbert.diagnostics.recall import PREFIX, fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed

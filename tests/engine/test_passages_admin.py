@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.diagnostics.index_size import count_vectors
 from es_sbert.diagnostics.recall import RecallQueries, measure_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
+from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load

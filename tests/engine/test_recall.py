@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from es_sbert.diagnostics.index_advice import read_sample
-from es_sbert.diagnostics.recall import K, RecallQueries, measure_index
-from es_sbert.diagnostics.temporary_index import force_merge
+from es_sbert.diagnostics.recall import K, RecallQueries, force_merge, measure_index
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import OVERSAMPLE, IndexType
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
