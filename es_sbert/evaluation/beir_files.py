@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,19 +68,6 @@ def sample_rows(count: int, limit: int | None) -> NDArray[np.int64]:
         return np.arange(count, dtype=np.int64)
     drawn = np.random.default_rng(_SAMPLE_SEED).choice(count, size=limit, replace=False)
     return np.sort(drawn).astype(np.int64)
-
-
-def read_columns(path: Path, required: Sequence[str], optional: str) -> Table:
-    """Read some columns of a file, and one more if the file has it.
-
-    Raises:
-        MissingColumns: a required column is missing.
-        SourceError: the file is invalid.
-    """
-    try:
-        return read_table(path, [*required, optional])
-    except MissingColumns:
-        return read_table(path, required)
 
 
 @dataclass(frozen=True)
@@ -266,8 +254,11 @@ def _read_judgements(paths: Sequence[Path], queries: dict[str, str]) -> dict[str
 
 
 def _read_beir_table(path: Path, required: list[str], optional: str) -> Table:
+    """Read the required columns of a file, and the optional one if the file has it."""
     try:
-        return read_columns(path, required, optional)
+        with suppress(MissingColumns):  # then the file is read without the optional column
+            return read_table(path, [*required, optional])
+        return read_table(path, required)
     except MissingColumns as error:
         raise SourceError(
             error.message, f"A test collection needs BEIR's column names: rename the columns to {', '.join(required)}."

@@ -40,7 +40,7 @@ class ReportRow:
 
     Attributes:
         data: Name of the data set.
-        part: The measured part of the data set, or the method: `all`, a subset, `10 folds`, …
+        part: The measured part of the data set, or the method: `all`, `in memory`, `10 folds`, …
         size: Number of measured units.
         unit: `pairs`, `triplets`, `examples` or `queries`.
         figures: Name → value. Measures are × 100; thresholds are similarities.

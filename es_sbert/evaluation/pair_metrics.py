@@ -5,7 +5,6 @@ STS reports Spearman's ρ, as the paper does (section 4), and Pearson's r, each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -71,9 +70,6 @@ def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-ALL = "all"
-
-
 @dataclass(frozen=True)
 class Correlation:
     """Agreement of scores with gold scores.
@@ -129,27 +125,6 @@ def sts_correlations(
         SourceError, ModelError, ValueError: see `correlate` and `paired_similarity`.
     """
     return {each: correlate(paired_similarity(each, first, second), gold) for each in Similarity}
-
-
-def subset_rows(subsets: Sequence[str] | None, gold: NDArray[np.floating]) -> dict[str, NDArray[np.int64]]:
-    """Return the rows of all pairs, and of each subset if there are several.
-
-    STS12–16 consist of several sources. Like most papers, the paper correlates over all pairs of a year at once.
-
-    Args:
-        subsets: Name of each pair's subset; None without subsets.
-        gold: *Shape:* ``(pairs,)``; subsets with equal gold scores (small samples) are left out.
-
-    Returns:
-        `all`, then the subsets in the order of the file, each with its rows.
-    """
-    rows = {ALL: np.arange(len(gold), dtype=np.int64)}  # (pairs,)
-    distinct = list(dict.fromkeys(subsets or ()))
-    if len(distinct) > 1:
-        names = np.array(subsets)  # (pairs,)
-        found = {name: np.flatnonzero(names == name) for name in distinct}
-        rows |= {name: members for name, members in found.items() if not _is_constant(gold[members])}
-    return rows
 
 
 def _is_constant(values: NDArray[np.floating]) -> bool:

@@ -2,7 +2,7 @@
 
 | task | files in the folder | columns |
 |---|---|---|
-| sts | `sts/NAME-dev`, `sts/NAME-test` | sentence1, sentence2, score; subset if there are several |
+| sts | `sts/NAME-dev`, `sts/NAME-test` | sentence1, sentence2, score |
 | triplet | `triplets/NAME-dev`, `triplets/NAME-test` | anchor, positive, negative |
 | duplicates | `duplicates/NAME-test` | question1, question2, is_duplicate |
 | retrieval | `retrieval/NAME/`, see beir_files.py | _id, title, text; _id, text; query-id, corpus-id, score |
@@ -27,7 +27,6 @@ from es_sbert.evaluation.beir_files import (
     find_collections,
     is_beir_folder,
     read_collection,
-    read_columns,
     sample_rows,
 )
 from es_sbert.io.tables import MissingColumns, Table, read_table
@@ -60,7 +59,6 @@ class TaskInfo:
     splits: tuple[str, ...] = ()
 
 
-_SUBSET = "subset"  # an optional role of sts
 TASKS = {
     EvaluationTask.STS: TaskInfo("sts", ("sentence1", "sentence2"), "score", ("dev", "test")),
     EvaluationTask.TRIPLET: TaskInfo("triplets", ("anchor", "positive", "negative"), splits=("dev", "test")),
@@ -70,9 +68,8 @@ TASKS = {
 
 
 def task_roles(task: EvaluationTask) -> list[str]:
-    """Roles of the columns of a task, including optional ones; none for retrieval."""
-    info = TASKS[task]
-    return [*info.texts, *([info.gold] if info.gold else []), *([_SUBSET] if task is EvaluationTask.STS else [])]
+    """Roles of the columns of a task; none for retrieval."""
+    return list(filter(None, (*TASKS[task].texts, TASKS[task].gold)))
 
 
 @dataclass(frozen=True)
@@ -84,13 +81,11 @@ class TaskTexts:
         columns: One list of texts for each role of the task.
         gold: Similarities on any scale (`sts`), or 1 for duplicates and 0 for other pairs; None for triplets.
             *Shape:* ``(examples,)``.
-        subsets: Name of each pair's subset; None if there are none.
     """
 
     name: str
     columns: tuple[list[str], ...]
     gold: NDArray[np.float64] | None = None
-    subsets: list[str] | None = None
 
 
 TaskData = TaskTexts | RetrievalCollection
@@ -173,20 +168,12 @@ def _warn_of_empty_documents(data: RetrievalCollection, report: Callable[[str], 
 def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Mapping[str, str]) -> TaskTexts:
     info, table = TASKS[task], _read_roles(path, task_roles(task), columns)
     rows = sample_rows(len(table), limit)
-
-    def texts(role: str) -> list[str]:
-        column = table.texts(role)  # of all rows: a row without text is an error, even if it is not kept
-        return [column[row] for row in rows]
-
+    texts = [table.texts(role) for role in info.texts]  # of all rows: one without text is an error, even if not kept
     gold = table.floats(info.gold) if info.gold else None  # (all examples,)
     if gold is not None and task is EvaluationTask.DUPLICATES:
         _check_binary(table, info.gold, gold)
-    return TaskTexts(
-        _dataset_name(path),
-        tuple(map(texts, info.texts)),
-        None if gold is None else gold[rows],
-        texts(_SUBSET) if _SUBSET in table.columns else None,
-    )
+    columns_of_rows = tuple([column[row] for row in rows] for column in texts)
+    return TaskTexts(_dataset_name(path), columns_of_rows, None if gold is None else gold[rows])
 
 
 def _check_binary(table: Table, role: str, labels: NDArray[np.float64]) -> None:
@@ -197,13 +184,10 @@ def _check_binary(table: Table, role: str, labels: NDArray[np.float64]) -> None:
 
 
 def _read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> Table:
-    """Read a file's columns, named by their roles. The subset is optional, except if the user names its column."""
+    """Read a file's columns, named by their roles."""
     names = {role: columns.get(role, role) for role in roles}
     try:
-        if _SUBSET in names and _SUBSET not in columns:
-            table = read_columns(path, [name for role, name in names.items() if role != _SUBSET], _SUBSET)
-        else:
-            table = read_table(path, list(names.values()))
+        table = read_table(path, list(names.values()))
     except MissingColumns as error:
         missing = next(role for role, name in names.items() if name == error.missing[0])
         raise SourceError(
@@ -211,8 +195,7 @@ def _read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) ->
             f"Set the column to read as {missing}: {setting_text('columns', {missing: 'COLUMN'})}, one of "
             f"{', '.join(error.names) or 'none'}.",
         ) from None
-    found = {role: table.columns[name] for role, name in names.items() if name in table.columns}
-    return Table(path, found, table.lines, table.unit)
+    return Table(path, {role: table.columns[name] for role, name in names.items()}, table.lines, table.unit)
 
 
 def _dataset_name(path: Path) -> str:

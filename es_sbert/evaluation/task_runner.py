@@ -15,13 +15,11 @@ from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, average_row, retrieval_row
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.pair_metrics import (
-    ALL,
     Similarity,
     correlate,
     duplicates,
     paired_similarity,
     sts_correlations,
-    subset_rows,
     triplet_accuracy,
 )
 from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
@@ -81,28 +79,24 @@ def _evaluate(model: Model, task: EvaluationTask, data: TaskData) -> list[Report
         vectors = embed_columns(model, *data.columns)
         if task is EvaluationTask.TRIPLET:
             figures = {f"accuracy_{distance}": value for distance, value in triplet_accuracy(*vectors).items()}
-            return [ReportRow(data.name, ALL, len(vectors[0]), "triplets", figures)]
+            return [_row(data, figures, "triplets")]
         if task is EvaluationTask.STS:
-            return _sts_rows(data, lambda rows, gold: _sts_figures(vectors[0][rows], vectors[1][rows], gold))
+            return [_row(data, _sts_figures(*vectors, _gold(data)))]
         scores: NDArray[np.floating] = paired_similarity(Similarity.COSINE, *vectors)  # (pairs,)
     else:
         scores = model.score(*data.columns)  # (pairs,)
         if task is EvaluationTask.STS:
-            return _sts_rows(data, lambda rows, gold: asdict(correlate(scores[rows], gold)))
-    assert data.gold is not None, "pairs have labels"
-    labels = data.gold.astype(np.int64)  # (pairs,)
-    return [ReportRow(data.name, ALL, len(labels), "pairs", asdict(duplicates(scores, labels)))]
+            return [_row(data, asdict(correlate(scores, _gold(data))))]
+    return [_row(data, asdict(duplicates(scores, _gold(data).astype(np.int64))))]
 
 
-def _sts_rows(
-    data: TaskTexts, figures: Callable[[NDArray[np.int64], NDArray[np.float64]], dict[str, float]]
-) -> list[ReportRow]:
-    """Make the rows of all pairs and of each subset; `figures` measures some rows of the data."""
-    assert data.gold is not None, "pairs have scores"
-    return [
-        ReportRow(data.name, part, len(rows), "pairs", figures(rows, data.gold[rows]))
-        for part, rows in subset_rows(data.subsets, data.gold).items()
-    ]
+def _row(data: TaskTexts, figures: dict[str, float], unit: str = "pairs") -> ReportRow:
+    return ReportRow(data.name, "all", len(data.columns[0]), unit, figures)
+
+
+def _gold(data: TaskTexts) -> NDArray[np.float64]:
+    assert data.gold is not None, "pairs have scores or labels"
+    return data.gold
 
 
 def _sts_figures(first: Vectors, second: Vectors, gold: NDArray[np.float64]) -> dict[str, float]:

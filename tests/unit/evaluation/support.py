@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,3 +67,25 @@ def random_embedder(texts: Sequence[str], dimensions: int = 8, seed: int = 0) ->
     lengths = random.uniform(0.5, 3, size=(len(texts), 1))  # (texts, 1)
     vectors = random.normal(size=(len(texts), dimensions)) * lengths  # (texts, dimensions)
     return FixedEmbedder(dict(zip(texts, vectors, strict=True)))
+
+
+def write_collection(
+    folder: Path,
+    *,
+    corpus: list[object] | None = None,
+    queries: list[object] | None = None,
+    judgements: str = "1\td1\t2\n1\td9\t1\n2\td2\t0\n",
+) -> Path:
+    """A small collection: document 1 is query 1 as well, as equal ids and texts say."""
+    corpus = corpus or [
+        {"_id": "1", "title": "Do cats", "text": "sleep a lot?"},
+        {"_id": "d1", "title": "", "text": "Cats sleep."},
+        {"_id": "d2", "text": "Dogs bark."},
+        {"_id": "2", "text": "Something else."},
+    ]
+    queries = queries or [{"_id": "1", "text": "sleep a lot?"}, {"_id": "2", "text": "dogs"}, {"_id": "3", "text": "x"}]
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
+    return folder

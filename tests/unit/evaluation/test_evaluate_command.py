@@ -16,11 +16,14 @@ from es_sbert.evaluation.evaluated_models import open_model
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import write_tiny_bert
+from tests.unit.evaluation.support import write_collection
 
 PAIRS = [
     ("a man plays the guitar", "the man plays a guitar", 5), ("a cat sleeps", "the cat sleeps on the mat", 4),
     ("a man sleeps", "the cat plays", 1.5), ("guitar", "mat", 0), ("a cat", "a man on the mat", 1),
 ]  # fmt: skip
+
+CPU = ("--device", "cpu", "--precision", "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +59,18 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 def test_tables_go_to_stdout_and_progress_to_stderr(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(
-        capsys, tiny, "--task", "sts", "--task", "triplet", "--data", data, "--precision", "fp32", "--device", "cpu"
-    )
+    code, out, err = run(capsys, tiny, "--task", "sts", "--task", "triplet", "--data", data, "--limit", 3, *CPU)
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == f"sts: {tiny} (fp32)"
-    assert lines[2].split()[:3] == ["small-test", "all", "5"]
+    assert lines[2].split()[:3] == ["small-test", "all", "3"]
     assert lines[3] == f"triplet: {tiny} (fp32)"
     assert len(lines) == 6
     assert "sts: small-test" in err.splitlines()
 
 
 def test_json_report_has_figures_and_settings(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    how = ("--precision", "fp32", "--device", "cpu", "--json")
-    code, out, _ = run(capsys, tiny, "--task", "sts", "--file", data / "sts/small-test.tsv", *how)
+    code, out, _ = run(capsys, tiny, "--task", "sts", "--file", data / "sts/small-test.tsv", *CPU, "--json")
     assert code == 0
     report = json.loads(out)
     assert report["settings"] == {"device": "cpu", "precision": "fp32", "runtime": "auto", "limit": None}
@@ -78,14 +78,6 @@ def test_json_report_has_figures_and_settings(tiny: Path, data: Path, capsys: py
     first, second = (network.embed([pair[side] for pair in PAIRS]) for side in (0, 1))  # type: ignore[misc]
     expected = correlate(paired_similarity(Similarity.COSINE, first, second), np.array([pair[2] for pair in PAIRS]))
     assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(expected.spearman, abs=0.01)
-
-
-def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(
-        capsys, tiny, "--task", "triplet", "--data", data, "--limit", 3, "--precision", "fp32", "--device", "cpu"
-    )
-    assert code == 0
-    assert out.splitlines()[-1].split()[:3] == ["small-dev", "all", "3"]
 
 
 @pytest.mark.parametrize(
@@ -134,12 +126,9 @@ def test_broken_file_is_reported_before_the_model_loads(data: Path, capsys: pyte
 
 def test_several_collections_are_averaged(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
-        folder = tmp_path / "retrieval" / name
-        (folder / "qrels").mkdir(parents=True)
-        (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a cat"}\n')
-        (folder / "queries.jsonl").write_text('{"_id": "q", "text": "cat"}\n')
-        (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    arguments = ("--task", "retrieval", "--precision", "fp32", "--device", "cpu")
+        cat = {"corpus": [{"_id": "d", "text": "a cat"}], "queries": [{"_id": "q", "text": "cat"}]}
+        write_collection(tmp_path / "retrieval" / name, **cat, judgements="q\td\t1\n")
+    arguments = ("--task", "retrieval", *CPU)
     code, _, err = run(capsys, *arguments, "--data", tmp_path / "retrieval", "--index", "docs")
     assert code == 2
     assert "holds 0 test collections, not one" in err
@@ -159,17 +148,12 @@ def write_grammar(folder: Path) -> Path:
     """A collection whose queries are the beginnings of its documents."""
     documents = [f"{one} {two} {three}" for one in ("a man", "the cat") for two in ("plays", "sleeps on")
                  for three in ("a guitar", "the mat", "the guitar")]  # fmt: skip
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(documents))
+    return write_collection(
+        folder,
+        corpus=[{"_id": f"d{number}", "text": text} for number, text in enumerate(documents)],
+        queries=[{"_id": f"q{number}", "text": text[:-4]} for number, text in enumerate(documents)],
+        judgements="".join(f"q{number}\td{number}\t1\n" for number in range(len(documents))),
     )
-    (folder / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": f"q{number}", "text": text[:-4]}) + "\n" for number, text in enumerate(documents))
-    )
-    (folder / "qrels/test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n" + "".join(f"q{number}\td{number}\t1\n" for number in range(len(documents)))
-    )
-    return folder
 
 
 def test_compare_prints_the_verdict_and_all_metrics(
@@ -177,7 +161,7 @@ def test_compare_prints_the_verdict_and_all_metrics(
 ) -> None:
     folder = write_grammar(tmp_path / "grammar")
     other = write_tiny_bert(tmp_path / "other", seed=5)
-    how = ("--task", "retrieval", "--data", folder, "--device", "cpu", "--precision", "fp32")
+    how = ("--task", "retrieval", "--data", folder, *CPU)
     code, out, _ = run(capsys, tiny, "--compare", tiny, *how)
     assert code == 0
     lines = out.splitlines()
@@ -236,12 +220,9 @@ def test_invalid_columns_option_is_rejected(
 
 
 def test_documents_without_text_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "small"
-    (folder / "qrels").mkdir(parents=True)
     corpus = [{"_id": str(number), "text": "" if number < 6 else "a cat sleeps"} for number in range(8)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
-    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "the cat"}) + "\n")
-    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\nq\t7\t1\n")
+    queries, judgements = [{"_id": "q", "text": "the cat"}], "q\t1\t1\nq\t7\t1\n"
+    folder = write_collection(tmp_path / "small", corpus=corpus, queries=queries, judgements=judgements)
     code, out, err = run(capsys, tiny, "--task", "retrieval", "--data", folder, "--device", "cpu", "--json")
     assert code == 0
     assert "Warning: 6 documents of small without title and text count as not found: 0, 1, 2, 3, 4, …" in err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data, task_roles
+from tests.unit.evaluation.support import write_collection
 
 
 def write(path: Path, *rows: tuple[str, ...]) -> Path:
@@ -40,7 +40,6 @@ def test_sts_reads_dev_and_test_but_not_train(tmp_path: Path) -> None:
     assert isinstance(found[0], TaskTexts)
     assert found[0].columns == (["x", "v"], ["y", "w"])
     assert gold(found[0]) == [2.5, 0.0]
-    assert found[0].subsets is None
 
 
 def test_task_folder_can_be_given_directly(tmp_path: Path) -> None:
@@ -49,55 +48,18 @@ def test_task_folder_can_be_given_directly(tmp_path: Path) -> None:
     assert [each.name for each in read_task_data(EvaluationTask.STS, tmp_path)] == ["a-test"]
 
 
-def test_sts_subsets_are_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "y.tsv", ("subset", *STS), ("one", "x", "y", "1"), ("two", "v", "w", "2"))
-    (found,) = read_task_data(EvaluationTask.STS, None, [path])
-    assert isinstance(found, TaskTexts)
-    assert found.subsets == ["one", "two"]
-
-
-def test_jsonl_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"sentence1": "x", "sentence2": "y", "score": 3}\n')
-    (found,) = read_task_data(EvaluationTask.STS, None, [path])
-    assert isinstance(found, TaskTexts)
-    assert gold(found) == [3.0]
-
-
-def test_triplets_are_read(tmp_path: Path) -> None:
+def test_other_tasks_are_read(tmp_path: Path) -> None:
     write(tmp_path / "triplets/w-dev.tsv", ("section", "anchor", "positive", "negative"), ("s", "a", "p", "n"))
     assert read_task_data(EvaluationTask.TRIPLET, tmp_path) == [TaskTexts("w-dev", (["a"], ["p"], ["n"]))]
-
-
-def test_duplicates_are_read(tmp_path: Path) -> None:
-    columns = ("question1", "question2", "is_duplicate")
-    write(tmp_path / "duplicates/q-train.tsv", columns, ("x", "y", "1"))
-    write(tmp_path / "duplicates/q-test.tsv", columns, ("x", "y", "1"), ("v", "w", "0"))
+    (tmp_path / "duplicates").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / f"duplicates/q-{split}.jsonl").write_text(
+            '{"question1": "x", "question2": "y", "is_duplicate": 1}\n'
+            '{"question1": "v", "question2": "w", "is_duplicate": 0}\n'
+        )
     (found,) = read_task_data(EvaluationTask.DUPLICATES, tmp_path)
     assert isinstance(found, TaskTexts)
     assert (found.name, found.columns[0], gold(found)) == ("q-test", ["x", "v"], [1, 0])
-
-
-def write_collection(
-    folder: Path,
-    *,
-    corpus: list[object] | None = None,
-    queries: list[object] | None = None,
-    judgements: str = "1\td1\t2\n1\td9\t1\n2\td2\t0\n",
-) -> Path:
-    """A small collection: document 1 is query 1 as well, as equal ids and texts say."""
-    corpus = corpus or [
-        {"_id": "1", "title": "Do cats", "text": "sleep a lot?"},
-        {"_id": "d1", "title": "", "text": "Cats sleep."},
-        {"_id": "d2", "text": "Dogs bark."},
-        {"_id": "2", "text": "Something else."},
-    ]
-    queries = queries or [{"_id": "1", "text": "sleep a lot?"}, {"_id": "2", "text": "dogs"}, {"_id": "3", "text": "x"}]
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
-    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
-    return folder
 
 
 def test_read_collection(tmp_path: Path) -> None:
@@ -283,20 +245,6 @@ def test_limit_samples_queries_and_keeps_all_documents(tmp_path: Path) -> None:
     assert isinstance(found, RetrievalCollection)
     assert len(found.queries) == len(found.judgements) == 2
     assert len(found.documents) == 4
-
-
-def test_renamed_columns_are_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.tsv", ("a", "b", "similarity", "genre"), ("x", "y", "0.5", "news"))
-    columns = {"sentence1": "a", "sentence2": "b", "score": "similarity", "subset": "genre"}
-    (found,) = read_task_data(EvaluationTask.STS, None, [path], columns=columns)
-    assert isinstance(found, TaskTexts)
-    assert (found.columns, gold(found), found.subsets) == ((["x"], ["y"]), [0.5], ["news"])
-
-
-def test_missing_optional_column_is_rejected_if_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.tsv", STS, ("x", "y", "0.5"))
-    with pytest.raises(SourceError, match="has no column gnere"):
-        read_task_data(EvaluationTask.STS, None, [path], columns={"subset": "gnere"})
 
 
 def test_every_task_column_can_be_renamed(tmp_path: Path) -> None:
