@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Options that are arguments of `es_sbert.training.distill`.
 _ARGUMENTS = (
     "base", "prompt", "epochs", "batch", "learning_rate", "seed", "precision", "device", "resume", "keep_checkpoints",
-    "sts", "name",
+    "name",
 )  # fmt: skip
 
 
@@ -79,9 +79,6 @@ _ARGUMENTS = (
 @option_group(
     "Training",
     click.option(
-        "--sts", type=FILE_TYPE, metavar="FILE", help="Also measure on these pairs: sentence1, sentence2, score."
-    ),
-    click.option(
         "--epochs",
         type=FiniteFloatRange(0, min_open=True),
         help="Passes over the texts.  [default: 3; with --static 8]",
@@ -126,7 +123,7 @@ def distill(
     Examples:
       es-sbert distill all-MiniLM-L6-v2 --layers 3 --texts docs.jsonl --text-field title -o minilm-3
       es-sbert distill all-MiniLM-L6-v2 --static --texts docs.jsonl --texts queries.txt -o minilm-static
-      es-sbert distill bge-small-en-v1.5 --layers 4 --texts docs.csv -o bge-4 --sts pairs.tsv
+      es-sbert distill bge-small-en-v1.5 --layers 4 --texts docs.csv -o bge-4
       es-sbert distill bge-small-en-v1.5 --base all-MiniLM-L6-v2 --texts docs.jsonl -o minilm-bge
     """
     from es_sbert import training
@@ -169,8 +166,5 @@ def distill_summary(teacher: str, student: Distillation, seconds: float) -> str:
         lines.append(f"{pluralize(student.texts, 'text')}, {student.held_out:,} more held out")
         gain = f"{student.start_cosine:.2f} → {student.cosine:.2f}"
         lines.append(f"mean cosine × 100 to {teacher} on texts that were held out: {gain}")
-    if student.sts is not None:
-        start = "" if student.sts.start is None else f"{student.sts.start:.2f} → "
-        lines.append(f"{student.sts.name}: {start}{student.sts.trained:.2f} ({teacher}: {student.teacher_sts:.2f})")
     lines.append(f"→ {escape_unprintable(str(student.folder))} (fingerprint {student.fingerprint}), {seconds:,.0f} s")
     return "\n".join(lines)

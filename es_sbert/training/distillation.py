@@ -20,10 +20,8 @@ import numpy as np
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel, read_sentence_model
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.static_model import check_static_source, static_model_folder
 from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
-from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
 from es_sbert.runtime.variant_candidates import default_exports
@@ -39,11 +37,10 @@ from es_sbert.training.recipe import (
     VectorDistillationSpec,
 )
 from es_sbert.training.run_folder import RunFolder
-from es_sbert.training.trainer import dev_metric_name, dev_score
 from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
-from es_sbert.training.training_examples import DevData, Examples, StageData, read_dev
-from es_sbert.training.training_run import FinalScores, RunData, run_with_data
+from es_sbert.training.training_examples import DevData, Examples, StageData
+from es_sbert.training.training_run import RunData, run_with_data
 
 MIN_TEXTS = 100
 """Minimum number of distinct texts to train on."""
@@ -54,7 +51,6 @@ _MAX_HELD_OUT = 1000
 # For a student with layers: number of texts between two checkpoints (minutes on a CPU), and maximum number of
 # checkpoints per epoch.
 _CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
-_STS_COLUMNS = {"sentence1": "sentence1", "sentence2": "sentence2", "score": "score"}
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
@@ -102,8 +98,6 @@ class Distillation:
         held_out: Texts that it was measured on.
         start_cosine, cosine: Mean cosine × 100 between its vectors and the teacher's on the held-out texts, before and
             after training; None if it was not trained by this call.
-        sts: Spearman's ρ × 100 on the STS file, before and after training; None without a file.
-        teacher_sts: The same for the teacher.
     """
 
     folder: Path
@@ -112,8 +106,6 @@ class Distillation:
     held_out: int = 0
     start_cosine: float | None = None
     cosine: float | None = None
-    sts: FinalScores | None = None
-    teacher_sts: float | None = None
 
 
 def distill(
@@ -125,7 +117,6 @@ def distill(
     base: str | None = None,
     prompt: PromptKind | None = None,
     name: str | None = None,
-    sts: Path | None = None,
     epochs: float | None = None,
     batch: int | None = None,
     learning_rate: float | None = None,
@@ -154,7 +145,6 @@ def distill(
         prompt: The teacher's prompt for embedding the texts. By default, a static student is trained with the document
             prompt, and a student with layers with both prompts in turn, if they differ.
         name: Name of the student; by default the name of its folder.
-        sts: File with the columns sentence1, sentence2 and score: student and teacher are measured on it.
         epochs, batch, learning_rate: Settings of the training; see `Student`.
         seed: Seed of the order of the texts and of the choice of held-out texts.
         precision: Number format of the transformer's matrix products in training.
@@ -167,7 +157,7 @@ def distill(
         ModelError: the teacher cannot be opened, or does not support such a student.
         UsageError: the model does not have more layers than `layers`, a student with layers has no texts, `output` is
             not empty, torchrun has started several processes, or the extra `train` is missing.
-        SourceError: there are too few texts, or the STS file is invalid.
+        SourceError: there are too few texts.
         CheckpointInvalid: with `resume`: the run in `output` used different texts, settings or models.
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
@@ -184,7 +174,6 @@ def distill(
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
-    test_set = read_dev(_sts_spec(sts), Path()) if sts is not None else None
     base_model = None if base is None else _read_base(base)
     if student.static:
         check_static_source(model)
@@ -193,15 +182,15 @@ def distill(
         start = folder if base_model is None else base_model.folder
         open_initial_model(start, ModelSpec(base=base or teacher, layers=layers))
     if not texts:
-        return _export_untrained(teacher, folder, student, output, name, test_set, report)
+        return _export_untrained(teacher, folder, student, output, name, report)
     if len(distinct) < MIN_TEXTS:
         raise SourceError(
             f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
             f"Pass at least {MIN_TEXTS}.",
         )
     trained, held_out = split_texts(distinct, seed)
-    recipe = distillation_recipe(name, model, student, sts, len(trained), base_model)
-    data = _run_data(recipe, trained, held_out, test_set)
+    recipe = distillation_recipe(name, model, student, len(trained), base_model)
+    data = _run_data(recipe, trained, held_out)
     result = run_with_data(
         recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
     )
@@ -218,8 +207,6 @@ def distill(
         len(held_out),
         None if stage is None else stage.start_dev,
         None if stage is None else stage.best_dev,
-        result.test,
-        None if test_set is None or stage is None else _onnx_score(folder, teacher, test_set, report),
     )
 
 
@@ -244,7 +231,6 @@ def distillation_recipe(
     name: str,
     teacher: SentenceModel,
     student: Student,
-    sts: Path | None,
     texts: int,
     base: SentenceModel | None = None,
 ) -> Recipe:
@@ -254,7 +240,6 @@ def distillation_recipe(
         name: Name of the student.
         teacher: The teacher, by the name to open it with.
         student: The kind of student, and the settings of its training.
-        sts: File of gold pairs to measure the student on.
         texts: Number of texts to train on.
         base: The model that the student starts from, by the name to open it with; None for the teacher.
     """
@@ -289,7 +274,6 @@ def distillation_recipe(
         stages=(stage,),
         precision=student.precision,
         seed=student.seed,
-        test=None if sts is None else _sts_spec(sts),
     )
 
 
@@ -336,10 +320,6 @@ def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student
     return ("document", "query") if differs and not student.static else ("document",)
 
 
-def _sts_spec(sts: Path) -> DevSpec:
-    return DevSpec(task="sts", path=str(sts), columns=_STS_COLUMNS)
-
-
 def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
     """Split texts into those to train on and those to measure on, in a random order that depends on the seed.
 
@@ -350,7 +330,7 @@ def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
     return [texts[row] for row in order[held_out:]], [texts[row] for row in order[:held_out]]
 
 
-def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str], test_set: DevData | None) -> RunData:
+def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> RunData:
     """Return the texts as the data sets of the recipe, which take turns."""
     (stage,) = recipe.stages
     examples, objectives = [], []
@@ -362,7 +342,7 @@ def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str], test_se
     dev = DevData("vectors", (held_out,), None)
     return RunData(
         [StageData(tuple(examples), tuple[ObjectiveSpec, ...](objectives), dev)],
-        test_set,
+        None,
         Path(),
         lambda: {_TEXTS: _hash_texts([*texts, *held_out])},
     )
@@ -381,7 +361,6 @@ def _export_untrained(
     student: Student,
     output: Path,
     name: str,
-    test_set: DevData | None,
     report: Callable[[str], None],
 ) -> Distillation:
     """Make a static student from the teacher's token vectors, without training."""
@@ -393,14 +372,4 @@ def _export_untrained(
     RunFolder(output).check_new()
     start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)
     manifest = export_bundle(start, output, default_exports(start.architecture), reference="auto", on_progress=report)
-    scores = teacher_score = None
-    if test_set is not None:
-        metric = dev_metric_name(_sts_spec(output), "test")
-        scores = FinalScores(metric, None, _onnx_score(output, name, test_set, report))
-        teacher_score = _onnx_score(folder, teacher, test_set, report)
-    return Distillation(output, manifest.fingerprint, sts=scores, teacher_sts=teacher_score)
-
-
-def _onnx_score(folder: Path, name: str, test_set: DevData, report: Callable[[str], None]) -> float:
-    with Encoder(folder, called=name, report=report) as encoder:
-        return dev_score(OnnxEmbedder(encoder), test_set)
+    return Distillation(output, manifest.fingerprint)

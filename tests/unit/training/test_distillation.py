@@ -28,7 +28,7 @@ from es_sbert.training import distill
 from es_sbert.training.distillation import Student, distillation_recipe, split_texts
 from es_sbert.training.recipe import load_recipe
 from tests.e2e.cli_support import cli_in_process
-from tests.unit.training.support import recipe, train_here, write_model, write_pairs, write_recipe
+from tests.unit.training.support import recipe, train_here, write_model, write_recipe
 
 TEXTS = [text for text in parity_sentences(400) if text.strip()]
 
@@ -52,8 +52,8 @@ def _cosine(folder: Path, teacher: Path, texts: list[str]) -> float:
 def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
     model: Path, tmp_path: Path, layers: int | None
 ) -> None:
-    output, sts = tmp_path / "student", write_pairs(tmp_path / "pairs.tsv", 30)
-    made = distill(str(model), output, [*TEXTS, *TEXTS[:9], " "], layers=layers, epochs=2, sts=sts, batch=16)
+    output = tmp_path / "student"
+    made = distill(str(model), output, [*TEXTS, *TEXTS[:9], " "], layers=layers, epochs=2, batch=16)
     distinct = list(dict.fromkeys(TEXTS))
     held_out = split_texts(distinct, 42)[1]
     assert (made.texts, made.held_out) == (len(distinct) - len(held_out), len(held_out))
@@ -62,9 +62,6 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
     assert made.cosine > made.start_cosine + 1
     # The teacher may run in int8.
     assert made.cosine == pytest.approx(_cosine(output, model, held_out), abs=1)
-    assert made.sts is not None
-    assert made.sts.start is not None
-    assert made.teacher_sts is not None
     bundle = open_encoder_bundle(output)
     assert (bundle.manifest.fingerprint, bundle.model.dimensions) == (made.fingerprint, 32)
     assert bundle.model.architecture == ("static" if layers is None else "bert")
@@ -106,9 +103,8 @@ def _interrupt(*arguments: object) -> None:
 
 
 def test_untrained_static_student_needs_no_texts(model: Path, tmp_path: Path) -> None:
-    made = distill(str(model), tmp_path / "student", sts=write_pairs(tmp_path / "pairs.tsv", 30))
+    made = distill(str(model), tmp_path / "student")
     assert (made.texts, made.cosine) == (0, None)
-    assert made.sts is not None
     assert open_encoder_bundle(tmp_path / "student").model.architecture == "static"
     with pytest.raises(UsageError, match="is not empty"):
         distill(str(model), tmp_path / "student")
@@ -167,7 +163,7 @@ def test_prompts_take_turns_where_they_differ(model: Path) -> None:
     asymmetric = _teacher({"query": "query: ", "passage": "passage: "}, model)
 
     def prompts(teacher: SentenceModel, student: Student) -> list[tuple[str | None, str | None]]:
-        (stage,) = distillation_recipe("student", teacher, student, None, 1000).stages
+        (stage,) = distillation_recipe("student", teacher, student, 1000).stages
         return [(data.prompts.get("source"), stage.objective_of(data).teacher_prompt) for data in stage.data]  # type: ignore[union-attr]
 
     assert prompts(asymmetric, Student(layers=1)) == [("passage", "document"), ("query", "query")]
