@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -41,7 +40,6 @@ from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corp
 from es_sbert.adaptation.query_split import QuerySplit, labeled_pairs, split_queries
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
@@ -319,12 +317,9 @@ class Adaptation:
             count=settings.negatives,
             ranks=settings.ranks,
             margin=settings.margin,
-            reranker=settings.reranker,
             seed=settings.seed,
         )
-        device_options: Any = {"device": self._device, "threads": self._threads}
-        with nullcontext() if spec.reranker is None else Reranker(spec.reranker, **device_options) as reranker:
-            chosen = choose_negatives([nearest, bm25], relevant, (queries, texts), vectors, spec, reranker)
+        chosen = choose_negatives([nearest, bm25], relevant, (queries, texts), vectors, spec)
         negatives: NDArray[np.int64] = rows[chosen]
         return negatives
 

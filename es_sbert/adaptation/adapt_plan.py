@@ -59,7 +59,6 @@ class AdaptSettings(BaseModel):
         negatives: Hard negatives per pair; 0 for none.
         ranks: First and last rank of the candidates for negatives, by kNN and by BM25.
         margin: See `HardNegativesSpec`.
-        reranker: See `HardNegativesSpec`.
         train_tokens: Maximum tokens that training reads of a text: its first passage. This saves time; the model itself
             still reads as much as before.
         epochs, batch, learning_rate: Settings of the training.
@@ -82,7 +81,6 @@ class AdaptSettings(BaseModel):
     negatives: int = 1
     ranks: tuple[int, int] = (1, 50)
     margin: float = 0.05
-    reranker: str | None = None
     train_tokens: int = 128
     epochs: float = 1.0
     batch: int = 32

@@ -115,12 +115,6 @@ EXIT_NOT_BETTER = 1
         "the tuned model read as many as before.",
     ),
     click.option("--negatives", type=click.IntRange(min=0), default=1, help="Hard negatives per pair."),
-    click.option(
-        "--rerank",
-        "reranker",
-        metavar="MODEL",
-        help="Cross-encoder that must score a hard negative lower than the pair too.",
-    ),
     click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
     shared.threads_option,
     shared.retry_seconds_option,
