@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,9 +186,6 @@ def number_texts(examples: Examples) -> NDArray[np.int64]:
     return flat.reshape(len(columns), len(examples)).T
 
 
-Mixing = Literal["proportional", "round-robin"]
-
-
 @dataclass(frozen=True)
 class JointBatch:
     """The batch of one step, over all processes.
@@ -202,20 +199,9 @@ class JointBatch:
     rows: Rows
 
 
-def mix_batches(batches: Sequence[Sequence[Rows]], rule: Mixing, random: np.random.Generator) -> list[JointBatch]:
-    """Put the batches of several data sets into one order.
-
-    Args:
-        batches: The batches of each data set, in random order.
-        rule: `proportional`: every batch, in random order; `round-robin`: one of each data set in turn, until the
-            shortest is exhausted.
-        random: Draws the order.
-    """
-    each = [[JointBatch(number, rows) for rows in dataset] for number, dataset in enumerate(batches)]
-    if rule == "round-robin":
-        # The order of each data set is random, so the batches left out of a longer one differ from epoch to epoch.
-        return list(chain.from_iterable(zip(*each, strict=False)))
-    every = list(chain.from_iterable(each))
+def mix_batches(batches: Sequence[Sequence[Rows]], random: np.random.Generator) -> list[JointBatch]:
+    """Put all batches of several data sets into one random order."""
+    every = [JointBatch(number, rows) for number, dataset in enumerate(batches) for rows in dataset]
     return [every[place] for place in random.permutation(len(every))]
 
 
@@ -240,18 +226,16 @@ class EpochPlan:
     Args:
         datasets: In the order of the stage.
         batch: Maximum examples of a joint batch.
-        mixing: Mixing of the data sets.
         epochs: Number of epochs, rounded up.
         seed: Seed of the run.
         smart: Whether to put examples of similar length together.
     """
 
     def __init__(
-        self, datasets: Sequence[PlannedDataset], batch: int, *, mixing: Mixing, epochs: float, seed: int, smart: bool
+        self, datasets: Sequence[PlannedDataset], batch: int, *, epochs: float, seed: int, smart: bool
     ) -> None:
         self._datasets = tuple(datasets)
         self._batch = batch
-        self._mixing: Mixing = mixing
         self._epochs = math.ceil(epochs)
         self._seed = seed
         self._smart = smart
@@ -262,17 +246,15 @@ class EpochPlan:
             else max(len(self._plan(number, epoch, None)) for epoch in range(self._epochs))
             for number, dataset in enumerate(self._datasets)
         ]
-        first = self.batches(0)
-        self._length = len(first)
-        self.examples = sum(len(batch.rows) for batch in first)
-        """Approximate number of examples of an epoch; with round-robin, only a part of longer data sets counts."""
+        self.examples = sum(len(dataset.lengths) for dataset in self._datasets)
+        """Number of examples of an epoch."""
 
     def __len__(self) -> int:
         """Joint batches of an epoch."""
-        return self._length
+        return sum(self.counts())
 
     def counts(self) -> list[int]:
-        """Number of batches of each data set in an epoch, before mixing leaves some out."""
+        """Number of batches of each data set in an epoch."""
         return [
             batch_count(len(dataset.lengths), self._batch) if count is None else count
             for dataset, count in zip(self._datasets, self._counts, strict=True)
@@ -288,7 +270,7 @@ class EpochPlan:
         """Plan the joint batches of an epoch, from 0, in the order of training."""
         planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
         # The seeds of the data sets contain their numbers. This one contains the next number, so it differs from all.
-        return mix_batches(planned, self._mixing, np.random.default_rng([self._seed, len(planned), epoch]))
+        return mix_batches(planned, np.random.default_rng([self._seed, len(planned), epoch]))
 
     def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
         dataset, seed, smart = self._datasets[number], (self._seed, number), self._smart

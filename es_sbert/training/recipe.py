@@ -6,7 +6,7 @@ errors. This module does not import torch, so that recipes can be checked withou
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -328,18 +328,17 @@ class StageSpec(RecipeSettings):
         mini_batch: Embed this many examples at a time and recompute them for the gradients, so that
             `batch` may exceed memory (gradient caching, Gao et al. 2021, arXiv 2101.06983).
         accumulation: Joint batches whose gradients are averaged before a step.
-        mixing: `proportional`: every example once an epoch, batches of all data sets in random order;
-            `round-robin`: one batch of each in turn, until the shortest is exhausted.
         warmup: Share of all steps over which the learning rate rises from 0; it then falls linearly to 0.
         checkpoints_per_epoch: Number of evenly spaced checkpoints per epoch, each measured on dev.
         patience: Stop after this many evaluations without a better dev score; None: never.
         smart_batching: Put examples of similar length into one batch.
     """
 
+    removed = (("mixing", "proportional", f"batches of several data sets in turn; {SENTENCE_TRANSFORMERS}"),)
+
     name: str = Field(default="stage", pattern=r"^\w[\w -]*$")
     data: tuple[DataSpec, ...] = Field(min_length=1)
     objective: ObjectiveSpec | None = None
-    mixing: Literal["proportional", "round-robin"] = "proportional"
     epochs: PositiveFloat = 1
     batch: PositiveInt = 16
     mini_batch: PositiveInt | None = None
@@ -592,30 +591,8 @@ def describe_problems(error: ValidationError) -> str:
         message = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "extra_forbidden":
             message = "no such setting"
-            if found := sorted(set(_find_setting(str(loc[-1])))):
-                message += f"; it is a setting of {' and '.join(found)}"
         problems.append(f"{place}: {message}")
     return "; ".join(problems)
-
-
-def _find_setting(name: str) -> list[str]:
-    """Find the places of a setting in recipes, such as `stages.N.data.N` for `score_range`."""
-    schema = Recipe.model_json_schema()
-
-    def find(node: dict[str, Any], place: str) -> Iterator[str]:
-        if "$ref" in node:
-            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
-        for kind in ("anyOf", "oneOf"):
-            for option in node.get(kind, ()):
-                yield from find(option, place)
-        if "items" in node:
-            yield from find(node["items"], f"{place}.N")
-        for key, value in node.get("properties", {}).items():
-            if key == name:
-                yield place or "the recipe itself"
-            yield from find(value, f"{place}.{key}".lstrip("."))
-
-    return list(find(schema, ""))
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:

@@ -43,12 +43,12 @@ class FinalScores:
 
     Attributes:
         name: Name of the metric.
-        start: Score of the model that the run started from; None if nothing was trained.
+        start: Score of the model that the run started from.
         trained: Score of the trained model.
     """
 
     name: str
-    start: float | None
+    start: float
     trained: float
 
 
@@ -359,48 +359,18 @@ _ABOUT = {
 
 
 def model_card(name: str, record: Mapping[str, Any]) -> str:
-    """Format a model card.
+    """Format a model card: the recipe and what came of it, without the logs of the stages.
 
     Args:
         name: The model's name.
         record: The training record: recipe, data, stages, test, versions.
     """
-    recipe, test = record["recipe"], record["test"]
-    stages = [
-        (
-            stage["name"],
-            f"{stage['examples']:,}",
-            f"{stage['steps']:,}",
-            _score(stage["start_dev"]),
-            _score(stage["best_dev"]),
-            "–" if stage["best_step"] is None else f"{stage['best_step']:,}",
-        )
-        for stage in record["stages"]
-    ]
-    sections = [f"---\n{_yaml(_ABOUT)}---", f"# {name}", recipe.get("description", "")]
-    sections.append(f"## Training\nTrained by `es-sbert train` with this recipe:\n\n```yaml\n{_yaml(recipe)}```")
-    sections.append(
-        _table(("stage", "examples", "steps", "dev score at the start", "best dev score", "at step"), stages)
-    )
-    if test is not None:
-        start = "" if test["start"] is None else f"{test['start']:.2f} before the training, "
-        sections.append(f"{test['name']}: {start}{test['trained']:.2f} after it.")
-    data = [(file, f"`{sha256}`") for file, sha256 in record["data"].items()]
-    sections.append("### Training data\n" + _table(("file", "SHA-256"), data))
-    versions = (f"{package} {number}" for package, number in record["versions"].items())
-    sections.append(f"Trained with {', '.join(versions)}.")
+    stages = [{key: value for key, value in stage.items() if key != "course"} for stage in record["stages"]]
+    sections = [f"---\n{_yaml(_ABOUT)}---", f"# {name}", record["recipe"].get("description", "")]
+    sections.append(f"## Training\nTrained by `es-sbert train`:\n\n```yaml\n{_yaml({**record, 'stages': stages})}```")
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return text
-
-
-def _score(score: float | None) -> str:
-    return "–" if score is None else f"{score:.2f}"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

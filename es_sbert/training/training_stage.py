@@ -244,9 +244,7 @@ def build_batch_sampler(
         PlannedDataset(lengths(examples), number_texts(examples) if objective_schema(objective).distinct else None)
         for examples, objective in zip(data.examples, data.objectives, strict=True)
     ]
-    plan = EpochPlan(
-        planned, stage.batch, mixing=stage.mixing, epochs=stage.epochs, seed=recipe.seed, smart=stage.smart_batching
-    )
+    plan = EpochPlan(planned, stage.batch, epochs=stage.epochs, seed=recipe.seed, smart=stage.smart_batching)
     for examples, dataset, batches in zip(data.examples, planned, plan.counts(), strict=True):
         if dataset.distinct is not None:
             _check_batch_negatives(examples, stage.batch, batches, report)

@@ -178,5 +178,3 @@ def test_summary_says_whether_the_result_improved() -> None:
         "test accuracy × 100: 80.00 → 85.50 (+5.50)",
         f"→ tuned (fingerprint {'f' * 32}), 12 s",
     ]
-    alone = train_summary(TrainingResult(Path("tuned"), (), None, FinalScores("test accuracy × 100", None, 85.5)), 12)
-    assert alone.startswith("test accuracy × 100: 85.50\n")

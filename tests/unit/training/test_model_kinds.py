@@ -68,7 +68,7 @@ def test_several_data_sets_with_their_own_objectives(folder: Path, model: Path) 
     (folder / "triplets.jsonl").write_text("\n".join(map(json.dumps, triplets)) + "\n")
     classes = [{"x": row[0], "y": row[1], "label": "same" if int(row[2]) > 2 else "other"} for row in rows[:90]]
     (folder / "classes.jsonl").write_text("\n".join(map(json.dumps, classes)) + "\n")
-    settings = recipe(model, epochs=2, mixing="proportional")
+    settings = recipe(model, epochs=2)
     settings["stages"][0]["data"] += [
         {
             "path": "triplets.jsonl",

@@ -46,6 +46,7 @@ def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> 
     del noted["precision"]
     noted["recipe"] |= {"precision": "bf16", "compile": False}
     noted["recipe"]["model"]["codes"] = 64
+    noted["recipe"]["stages"][0]["mixing"] = "proportional"
     noted["recipe"]["stages"][0]["data"][0] |= {
         "neighbors": None, "index": None, "filter": None, "sample": None, "sample_seed": 0, "passages": None,
     }  # fmt: skip
@@ -63,10 +64,11 @@ def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> 
     [
         ("objective", {"kind": "denoising", "ratio": 0.6}, r"denoising \(TSDAE\).*sentence-transformers"),
         ("dev", {"task": "pairs", "index": "docs", "path": None}, r"no longer has index \(.*`es-sbert adapt`"),
+        ("mixing", "round-robin", r"no longer has mixing \(.*sentence-transformers"),
     ],
 )
 def test_run_of_a_removed_setting_is_refused_by_name(
-    tmp_path: Path, distilling: Recipe, part: str, settings: dict[str, Any], refusal: str
+    tmp_path: Path, distilling: Recipe, part: str, settings: Any, refusal: str
 ) -> None:
     hold(tmp_path / "out", distilling, resume=False)
     path = tmp_path / "out/training/run.json"

@@ -54,7 +54,7 @@ def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Pa
     assert not list((output / "training").rglob("checkpoint-*"))
     # What stands in the folder is the best checkpoint.
     assert after == pytest.approx(max(measured.values()), abs=1e-3)
-    assert "best dev score" in (output / "README.md").read_text()
+    assert "best_dev: " in (output / "README.md").read_text()
     # There is nothing to resume; and another variant leaves the logs where they are.
     again = train_here(output.parent / "recipe.yaml", output, resume=True)
     assert (again.stages, again.fingerprint) == ((), trained.fingerprint)

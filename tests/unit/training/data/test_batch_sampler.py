@@ -20,9 +20,7 @@ from es_sbert.training.batch_sampler import (
 )
 
 SIZES = (37, 21)
-PLAN = EpochPlan(
-    [PlannedDataset(np.arange(1, size + 1)) for size in SIZES], 8, mixing="proportional", epochs=3, seed=1, smart=True
-)
+PLAN = EpochPlan([PlannedDataset(np.arange(1, size + 1)) for size in SIZES], 8, epochs=3, seed=1, smart=True)
 
 
 def joint(epoch: int) -> list[list[BatchItem]]:

@@ -23,21 +23,16 @@ def planned(size: int, texts: int | None = None) -> PlannedDataset:
 
 
 def plan(*datasets: PlannedDataset, batch: int = 8, **more: Any) -> EpochPlan:
-    return EpochPlan(datasets, batch, **({"mixing": "proportional", "epochs": 3, "seed": 7, "smart": True} | more))
+    return EpochPlan(datasets, batch, **({"epochs": 3, "seed": 7, "smart": True} | more))
 
 
 def plain(batches: list[JointBatch]) -> list[tuple[int, list[int]]]:
     return [(batch.dataset, batch.rows.tolist()) for batch in batches]
 
 
-def test_round_robin_ends_with_the_shortest() -> None:
-    mixed = mix_batches([rows(1, 2, 3), rows(4, 5), rows(6, 7, 8)], "round-robin", np.random.default_rng(0))
-    assert [(batch.dataset, len(batch.rows)) for batch in mixed] == [(0, 1), (1, 4), (2, 6), (0, 2), (1, 5), (2, 7)]
-
-
-def test_proportional_takes_every_batch_in_random_order() -> None:
+def test_mix_has_every_batch_in_random_order() -> None:
     batches = [rows(*range(1, 41)), rows(*range(41, 61))]
-    mixed = mix_batches(batches, "proportional", np.random.default_rng(0))
+    mixed = mix_batches(batches, np.random.default_rng(0))
     assert sorted(len(batch.rows) for batch in mixed) == list(range(1, 61))
     assert Counter(batch.dataset for batch in mixed[:30]) != {0: 30}
     assert [len(batch.rows) for batch in mixed] != list(range(1, 61))
@@ -82,10 +77,3 @@ def test_equal_data_sets_are_shuffled_differently() -> None:
     made = plan(planned(64), planned(64))
     orders = [[row for number, row in plain(made.batches(0)) if number == dataset] for dataset in (0, 1)]
     assert {tuple(row) for row in orders[0]} != {tuple(row) for row in orders[1]}
-
-
-def test_round_robin_omits_different_batches_each_epoch() -> None:
-    made = plan(planned(400), planned(16), mixing="round-robin", smart=False)
-    assert len(made) == 4
-    seen = [{row for number, batch in plain(made.batches(epoch)) if number == 0 for row in batch} for epoch in (0, 1)]
-    assert seen[0] != seen[1]
