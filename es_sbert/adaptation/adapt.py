@@ -47,7 +47,7 @@ from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.significance import Verdict
-from es_sbert.filesystem import file_lock
+from es_sbert.filesystem import file_lock, open_output
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
@@ -440,7 +440,5 @@ def _torch_threads(count: int | None) -> Iterator[None]:
 
 def _write_lines(path: Path, rows: Sequence[Json]) -> None:
     """Write JSON Lines completely or not at all."""
-    with translate_disk_errors(path.parent):
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-        partial.replace(path)
+    with translate_disk_errors(path.parent), open_output(path) as file:
+        file.writelines(orjson.dumps(row) + b"\n" for row in rows)

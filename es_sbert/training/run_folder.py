@@ -16,7 +16,7 @@ from transformers.trainer_utils import sort_checkpoints
 
 from es_sbert.bundle.bundle import EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
-from es_sbert.filesystem import file_lock
+from es_sbert.filesystem import file_lock, open_output
 from es_sbert.training.recipe import Recipe, describe_problems
 from es_sbert.training.training_device import NumberFormat
 from es_sbert.training.training_errors import translate_disk_errors
@@ -246,10 +246,9 @@ def write_json(path: Path, value: object) -> None:
     Raises:
         OutputError: the folder cannot be written to.
     """
-    with translate_disk_errors(path.parent):
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        partial.replace(path)
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    with translate_disk_errors(path.parent), open_output(path) as file:
+        file.write(text.encode())
 
 
 def _changed_settings(before: Any, now: Any, place: str = "") -> list[str]:

@@ -18,6 +18,7 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedSetting
+from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
 from es_sbert.networks.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers
 from es_sbert.training.recipe import MarginDistillationSpec, ObjectiveSpec, VectorDistillationSpec
@@ -159,6 +160,5 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
     """
     with translate_disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npy")
-        np.save(partial, array)
-        partial.replace(path)
+        with open_output(path) as file:
+            np.save(file, array)
