@@ -15,9 +15,6 @@ JSON = dict[str, Any]
 # A part of a section whose entries are kept when the step runs again for other cases only.
 CASES = "cases"
 
-# The entry of a section or case that was left out, with the reason. It neither fails nor misses a goal.
-NOT_RUN = "not_run"
-
 
 def merge(document: Mapping[str, Any], step: str, section: Mapping[str, Any]) -> JSON:
     """The document with a step's section added.
@@ -80,27 +77,17 @@ def goals_of(section: Mapping[str, Any]) -> Iterator[JSON]:
 
 def errors_of(section: Mapping[str, Any]) -> list[str]:
     """What failed in a section and in its cases."""
-    return _texts_of(section, "error")
-
-
-def not_run_of(section: Mapping[str, Any]) -> list[str]:
-    """What was left out of a section and of its cases, and why."""
-    return _texts_of(section, NOT_RUN)
-
-
-def _texts_of(section: Mapping[str, Any], key: str) -> list[str]:
     cases = section.get(CASES, {}).items()
-    own = [section[key]] if key in section else []
-    return own + [f"{name}: {case[key]}" for name, case in cases if key in case]
+    own = [section["error"]] if "error" in section else []
+    return own + [f"{name}: {case['error']}" for name, case in cases if "error" in case]
 
 
 def summary(document: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """A line for each goal, each error and each case of some steps that was left out."""
+    """A line for each goal and each error of some steps."""
     lines = []
     for name in names:
         section = document.get("steps", {}).get(name, {})
         lines += [f"{name}: failed: {error}" for error in errors_of(section)]
-        lines += [f"{name}: not run: {reason}" for reason in not_run_of(section)]
         for one in goals_of(section):
             wanted = f">= {one['at_least']:g}" if "at_least" in one else f"<= {one.get('at_most', 0):g}"
             shown = "nothing" if one["measured"] is None else f"{one['measured']:g}"

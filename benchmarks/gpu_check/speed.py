@@ -1,4 +1,4 @@
-"""The steps `speed`, `sweep` and `pairs`: texts and tokens a second, compared with sentence-transformers."""
+"""The steps `speed` and `pairs`: texts and tokens a second, compared with sentence-transformers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ _FASTER = {"minilm": 3.0, "bert-base": 1.6}  # times sentence-transformers at it
 _SHORT_TEXTS_A_SECOND = 150_000
 _PAIRS = 10_000
 _PAIRS_SECONDS = 0.5
-
-_WORKERS, _BUDGETS, _WINDOWS = (1, 2, 3), (16_384, 32_768, 65_536, 131_072), (4_096, 32_768)
 
 
 def speed(context: Context) -> JSON:
@@ -173,48 +171,6 @@ def _sentence_transformers(folder: Path) -> Any:
 def _grown(before: float | None) -> float | None:
     after = memory_used_mib()
     return None if before is None or after is None else after - before
-
-
-def sweep(context: Context) -> JSON:
-    """Workers × token budgets × windows on distinct short texts."""
-    load_libraries()
-    model, folder = context.first_model
-    words = whole_words(folder / "tokenizer.json")
-    texts = make_texts(words, context.at_most(200_000), 15, seed=1)
-    warm = make_texts(words, min(len(texts), max(_WINDOWS)), 15, seed=2)
-    cases: JSON = {}
-    for workers in _WORKERS:
-        for budget in _BUDGETS:
-            names = {f"{workers} workers, {budget} tokens, windows of {window}": window for window in _WINDOWS}
-            wanted = {name: window for name, window in names.items() if context.wants(name)}
-            if not wanted:
-                continue
-            try:
-                context.check_time(20)
-            except OutOfTime as error:
-                cases |= {name: {"error": str(error)} for name in wanted}
-                continue
-            with _encoder(context, folder, threads=workers, budget=budget) as encoder:
-                for name, window in wanted.items():
-                    for _ in encoder.encode_stream(warm, window=window):
-                        pass
-                    cases[name] = _streamed(encoder, texts, window)
-                    say(f"sweep: {name}: {cases[name]['texts_per_second']:,.0f} texts/s")
-    measured = {name: case["texts_per_second"] for name, case in cases.items() if "error" not in case}
-    return {
-        "model": model,
-        "texts": len(texts),
-        "fastest": max(measured, key=lambda name: measured[name]) if measured else None,
-        "cases": cases,
-    }
-
-
-def _streamed(encoder: Any, texts: Sequence[str], window: int) -> JSON:
-    begun, cpu = time.perf_counter(), time.process_time()
-    for _ in encoder.encode_stream(texts, window=window):
-        pass
-    took, cpu = time.perf_counter() - begun, time.process_time() - cpu
-    return {"texts_per_second": len(texts) / took, "busy_cores": cpu / took}
 
 
 def pairs(context: Context) -> JSON:

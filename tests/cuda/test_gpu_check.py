@@ -76,10 +76,10 @@ def test_steps_run_in_separate_processes_and_share_one_file(
 ) -> None:
     """The second run of the step measures other cases, and the file is named relative to where they are started."""
     for case, steps in (("tiny/15", 2), ("tiny/64", 1)):
-        step = (*["--step", "stages"] * steps, "--case", case, "--texts", "300")
+        step = (*["--step", "speed"] * steps, "--case", case, "--texts", "300")
         paths = ("--output", "gpu.json", "--scratch", str(scratch), "--model", str(model))
         done = cuda_stand_ins.run(["-m", "benchmarks.gpu_check", *step, *paths], folder=tmp_path, timeout=600.0)
         assert done.returncode == 0, done.stderr
-        assert steps == 1 or done.stderr.count("=== stages") == steps
+        assert steps == 1 or done.stderr.count("=== speed") == steps
     written = json.loads((tmp_path / "gpu.json").read_text())["steps"]
-    assert sorted(written["stages"]["cases"]) == ["tiny/15", "tiny/64"]
+    assert sorted(written["speed"]["cases"]) == ["tiny/15", "tiny/64"]
