@@ -75,8 +75,6 @@ def test_correlations_equal_sentence_transformers() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(-1000, 1000), min_size=3, max_size=20, unique=True), st.floats(0.01, 100))
 def test_pearson_does_not_depend_on_scale_nor_spearman_on_more_than_the_order(gold: list[int], scale: float) -> None:
-    gold: list[int], scale: float
-) -> None:
     wanted = np.array(gold, dtype=np.float64)
     scores = wanted**2 + wanted
     if len(set(scores.tolist())) > 1:

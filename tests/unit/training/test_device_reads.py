@@ -15,57 +15,27 @@ import torch
 from transformers import TrainerCallback
 
 from es_sbert.training import train, trainer, training_stage
+from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
-from es_sbert.training.recipe import (
-    CoSentSpec,
-    DataSpec,
-    InBatchSpec,
-    MarginDistillationSpec,
-    MatryoshkaSpec,
-    ModelSpec,
-    ObjectiveSpec,
-    RegressionSpec,
-    SoftmaxSpec,
-    StageSpec,
-    TripletDistance,
-    TripletSpec,
-    VectorDistillationSpec,
-    load_recipe,
-)
+from es_sbert.training.recipe import DataSpec, ModelSpec, ObjectiveSpec, StageSpec, load_recipe
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_errors import LossCheck
 from es_sbert.training.training_examples import Examples
 from tests.unit.training.device_reads import DeviceReads, StepReads
+from tests.unit.training.objectives.samples import ALL_SPECS, SPECS, labels_for, settings
 from tests.unit.training.support import recipe, write_model, write_recipe
 
 FIRST = ["a man plays a guitar", "the cat sleeps", "rain", "two dogs run in the park", "x"]
 SECOND = ["someone makes music", "a cat is asleep on the mat", "it is raining hard today", "stocks fell", "a b"]
 THIRD = ["nothing", "at all", "of the kind", "has ever been said", "here"]
-SCORES = np.linspace(0, 1, 5, dtype=np.float32)
-CLASSES = np.array([0, 1, 0, 1, 1])
-VECTORS = np.random.default_rng(1).standard_normal((5, 32)).astype(np.float32)
-
-# Objective, text columns, labels.
-OBJECTIVES: dict[str, tuple[ObjectiveSpec, int, Any]] = {
-    "softmax": (SoftmaxSpec(kind="softmax", classes=("a", "b")), 2, CLASSES),
-    "regression": (RegressionSpec(kind="regression"), 2, SCORES),
-    "cosent": (CoSentSpec(kind="cosent"), 2, SCORES),
-    "in-batch": (InBatchSpec(kind="in-batch", symmetric=True), 3, None),
-    "vector-distillation": (VectorDistillationSpec(kind="vector-distillation", teacher="t"), 2, VECTORS),
-    "margin-distillation": (MarginDistillationSpec(kind="margin-distillation"), 3, SCORES),
-    "matryoshka": (InBatchSpec(kind="in-batch", matryoshka=MatryoshkaSpec(dimensions=(8, 32))), 2, None),
-    **{
-        f"triplet, {distance}": (TripletSpec(kind="triplet", distance=distance), 3, None)
-        for distance in (TripletDistance.EUCLIDEAN, TripletDistance.MANHATTAN, TripletDistance.COSINE)
-    },
-}
 
 
-def reads_of_a_step(
-    base: Path, objective: ObjectiveSpec, columns: int, labels: Any, mini_batch: int | None
-) -> list[str]:
+def reads_of_a_step(base: Path, objective: ObjectiveSpec, mini_batch: int | None) -> list[str]:
     """What forward and backward of one batch read."""
-    examples = Examples("some", Path("some.tsv"), (FIRST, SECOND, THIRD)[:columns], labels, np.arange(5))
+    schema = objective_schema(objective)
+    labels = labels_for(schema.label, batch=5, dimensions=32)
+    texts = (FIRST, SECOND, THIRD)[: len(schema.roles)]
+    examples = Examples("some", Path("some.tsv"), texts, None if labels is None else labels.numpy(), np.arange(5))
     its_stage = StageSpec(data=(DataSpec(path="some.tsv", columns={}),), objective=objective, mini_batch=mini_batch)
     task = open_task(ModelSpec(base=str(base)), its_stage, [examples], [objective]).train()
     batch = task.collate(examples, range(5))
@@ -85,9 +55,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mini_batch", [None, 2])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_bi_encoder_objectives_do_not_read_from_the_device(model: Path, objective: str, mini_batch: int | None) -> None:
-    assert reads_of_a_step(model, *OBJECTIVES[objective], mini_batch) == []
+@pytest.mark.parametrize("name", [*SPECS, "matryoshka of in-batch"])
+def test_bi_encoder_objectives_do_not_read_from_the_device(model: Path, name: str, mini_batch: int | None) -> None:
+    assert reads_of_a_step(model, settings(ALL_SPECS[name]), mini_batch) == []
 
 
 MASK = torch.tensor([True, False])
@@ -130,11 +100,10 @@ def watched_run(folder: Path, model: Path, watch: TrainerCallback) -> None:
             super().__init__(*args, **kwargs)
             self.add_callback(watch)
 
-    settings = recipe(model, epochs=2, accumulation=2, dev=None)
-    settings["export"] = {"precisions": []}
+    watched = recipe(model, epochs=2, accumulation=2, dev=None) | {"export": {"precisions": []}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_stage, "TaskTrainer", Watched)
-        path = write_recipe(folder, settings)
+        path = write_recipe(folder, watched)
         train(load_recipe(str(path)), folder / "out", data_folder=folder, device="cpu")
 
 

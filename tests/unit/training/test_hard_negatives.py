@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.training.hard_negatives import (
     choose_negatives,
     fill_up,
@@ -67,40 +67,23 @@ def test_positives_of_equal_queries_and_the_query_itself_are_relevant() -> None:
     assert relevant_rows(["the query", "THE query ", "other"], [0, 1, 2], documents) == [[0, 1, 3], [1, 0, 3], [2]]
 
 
-def test_negatives_are_the_nearest_that_are_allowed() -> None:
+@pytest.mark.parametrize("margin", [0.2, None])
+def test_negatives_are_the_nearest_that_are_allowed(margin: float | None) -> None:
     random = np.random.default_rng(0)
     queries, documents = (random.normal(size=(size, 4)).astype(np.float32) for size in (20, 50))
     positives = [[number, 30] for number in range(20)]
     ranking, _ = search_exact(queries, documents, 50)
     texts = [str(number) for number in range(20)], [f"d{number}" for number in range(50)]
-    spec = HardNegativesSpec(count=2, margin=0.2)
+    spec = HardNegativesSpec(count=2, margin=margin)
     chosen = choose_negatives([ranking], positives, texts, (queries, documents), spec)
-    cosines = (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ (
-        documents / np.linalg.norm(documents, axis=1, keepdims=True)
-    ).T
+    cosines = unit_vectors(queries) @ unit_vectors(documents).T
     for number, rows in enumerate(chosen.tolist()):
-        allowed = [
-            row
-            for row in ranking[number]
-            if row not in (number, 30) and cosines[number, row] <= cosines[number, number] - 0.2
-        ]
+        highest = 1.1 if margin is None else cosines[number, number] - margin
+        allowed = [row for row in ranking[number] if row not in (number, 30) and cosines[number, row] <= highest]
         assert rows[: len(allowed[:2])] == allowed[:2]
         assert not {number, 30} & set(rows)
     with pytest.raises(SourceError, match="too few"):
         choose_negatives([ranking[:, :3]], positives, texts, (queries, documents[:3]), spec)
-
-
-def test_without_a_margin_the_nearest_are_negatives_even_nearer_than_the_positive() -> None:
-    random = np.random.default_rng(0)
-    queries, documents = (random.normal(size=(size, 4)).astype(np.float32) for size in (20, 50))
-    ranking, _ = search_exact(queries, documents, 50)
-    positives = [[number] for number in range(20)]
-    texts = [str(number) for number in range(20)], [f"d{number}" for number in range(50)]
-    chosen = choose_negatives(
-        [ranking], positives, texts, (queries, documents), HardNegativesSpec(count=3, margin=None)
-    )
-    for number, rows in enumerate(chosen.tolist()):
-        assert rows == [row for row in ranking[number].tolist() if row != number][:3]
 
 
 def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
