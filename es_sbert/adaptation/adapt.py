@@ -36,8 +36,14 @@ from es_sbert.adaptation.model_comparison import (
     read_result,
     result_json,
 )
-from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
-from es_sbert.adaptation.query_split import QuerySplit, labeled_pairs, split_queries
+from es_sbert.adaptation.pair_corpus import (
+    PairCorpus,
+    PairDocument,
+    QuerySplit,
+    build_corpus,
+    labeled_pairs,
+    split_queries,
+)
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine

@@ -1,4 +1,4 @@
-"""A siamese encoder with its objectives, as the trainer uses it: batches of token ids, and their loss."""
+"""A siamese encoder with its objectives, as the trainer uses it: how it is opened, its batches, and their loss."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from es_sbert.networks.siamese_encoder import SiameseEncoder, save_siamese_encoder
-from es_sbert.training.losses import Objective
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.modules import Dense, Normalize, Pooling
+from es_sbert.encoder.static_model import static_model_folder
+from es_sbert.errors import RecipeInvalid, UnsupportedArchitecture, UsageError
+from es_sbert.networks.siamese_encoder import (
+    DenseLayer,
+    SiameseEncoder,
+    TokenTable,
+    open_siamese_encoder,
+    save_siamese_encoder,
+)
+from es_sbert.training.losses import Objective, build_objective, objective_schema
+from es_sbert.training.recipe import ModelSpec, ObjectiveSpec, StageSpec
 from es_sbert.training.training_device import gather
 from es_sbert.training.training_examples import Examples
 
@@ -165,3 +176,183 @@ class BiEncoderTask(nn.Module):
         """
         self.encoder.model = self.encoder.model.model_copy(update={"name": name})
         save_siamese_encoder(self.encoder, folder)
+
+
+def open_task(
+    spec: ModelSpec, stage: StageSpec, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
+) -> BiEncoderTask:
+    """Open the model with the stage's objectives; new heads and layers are drawn from torch's random numbers.
+
+    Args:
+        spec: The start model.
+        stage: The stage.
+        examples: Its data sets.
+        objectives: The objective of each.
+
+    Raises:
+        ModelError: the base cannot be opened.
+        RecipeInvalid: settings do not apply to the base.
+    """
+    encoder = open_initial_model(resolve_model(spec.base), spec)
+    prompts = {
+        each.name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
+        for each, objective, data in zip(examples, objectives, stage.data, strict=True)
+    }
+    # Data sets with the same objective share its head.
+    built = {id(objective): build_objective(objective, encoder.dimensions) for objective in objectives}
+    by_name = {each.name: built[id(objective)] for each, objective in zip(examples, objectives, strict=True)}
+    _enable_gradient_checkpointing(encoder, stage)
+    max_tokens = encoder.model.max_tokens
+    if spec.max_tokens is not None and max_tokens < spec.max_tokens:
+        raise RecipeInvalid(
+            f"the recipe has max_tokens {spec.max_tokens}, but {spec.base} reads no more than {max_tokens} tokens",
+            f"Set model.max_tokens to {max_tokens} or less, leave it out, or use another base.",
+        )
+    return BiEncoderTask(encoder, by_name, prompts=prompts, mini_batch=stage.mini_batch)
+
+
+def prompts_of_columns(
+    prompts: Mapping[str, str],
+    role_prompts: Mapping[str, str],
+    objective: ObjectiveSpec,
+    columns: Mapping[str, str | tuple[str, ...]],
+) -> list[str]:
+    """Look up the prompt of each text column; empty for columns without one.
+
+    Raises:
+        RecipeInvalid: the model has no prompt with a requested name.
+    """
+    unknown = sorted(set(role_prompts.values()) - set(prompts))
+    if unknown:
+        raise RecipeInvalid(
+            f"the model has no prompt {', '.join(unknown)}",
+            f"Add it under model.prompts; existing prompts: {', '.join(prompts) or 'none'}.",
+        )
+    column_prompts = []
+    schema = objective_schema(objective)
+    for role in schema.roles:
+        role_columns = columns.get(role, ())
+        prompt = prompts[role_prompts[role]] if role in role_prompts else ""
+        count = 1 if isinstance(role_columns, str) else len(role_columns)
+        if not schema.repeats_last:  # several mined negatives make more rows, not more columns
+            count = min(count, 1)
+        column_prompts += [prompt] * count
+    return column_prompts
+
+
+def _enable_gradient_checkpointing(encoder: nn.Module, stage: StageSpec) -> None:
+    transformer: Any = encoder.transformer
+    if not stage.gradient_checkpointing:
+        return
+    if isinstance(transformer, TokenTable):
+        raise RecipeInvalid(
+            "a static model has no layers, so gradient_checkpointing cannot apply to it",
+            "Leave it out of the recipe, or use a base with a transformer.",
+        )
+    transformer.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
+    """Open a sentence encoder with the changes of the recipe; a new Dense layer has random weights from torch.
+
+    Args:
+        folder: A sentence-transformers folder, or a bare transformers folder.
+        spec: Model settings of the recipe; its `base` is the name in messages.
+
+    Raises:
+        ModelError: the folder cannot be opened, cannot become a static model, or cannot have layers removed.
+        UsageError: the encoder does not have more layers than the recipe keeps.
+    """
+    if spec.static:
+        folder = static_model_folder(folder, spec.base)
+    encoder = open_siamese_encoder(folder, name=spec.base, pooling=spec.pooling or (Pooling.MEAN,))
+    if spec.layers is not None:
+        remove_layers(encoder.transformer, spec.layers, spec.base)
+    if spec.dropout is not None:
+        for module in encoder.transformer.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = spec.dropout
+    if isinstance(encoder.transformer, TokenTable) and spec.pooling not in (None, (Pooling.MEAN,)):
+        raise RecipeInvalid(
+            "in a static model, the vector of a text is the mean of its token vectors, so pooling cannot apply to it",
+            "Leave pooling out of the recipe, or use a base with a transformer.",
+        )
+    model, dense = encoder.model, encoder.dense_layers
+    pooled = model.dense[0].in_features if model.dense else model.dimensions
+    width = pooled // len(model.pooling)
+    pooling = spec.pooling or model.pooling
+    if spec.dense is not None or len(pooling) != len(model.pooling):
+        dense = []
+    if spec.dense is not None:
+        settings = Dense(
+            folder="2_Dense",
+            in_features=width * len(pooling),
+            out_features=spec.dense.out_features,
+            bias=spec.dense.bias,
+            activation=spec.dense.activation,
+        )
+        dense = [DenseLayer(settings)]
+    normalize = model.normalize if spec.normalize is None else spec.normalize
+    changed = model.model_copy(
+        update={
+            "pooling": pooling,
+            "modules": (*(layer.settings for layer in dense), *((Normalize(),) if normalize else ())),
+            "max_tokens": min(spec.max_tokens or model.max_tokens, model.max_tokens),
+            "dimensions": dense[-1].settings.out_features if dense else width * len(pooling),
+            "prompts": {**model.prompts, **spec.prompts},
+            "fingerprint": "",
+        }
+    )
+    return SiameseEncoder(changed, encoder.transformer, dense, encoder.token_types)
+
+
+# Architectures with identical layers. In others, such as ModernBERT, the attention of a layer depends on its number.
+_ALIKE = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra"})
+
+
+def evenly_spaced_layers(layers: int, kept: int) -> tuple[int, ...]:
+    """Return the numbers of the layers to keep, from 0, evenly spaced; the last one is among them.
+
+    Of 12 layers, for example, the 3 to keep are 3, 7 and 11, as in paraphrase-MiniLM-L3-v2.
+
+    Args:
+        layers: Number of layers.
+        kept: Number of layers to keep, from 1 to `layers`.
+    """
+    return tuple((number + 1) * layers // kept - 1 for number in range(kept))
+
+
+def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
+    """Remove all layers except those that `evenly_spaced_layers` chooses.
+
+    Args:
+        transformer: A transformers encoder; changed in place.
+        kept: Number of layers to keep.
+        name: Name of the model, for messages.
+
+    Raises:
+        UnsupportedArchitecture: the layers of this architecture are not identical.
+        UsageError: `kept` is less than 1, or not less than the number of layers.
+    """
+    network: Any = transformer
+    config = getattr(network, "config", None)
+    architecture = getattr(config, "model_type", "static")
+    if config is None or architecture not in _ALIKE:
+        raise UnsupportedArchitecture(
+            f"{name} has the architecture {architecture}, from which es-sbert cannot remove layers",
+            f"Choose a model with one of these architectures: {', '.join(sorted(_ALIKE))}.",
+        )
+    layers = config.num_hidden_layers
+    if not 1 <= kept < layers:
+        possible = "no smaller number" if layers == 1 else "1" if layers == 2 else f"1 to {layers - 1}"
+        raise UsageError(f"{name} has {layers} layers, so {kept} cannot be kept", f"Keep {possible}.")
+    (place,) = [
+        place
+        for place, module in network.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == layers and "." in place
+    ]
+    parent, _, attribute = place.rpartition(".")
+    owner = network.get_submodule(parent)
+    stack = getattr(owner, attribute)
+    setattr(owner, attribute, nn.ModuleList([stack[number] for number in evenly_spaced_layers(layers, kept)]))
+    config.num_hidden_layers = kept

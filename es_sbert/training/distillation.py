@@ -25,7 +25,7 @@ from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.training.open_task import open_initial_model
+from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import (
     DataSpec,
     DenseSpec,

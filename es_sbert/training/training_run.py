@@ -24,9 +24,9 @@ from es_sbert.errors import ModelNotFound
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
+from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.losses import objective_schema
-from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import InBatchSpec, ModelSpec, Recipe, StageSpec, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors

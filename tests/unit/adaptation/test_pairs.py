@@ -6,13 +6,17 @@ import pytest
 
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.pair_corpus import (
+    MIN_HELD_OUT,
     PairDocument,
+    QueryPair,
     build_corpus,
+    labeled_pairs,
+    near_duplicates,
     sentence_problem,
+    split_queries,
     split_sentence,
     strip_heading,
 )
-from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labeled_pairs, near_duplicates, split_queries
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import SampledDocument

@@ -8,7 +8,7 @@ import torch
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import UnsupportedArchitecture, UsageError
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
-from es_sbert.training.open_task import evenly_spaced_layers, remove_layers
+from es_sbert.training.bi_encoder_task import evenly_spaced_layers, remove_layers
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 from tests.unit.networks.test_siamese_encoder_folder import TEXTS, both
 

@@ -15,8 +15,8 @@ import torch
 from transformers import TrainerCallback
 
 from es_sbert.training import train, trainer, training_stage
+from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.losses import objective_schema
-from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import DataSpec, ModelSpec, ObjectiveSpec, StageSpec, load_recipe
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_errors import LossCheck
