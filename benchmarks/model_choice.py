@@ -35,22 +35,23 @@ from benchmarks.kept_runs import (
     write_kind,
     write_section,
 )
-from benchmarks.retrieval import Collection, evaluate, rank_in_memory, read_collection
 from es_sbert.bundle.model_lookup import installed_model_folder
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.catalog.fetch_model import fetch_and_register
 from es_sbert.catalog.models import MODELS
 from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.evaluation.beir_files import read_beir_folder
+from es_sbert.evaluation.evaluated_models import OnnxEmbedder
+from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, mean_scores, measure_queries
+from es_sbert.evaluation.task_runner import rank_in_memory
 from es_sbert.runtime.tokenizer import SentenceTokenizer
-from es_sbert.vectors import Vectors
 
 RESULTS = ROOT / "benchmarks/results/models"
 PAGE = ROOT / "docs/choosing-a-model.md"
 NAME, MAKER = "model choice", "benchmarks.model_choice"
 
 SETS = ("cisi", "arguana-rebuilt", "agentset-msmarco")
-_DEPTH = 100
 _SHORT, _PARAGRAPHS = 2000, 200
 
 
@@ -107,19 +108,9 @@ def speeds(folders: dict[str, str], data: Path, rounds: int) -> dict[str, dict[s
 
 def ndcg(encoder: Encoder, folder: Path) -> float:
     """nDCG@10 × 100 of all documents ranked by cosine."""
-    collection = read_collection(folder)
-    documents = encoder.encode([document["text"] for document in collection.documents], "document")
-    return ranking_quality(collection, documents, encoder.encode(list(collection.queries.values()), "query"))
-
-
-def ranking_quality(collection: Collection, documents: Vectors, questions: Vectors) -> float:
-    """nDCG@10 × 100 of all documents ranked by cosine.
-
-    Args:
-        documents, questions: *Shape:* ``(documents, dimensions)`` and ``(queries, dimensions)``.
-    """
-    ranked = rank_in_memory(collection, documents, questions, _DEPTH)
-    return evaluate({query: dict(hits) for query, hits in ranked.items()}, collection.qrels)[0]
+    collection = read_beir_folder(folder)
+    rankings = rank_in_memory(OnnxEmbedder(encoder), collection)
+    return mean_scores(measure_queries(rankings, collection.judgements))[MAIN_METRIC]
 
 
 def kept() -> dict[str, Any]:

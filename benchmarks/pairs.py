@@ -1,6 +1,6 @@
-"""Seconds to the most similar pair of 10,000 sentences, and how time and memory grow with the number of texts.
+"""Seconds to the most similar pair of 10,000 sentences.
 
-    python -m benchmarks.pairs --data DATA [--rounds 3] [--sizes 1000,10000,100000,450000] [--write]
+    python -m benchmarks.pairs --data DATA [--rounds 3] [--write]
     python -m benchmarks.pairs --kept --write
 
 DATA holds `sts/*.tsv.gz` (columns sentence1, sentence2). The sentences are the first 10,000 that are different. In each
@@ -10,10 +10,6 @@ PyTorch in fp32 and with OpenVINO, each in the environment of `benchmarks.encode
 parts of es-sbert are those of three more processes: the command on two sentences is its start; embedding and comparing
 are timed in Python, after a warm-up. The cross-encoder has the encoder's layers and a head with random weights: its
 rate on some pairs is measured, from which the time for all pairs follows.
-
-The sizes are runs of `most_similar_pairs` alone, in a process each. Their vectors are sums of the vectors of two
-sentences at random, normalized, and distributed as those of sentences are; of 450,000, some thousand are drawn twice.
-Random numbers would be the worst case, because bounds leave out no pair of theirs.
 
 --write keeps the run in `benchmarks/results/pairs/KIND.json`, where it replaces that of the same model on the same kind
 of processor, and writes the section of docs/results.md.
@@ -33,9 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import numpy as np
 
-from benchmarks.common import in_own_process, peak_memory, read_tsv, seconds
+from benchmarks.common import in_own_process, read_tsv, seconds
 from benchmarks.encode_peers.contenders import Contender, peer_contenders
 from benchmarks.encode_peers.environments import Environments, NotInstalled, shared_variables, without_addresses
 from benchmarks.encode_peers.measure import Comparison, ContenderFailed
@@ -91,7 +86,6 @@ class PairsComparison:
         threads: For each process.
         texts: The sentences.
         work: A temporary folder.
-        vectors: File that gets the sentences' vectors.
         report: Called with a line after each step.
     """
 
@@ -101,7 +95,6 @@ class PairsComparison:
     threads: int
     texts: TextSet
     work: Path
-    vectors: Path
     report: Callable[[str], None]
 
     def run(self, rounds: int) -> list[PairsResult]:
@@ -146,7 +139,7 @@ class PairsComparison:
         took, output, share = timed_command([*command, str(file)], variables)
         start, _, _ = timed_command([*command, str(two)], variables)
         warm_up = self.texts.for_round(number - 1)[:_WARM_UP]
-        embedding, comparing, variant = in_own_process(_embed_and_compare, self.model, warm_up, texts, self.vectors)
+        embedding, comparing, variant = in_own_process(_embed_and_compare, self.model, warm_up, texts)
         result.details = variant
         result.add(took, {"start": start, "embedding": embedding, "comparing": comparing}, share)
         best = json.loads(output.partition("\n")[0])
@@ -190,30 +183,19 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _embed_and_compare(model: str, warm_up: list[str], texts: list[str], vectors: Path) -> tuple[float, float, str]:
-    """Seconds of both, and the variant; the vectors go to a file."""
+def _embed_and_compare(model: str, warm_up: list[str], texts: list[str]) -> tuple[float, float, str]:
+    """Seconds of both, and the variant."""
     with Encoder(model, device="cpu") as encoder:
         encoder.encode(warm_up)
         embedding, found = seconds(lambda: encoder.encode(texts, "document"))
         comparing, _ = seconds(lambda: most_similar_pairs(found, 1))
-        np.save(vectors, found)
         return embedding, comparing, encoder.info.variant
-
-
-def _compare_sums(count: int, source: Path) -> tuple[float, float]:
-    sentence_vectors, random = np.load(source), np.random.default_rng(0)
-    one, two = random.integers(len(sentence_vectors), size=(2, count))
-    vectors = sentence_vectors[one] + sentence_vectors[two]
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    took, _ = seconds(lambda: most_similar_pairs(vectors, 100))
-    return took, peak_memory()
 
 
 @click.command()
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--model", default=DEFAULT_MODEL, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--sizes", default="1000,10000,100000,450000", show_default=True)
 @click.option("--limit", type=click.IntRange(min=10), help="At most so many sentences, for a trial.")
 @click.option("--no-cross-encoder", is_flag=True, help="Leave the cross-encoder out.")
 @run_options
@@ -221,7 +203,6 @@ def main(
     data: Path | None,
     model: str,
     rounds: int,
-    sizes: str,
     limit: int | None,
     only: tuple[str, ...],
     no_cross_encoder: bool,
@@ -240,8 +221,7 @@ def main(
     if write and (limit or only or no_cross_encoder):
         raise click.UsageError("--write is for whole runs, without --limit, --only and --no-cross-encoder.")
     folder = peers_folder(environments)
-    counts = [int(size) for size in sizes.split(",") if size]
-    run = _run(data, model, rounds, counts, limit, only, folder, cross_encoder=not no_cross_encoder)
+    run = _run(data, model, rounds, limit, only, folder, cross_encoder=not no_cross_encoder)
     SECTION.finish([run], json_file=json_file, write=write, check=check)
 
 
@@ -249,7 +229,6 @@ def _run(
     data: Path,
     model: str,
     rounds: int,
-    sizes: Sequence[int],
     limit: int | None,
     only: Sequence[str],
     folder: Path,
@@ -273,17 +252,12 @@ def _run(
             if contender.label in PEERS and (not only or any(part in contender.label for part in only))
         ]
         peers = [(contender, _model_folder(preparing, contender, source)) for contender in chosen]
-        vectors = work / "vectors.npy"
-        comparison = PairsComparison(model, peers, environments, processor.cores, texts, work, vectors, report)
+        comparison = PairsComparison(model, peers, environments, processor.cores, texts, work, report)
         found = comparison.run(rounds)
         rate = None
         if cross_encoder:
             rate = in_own_process(cross_encoder_rate, model, list(texts.texts), processor.cores)
             report(f"cross-encoder: {rate:,.0f} pairs/s")
-        grown: list[list[float]] = []
-        for count in sizes if vectors.exists() else []:
-            grown.append([count, *in_own_process(_compare_sums, count, vectors)])
-            report(f"{count:,} texts: {grown[-1][1]:,.2f} s, {grown[-1][2]:,.0f} MB")
     return PairsRun(
         model=name,
         rounds=rounds,
@@ -292,7 +266,6 @@ def _run(
         **begun,
         contenders=found,
         cross_encoder=rate,
-        sizes=grown,
     )
 
 

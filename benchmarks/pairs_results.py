@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,7 +54,6 @@ class PairsRun(ComparisonRun):
         texts: Number of sentences.
         contenders: Their results, es-sbert first.
         cross_encoder: Pairs a second; None if not measured.
-        sizes: Number of texts, seconds and megabytes of `most_similar_pairs` alone.
     """
 
     MEMBERS: ClassVar[dict[str, type[Any]]] = {"contenders": PairsResult}
@@ -64,7 +62,6 @@ class PairsRun(ComparisonRun):
     texts: int
     contenders: list[PairsResult]
     cross_encoder: float | None
-    sizes: list[list[float]]
 
     @property
     def title(self) -> str:
@@ -78,9 +75,9 @@ class PairsRun(ComparisonRun):
         yield Goal(text, None if ours.reason else statistics.median(ours.seconds) <= GOAL)
 
     def text(self) -> str:
-        """What was run where, and the tables."""
+        """What was run where, and the table."""
         others = [share for result in self.contenders for share in result.others]
-        return "\n\n".join([self.conditions(others), self.contenders_table(), self.sizes_table()])
+        return "\n\n".join([self.conditions(others), self.contenders_table()])
 
     def contenders_table(self) -> str:
         """A row for each contender, and one for the cross-encoder."""
@@ -100,17 +97,6 @@ class PairsRun(ComparisonRun):
             factor = "" if ours.reason else f"{took / statistics.median(ours.seconds):,.0f}"
             rows.append([label, f"{took:,.0f}", factor, "", "", ""])
         return table(["", "start to result, s", "× es-sbert", *(f"{name}, s" for name in _PARTS)], rows)
-
-    def sizes_table(self) -> str:
-        """A row for each number of texts, with the exponent to the row before."""
-        rows = []
-        for number, (count, took, megabytes) in enumerate(self.sizes):
-            exponent = ""
-            if number:
-                fewer, faster, _ = self.sizes[number - 1]
-                exponent = f"{math.log(took / faster) / math.log(count / fewer):.2f}"
-            rows.append([f"{count:,.0f}", f"{took:,.2f}", f"{megabytes:,.0f}", exponent])
-        return table(["texts", "comparing, s", "peak memory, MB", "exponent"], rows)
 
 
 def _ratio(result: PairsResult, ours: PairsResult) -> float:

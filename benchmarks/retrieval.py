@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ import numpy as np
 from ir_measures import AP, RR, R, nDCG
 from numpy.typing import NDArray
 
-from benchmarks.common import delete, ingest, machine, read_jsonl, read_tsv, table
+from benchmarks.common import delete, ingest, machine, table
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.vectors import Vectors
@@ -39,76 +38,23 @@ MEASURES = [nDCG @ 10, RR @ 10, AP @ 100, R @ 100]
 Run = dict[str, dict[str, float]]  # query id → document id → score
 
 
-def texts_of(corpus: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Documents with title and text in one field."""
-    return [{"id": row["_id"], "text": " ".join(filter(None, (row.get("title"), row["text"])))} for row in corpus]
-
-
 def evaluate(run: Run, qrels: dict[str, dict[str, int]]) -> list[float]:
     """The measures × 100."""
     values = ir_measures.calc_aggregate(MEASURES, qrels, run)
     return [100 * values[measure] for measure in MEASURES]
 
 
-@dataclass(frozen=True)
-class Collection:
-    """A test collection.
-
-    Attributes:
-        documents: With `id` and `text`, title included.
-        queries: id → text, those that have judgements.
-        qrels: Query id → document id → grade.
-        own: Queries that are documents of the corpus, and leave themselves out. Equal ids alone say nothing: some
-            collections number queries and documents alike.
-    """
-
-    documents: list[dict[str, str]]
-    queries: dict[str, str]
-    qrels: dict[str, dict[str, int]]
-    own: set[str]
-
-
-def read_collection(folder: Path) -> Collection:
-    """A folder in the BEIR layout."""
-    documents = texts_of(list(read_jsonl(folder / "corpus.jsonl.gz")))
-    queries = {row["_id"]: row["text"] for row in read_jsonl(folder / "queries.jsonl.gz")}
-    qrels: dict[str, dict[str, int]] = {}
-    for row in read_tsv(folder / "qrels/test.tsv.gz"):
-        query, document, grade = row.values()
-        qrels.setdefault(query, {})[document] = int(grade)
-    queries = {query: text for query, text in queries.items() if query in qrels}
-    text_of = {document["id"]: document["text"] for document in documents}
-    own = {query for query, text in queries.items() if text.strip() and text.strip() in text_of.get(query, "")}
-    return Collection(documents, queries, qrels, own)
-
-
-def rank_in_memory(
-    collection: Collection, documents: Vectors, questions: Vectors, depth: int
-) -> dict[str, list[tuple[str, float]]]:
-    """Query id → its nearest documents with their cosines, best first, the query itself left out.
-
-    Args:
-        documents, questions: *Shape:* ``(documents, dimensions)`` and ``(queries, dimensions)``.
-        depth: At most so many documents of a query.
-    """
-    ids = [document["id"] for document in collection.documents]
-    place = {identifier: row for row, identifier in enumerate(ids)}
-    own = np.array([place[query] if query in collection.own else -1 for query in collection.queries], np.int64)
-    found, cosines = search_exact(questions, documents, depth, own)  # (queries, depth) each
-    return {
-        query: [(ids[row], cosine) for row, cosine in zip(rows, scores, strict=True) if row >= 0]
-        for query, rows, scores in zip(collection.queries, found.tolist(), cosines.tolist(), strict=True)
-    }
-
-
-def load_collection(url: str, index: str, collection: Collection, precision: str, model: str | None = None) -> None:
+def load_collection(
+    url: str, index: str, collection: RetrievalCollection, precision: str, model: str | None = None
+) -> None:
     """Into a flat index of that name, which is made anew."""
     with closing(connect(EngineSettings(url=url))) as engine:
         if engine.get_index(index):
             delete(url, index)
     with tempfile.TemporaryDirectory() as work:
         file = Path(work) / "corpus.jsonl"
-        file.write_text("".join(json.dumps(document) + "\n" for document in collection.documents))
+        documents = ({"id": id, "text": text} for id, text in collection.documents.items())
+        file.write_text("".join(json.dumps(document) + "\n" for document in documents))
         named = () if model is None else ("--model", model)
         ingest(url, index, "--id-field", "id", "--index-type", "flat", "--precision", precision, *named, str(file))
 
@@ -137,11 +83,11 @@ def same_ranking(found: list[str], exact: NDArray[np.float32], ids: list[str]) -
 def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
     """Table rows of one test collection: kNN, in memory, BM25."""
     index_name = f"retrieval-{name}"
-    collection = read_collection(data / "retrieval" / name)
-    documents, queries, qrels, own = collection.documents, collection.queries, collection.qrels, collection.own
+    collection = read_beir_folder(data / "retrieval" / name)
+    queries, qrels = collection.queries, collection.judgements
     load_collection(url, index_name, collection, str(encoder.info.precision))
     engine = connect(EngineSettings(url=url))
-    ids = [document["id"] for document in documents if document["text"].strip()]
+    ids = list(collection.documents)
     vectors = vectors_of(engine, index_name, ids)  # (documents, dimensions)
     questions = encoder.encode(list(queries.values()), "query")  # (queries, dimensions)
     knn, memory, bm25 = {}, {}, {}
@@ -151,21 +97,18 @@ def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
             exact = vectors @ question  # (documents,)
             hits = index.search_vector(question, k=DEPTH + 1).hits
             equal += same_ranking([hit.id for hit in hits], exact, ids)
-            knn[query] = {hit.id: hit.cosine for hit in hits if query not in own or hit.id != query}
+            own = collection.own(query)
+            knn[query] = {hit.id: hit.cosine for hit in hits if hit.id != own}
             order = np.argsort(-exact, kind="stable")[: DEPTH + 1]
-            memory[query] = {
-                ids[place]: float(exact[place]) for place in order if query not in own or ids[place] != query
-            }
+            memory[query] = {ids[place]: float(exact[place]) for place in order if ids[place] != own}
             found = engine.search(index_name, {"size": DEPTH + 1, "_source": False, "query": {"match": {"text": text}}})
-            bm25[query] = {
-                hit["_id"]: hit["_score"] for hit in found["hits"]["hits"] if query not in own or hit["_id"] != query
-            }
+            bm25[query] = {hit["_id"]: hit["_score"] for hit in found["hits"]["hits"] if hit["_id"] != own}
     label = engine.info.label
     delete(url, index_name)
     engine.close()
     if equal != len(queries):
         raise click.ClickException(f"{name}: kNN ranks {equal} of {len(queries)} queries as brute force does")
-    size = f"{name} ({len(documents):,} documents, {len(queries):,} queries)"
+    size = f"{name} ({len(ids):,} documents, {len(queries):,} queries)"
     return [
         [size, method, *(f"{value:.2f}" for value in evaluate(run, qrels))]
         for method, run in ((f"kNN, {label}", knn), ("in memory", memory), (f"BM25, {label}", bm25))

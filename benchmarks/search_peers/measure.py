@@ -23,11 +23,11 @@ from benchmarks.encode_peers.environments import Environments, NotInstalled, sha
 from benchmarks.encode_peers.measure import ContenderFailed, ContenderProcess
 from benchmarks.encode_peers.processor import busy_seconds
 from benchmarks.encode_peers.texts import TextSet
-from benchmarks.search_peers import query_parts, worker
+from benchmarks.search_peers import worker
 from benchmarks.search_peers.contenders import ENGINE, GATEWAY, MAIN_TYPE, SearchPath
 from benchmarks.search_peers.corpus import Corpus, percentile, recall
 from benchmarks.search_peers.loading import load
-from benchmarks.search_peers.results import COLD_SEARCH, EMBEDDING, OWN_TIME, Cell, LoadedIndex
+from benchmarks.search_peers.results import COLD_SEARCH, EMBEDDING, Cell, LoadedIndex
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -242,21 +242,15 @@ class SearchComparison:
         return {"all": busy_seconds() or 0.0, "engine": engine, "gateway": gateway_processor_seconds(gateway)}
 
     def _measure_goals(self, number: int) -> None:
-        """Embedding alone, the gateway's own time and a search by the command line."""
+        """Embedding alone, and a search by the command line."""
         # Endings that the rounds of the cells do not use.
         texts = self._timed.for_round(-number - 1)
         self.encoder.encode([texts[0]], "query")
         found = {EMBEDDING: statistics.median(1000 * _took(self.encoder, text) for text in texts[:_PARTS])}
         try:
-            with self._gateway(True) as gateway:
-                url, model = self.engine.info.url, self.encoder.info.model
-                query_parts.measure(url, gateway, self._for_warm_up, INDEX, model)
-                parts = query_parts.measure(url, gateway, texts[_PARTS : 2 * _PARTS], INDEX, model)
-            found[OWN_TIME] = query_parts.own_time(parts)
-            found |= {part: statistics.median(values) for part, values in parts.items()}
             starts = [self._cold_search(text) for text in texts[-_COLD_STARTS - 1 :]][1:]
             found[COLD_SEARCH] = statistics.median(starts)
-        except (RuntimeError, AssertionError, ContenderFailed) as error:
+        except ContenderFailed as error:
             self.report(f"round {number + 1}, goals: {error}")
         for name, value in found.items():
             self.goals.setdefault(name, []).append(value)

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 from benchmarks.common import spread, table
 from benchmarks.kept_runs import ROOT, ComparisonRun, Goal, Section, failure
-from benchmarks.search_peers.query_parts import PARTS
 
 EMBEDDING = "one query's embedding, warm"
-OWN_TIME = "the gateway's own time of a semantic query"
 COLD_SEARCH = "es-sbert search, from the start of the process to the hits"
 # Figure → most and unit.
-GOALS = {EMBEDDING: (2.0, "ms"), OWN_TIME: (1.5, "ms"), COLD_SEARCH: (0.8, "s")}
+GOALS = {EMBEDDING: (2.0, "ms"), COLD_SEARCH: (0.8, "s")}
 
 
 @dataclass
@@ -78,7 +76,7 @@ class Run(ComparisonRun):
         documents, queries: Numbers of them.
         indices: In the order of the run; the first has the cells of all paths.
         cells: All of them.
-        figures: Name → one figure a round: the goals', and the parts of a query through the gateway.
+        figures: Name of a goal → one figure a round.
         versions: Environment → package → version.
     """
 
@@ -111,14 +109,10 @@ class Run(ComparisonRun):
                 yield Goal(f"{cell.index_type}, {cell.path}, clients: {cell.clients}: {cell.reason}", False)
 
     def text(self) -> str:
-        """What was run where, all paths on the first index, the other index types, and the parts of a query."""
+        """What was run where, all paths on the first index, and the other index types."""
         others = [share for cell in self.cells for share in cell.shares.get("others", [])]
         about = f"{self.documents:,} documents, {self.model} ({self.variant})."
-        parts = [f"{self.conditions(others)} {about}", self.paths_table(), self.index_table()]
-        if self.figures:
-            shown = [f"{name} {spread(self.figures[name], 2)} ms" for name in PARTS if name in self.figures]
-            parts.append(f"Parts of a semantic query through the gateway, one client: {'; '.join(shown)}.")
-        return "\n\n".join(parts)
+        return "\n\n".join([f"{self.conditions(others)} {about}", self.paths_table(), self.index_table()])
 
     def paths_table(self) -> str:
         """A row for each path and number of clients on the first index."""

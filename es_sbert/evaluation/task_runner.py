@@ -81,7 +81,7 @@ def _evaluate(model: Model, task: EvaluationTask, data: TaskData) -> list[Report
             figures = {f"accuracy_{distance}": value for distance, value in triplet_accuracy(*vectors).items()}
             return [_row(data, figures, "triplets")]
         if task is EvaluationTask.STS:
-            return [_row(data, _sts_figures(*vectors, _gold(data)))]
+            return [_row(data, _sts_figures(vectors[0], vectors[1], _gold(data)))]
         scores: NDArray[np.floating] = paired_similarity(Similarity.COSINE, *vectors)  # (pairs,)
     else:
         scores = model.score(*data.columns)  # (pairs,)

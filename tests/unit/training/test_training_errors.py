@@ -15,10 +15,6 @@ from es_sbert.training.training_examples import Examples
 EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 30, ["b"] * 30), None, np.arange(2, 32))
 
 
-def test_a_finite_loss_passes() -> None:
-    check_loss_finite(1.5, 3, EXAMPLES, [0, 1])
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_non_finite_loss_names_step_and_lines(value: float) -> None:
     with pytest.raises(TrainingDiverged, match=rf"step 17 is {value}.*pairs\.tsv, lines 2, 5, 9\n"):
@@ -57,8 +53,3 @@ def test_full_disk_error_says_how_to_resume(error: Exception) -> None:
     with pytest.raises(OutputError, match="out cannot be written") as caught, translate_disk_errors(Path("out")):
         raise error
     assert "`resume`" in caught.value.remedy
-
-
-def test_own_errors_are_not_wrapped() -> None:
-    with pytest.raises(OutputError, match="first"), translate_disk_errors(Path("out")):
-        raise OutputError("first", "remedy")

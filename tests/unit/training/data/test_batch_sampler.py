@@ -57,10 +57,6 @@ def test_parts_of_all_processes_form_the_joint_batch(processes: int) -> None:
     assert all(all(parts) for parts in batches)
 
 
-def test_dataloader_workers_give_the_same_batches() -> None:
-    assert list(loader(MixedBatchSampler(PLAN), workers=1)) == joint(0)
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_resumed_epoch_continues_with_unseen_batches(processes: int) -> None:
     sampler = MixedBatchSampler(PLAN, processes=processes)
@@ -76,10 +72,3 @@ def test_resumed_epoch_continues_with_unseen_batches(processes: int) -> None:
 def test_more_processes_than_batch_examples_are_rejected() -> None:
     with pytest.raises(UsageError, match="a batch of 7 cannot be shared by 8 processes"):
         MixedBatchSampler(PLAN, process=0, processes=8)
-
-
-def test_accelerate_rejects_splitting_batches_again() -> None:
-    from accelerate.data_loader import prepare_data_loader
-
-    with pytest.raises(ValueError, match="batch_size"):
-        prepare_data_loader(loader(MixedBatchSampler(PLAN)), num_processes=2, process_index=0, split_batches=True)

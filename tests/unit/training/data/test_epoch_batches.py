@@ -91,12 +91,6 @@ def test_smart_batches_are_shuffled() -> None:
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
-def test_batches_differ_between_epochs() -> None:
-    lengths = np.random.default_rng(0).integers(1, 300, 3200)
-    first, second = ({frozenset(rows) for rows in plan(lengths, 16, epoch=epoch)} for epoch in (0, 1))
-    assert not first & second
-
-
 def test_conflicting_row_goes_to_the_next_free_batch() -> None:
     texts = np.array([[0, 1], [0, 2], [3, 4], [0, 5], [6, 2], [7, 8]])
     # Row 1 shares text 0 with row 0; row 3 shares it with both; row 4 shares text 2 with row 1.

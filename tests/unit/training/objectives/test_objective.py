@@ -84,14 +84,6 @@ def test_batch_order_does_not_matter(values: dict[str, Any]) -> None:
 
 
 @every_objective
-def test_batch_of_one_example(values: dict[str, Any]) -> None:
-    objective = build(values)
-    assert objective(
-        columns(len(objective.schema.roles), batch=1), labels_for(objective.schema.label, batch=1)
-    ).isfinite()
-
-
-@every_objective
 def test_wrong_number_of_columns_raises_value_error(values: dict[str, Any]) -> None:
     objective = build(values)
     labels = labels_for(objective.schema.label)
