@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
+from es_sbert.engines.clients import (
+    ENGINE_CLASSES,
+    AsyncClientAdapter,
+    CallersClient,
+    OpenSearchTransport,
+    opensearch_with_exact_json,
+    with_exact_json,
+)
 from es_sbert.engines.detection import detect_cluster, identify_engine
-from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.rest import EXACT_NUMBERS
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.messages import log_event
 
@@ -38,14 +45,7 @@ def connect(settings: EngineSettings) -> Engine:
         message = f"{failed.url} does not answer; the other addresses are used until it does: {failure.message}"
         log_event("address_failed", message, logging.WARNING, url=failed.url, reason=failure.message)
     info = EngineInfo(found.engine_type, found.version, join_urls(addresses))
-    # Each client package takes at least a tenth of a second to import, so only the one in use is imported.
-    if info.engine_type is EngineType.ELASTICSEARCH:
-        from es_sbert.engines.elasticsearch import ElasticsearchEngine
-
-        return ElasticsearchEngine.at(info, addresses)
-    from es_sbert.engines.opensearch import OpenSearchEngine
-
-    return OpenSearchEngine.at(info, addresses)
+    return ENGINE_CLASSES[info.engine_type].at(info, addresses)
 
 
 def open_engine(engine: Any) -> Engine:
@@ -78,51 +78,6 @@ def is_address(engine: object) -> bool:
     )
 
 
-class CallersClient:
-    """A client of the caller with its own parser, except for requests whose numbers must be exact, see `exact_numbers`.
-
-    Args:
-        client: The client, synchronous or not.
-        with_exact_json: Returns a copy of it that has the same connections and `parse_json` as its parser.
-    """
-
-    def __init__(self, client: Any, with_exact_json: Callable[[Any], Any]) -> None:
-        self._client = client
-        self._with_exact_json = with_exact_json
-
-    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        client = self._with_exact_json(self._client) if EXACT_NUMBERS.get() else self._client
-        return client.perform_request(*args, **kwargs)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class AsyncClientAdapter:
-    """Lets other threads use an asynchronous client as if it were synchronous.
-
-    Args:
-        perform: The client's `perform_request`, which returns a coroutine.
-        loop: The event loop of the client; it must be running.
-    """
-
-    def __init__(self, perform: Callable[..., Coroutine[Any, Any, Any]], loop: asyncio.AbstractEventLoop) -> None:
-        self._perform = perform
-        self._loop = loop
-
-    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        is_exact = EXACT_NUMBERS.get()
-
-        async def perform() -> Any:
-            EXACT_NUMBERS.set(is_exact)  # a task runs in its own context
-            return await self._perform(*args, **kwargs)
-
-        return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
-
-    def close(self) -> None:
-        """Does nothing: the caller closes the client."""
-
-
 def is_engine_client(value: object) -> bool:
     """Whether this is a client of elasticsearch-py or opensearch-py, synchronous or not."""
     return _client_type(value) is not None and hasattr(value, "transport")
@@ -152,31 +107,29 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
             "Pass an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
         )
     is_async = is_async_client(client)
-    sender: CallersClient | AsyncClientAdapter
     if is_async and loop is None:
         raise UsageError(
             f"{type(client).__name__} is asynchronous", "Use AsyncSemanticIndex with it, or pass a synchronous client."
         )
+    sender: EngineClient
     if engine_type is EngineType.ELASTICSEARCH:
-        from es_sbert.engines.elasticsearch import ElasticsearchEngine as EngineClass
-        from es_sbert.engines.elasticsearch import with_exact_json
-
         sender, url = CallersClient(client, with_exact_json), str(next(iter(client.transport.node_pool.all())).base_url)
     else:
-        from es_sbert.engines.opensearch import OpenSearchEngine as EngineClass  # type: ignore[assignment]
-        from es_sbert.engines.opensearch import with_exact_json
-
-        sender, url = CallersClient(client.transport, with_exact_json), _opensearch_url(client.transport.hosts[0])
+        sender = CallersClient(client.transport, opensearch_with_exact_json)
+        url = _opensearch_url(client.transport.hosts[0])
     if is_async and loop is not None:
         sender = AsyncClientAdapter(sender.perform_request, loop)
-    probe = EngineClass(EngineInfo(engine_type, _COMPATIBLE_VERSION, url), sender, None)
+    if engine_type is EngineType.OPENSEARCH:
+        sender = OpenSearchTransport(sender)
+    engine_class = ENGINE_CLASSES[engine_type]
+    probe = engine_class(EngineInfo(engine_type, _COMPATIBLE_VERSION, url), sender, None)
     info = identify_engine(lambda path: probe.send("GET", path), url)
     if info.engine_type is not engine_type:
         raise UnsupportedEngine(
             f"the client is for {engine_type.value}, but {info.label} answers at {info.url}",
             "Pass a client for that engine.",
         )
-    return EngineClass(info, sender, None)
+    return engine_class(info, sender, None)
 
 
 def _client_type(client: object) -> EngineType | None:

@@ -1,6 +1,6 @@
 """`Engine`: the requests that es-sbert sends to Elasticsearch or OpenSearch.
 
-The subclasses in `elasticsearch` and `opensearch` add the client, and the requests that differ.
+The subclasses in `clients` add the client, and the requests that differ.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def document_key(hit: Json) -> DocumentKey:
 
 
 class EngineClient(Protocol):
-    """The methods of an official client that es-sbert calls, on `Elasticsearch` or the transport of `OpenSearch`."""
+    """The methods of a client that es-sbert calls."""
 
     def perform_request(
         self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None

@@ -15,11 +15,10 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.doctor import Severity, check_engine
+from es_sbert.engines.clients import ENGINE_CLASSES
 from es_sbert.engines.connect import connect
-from es_sbert.engines.elasticsearch import ElasticsearchEngine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.opensearch import OpenSearchEngine
 from es_sbert.errors import EsSbertError, RequestFailed
 from tests.local_server import LocalServer
 
@@ -107,25 +106,22 @@ def test_answer_of_another_form_is_an_error_with_a_remedy(name: str, call: str) 
 class _Client:
     """Answers every request with the same body, and notes the paths."""
 
-    def __init__(self, name: str, body: Any, status: int) -> None:
-        self._is_opensearch, self._body, self._status = name == "OpenSearch", body, status
+    def __init__(self, body: Any, status: int) -> None:
+        self._body, self._status = body, status
         self.paths: list[str] = []
 
     def perform_request(self, method: str, path: str, /, **options: Any) -> Any:
         self.paths.append(path)
-        meta = SimpleNamespace(status=self._status, headers={})
-        return self._body if self._is_opensearch else SimpleNamespace(meta=meta, body=self._body)
+        return SimpleNamespace(meta=SimpleNamespace(status=self._status, headers={}), body=self._body)
 
     def close(self) -> None:
         pass
 
 
 def _engine(name: str, body: Any, status: int = 200) -> tuple[Engine, _Client]:
-    client = _Client(name, body, status)
-    if name == "OpenSearch":
-        return OpenSearchEngine(EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://here:9200"), client, None), client
-    info = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://here:9200")
-    return ElasticsearchEngine(info, client, None), client
+    client, engine_type = _Client(body, status), EngineType(name.lower())
+    version = (3, 6, 0) if engine_type is EngineType.OPENSEARCH else (9, 5, 0)
+    return ENGINE_CLASSES[engine_type](EngineInfo(engine_type, version, "http://here:9200"), client, None), client
 
 
 _VALUES: tuple[Any, ...] = (None, 1, "x", [], [1], [None], {}, {"x": 1}, [{"x": 1}], [[]], {"docs": None}, {"0": [{}]})

@@ -1,0 +1,315 @@
+"""The `Engine` for Elasticsearch 8.19 and 9.x, and for OpenSearch 2.19 and 3.x.
+
+Requests go through the transport of Elasticsearch's official client, or through a client of the caller. The clients
+themselves are not imported: that takes up to a quarter of a second, for APIs of 500 methods that are not needed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import re
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Self
+from urllib.parse import quote, urlencode
+
+from elastic_transport import (
+    ApiError,
+    ConnectionTimeout,
+    JsonSerializer,
+    SerializationError,
+    SerializerCollection,
+    TextSerializer,
+    Transport,
+    TransportApiResponse,
+    TransportWarning,
+    Urllib3HttpNode,
+)
+from elastic_transport import ConnectionError as TransportConnectionError
+
+from es_sbert import __version__
+from es_sbert.engines.address import Address
+from es_sbert.engines.engine import Engine, EngineClient
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.error_mapping import connection_error, not_json
+from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch
+from es_sbert.engines.rest import EXACT_NUMBERS, EngineResponse, Json, QueryParams, parse_json, quote_index_name
+from es_sbert.messages import log_event
+
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+# File extensions of Lucene's vectors, quantized vectors and graphs, and of their metadata.
+_VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
+
+
+class _EngineJson(JsonSerializer):
+    """Reads JSON; bodies of requests are encoded already."""
+
+    def json_loads(self, data: bytes) -> Any:
+        return parse_json(data)
+
+
+_SERIALIZERS = {
+    "application/json": _EngineJson(),
+    "application/vnd.elasticsearch+json": _EngineJson(),
+    "application/vnd.elasticsearch+x-ndjson": _EngineJson(),
+    "text/*": TextSerializer(),
+}
+
+
+class _TransportClient:
+    """A transport with the interface of `EngineClient`."""
+
+    def __init__(self, addresses: Sequence[Address], watch: NodeWatch | None) -> None:
+        configs = [each.node_config() for each in addresses]
+        configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
+        self._transport = Transport(
+            configs,
+            serializers=_SERIALIZERS,
+            max_retries=0,
+            retry_on_timeout=False,
+            dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
+            max_dead_node_backoff=MAX_BACKOFF_SECONDS,
+        )
+        if watch is not None:
+            for node in self._transport.node_pool.all():
+                assert isinstance(node, Urllib3HttpNode)
+                watch.add(node.config, node.pool)
+
+    def perform_request(
+        self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None
+    ) -> TransportApiResponse:
+        target = f"{path}?{urlencode(params, quote_via=quote)}" if params else path
+        return self._transport.perform_request(method, target, headers=headers, body=body)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def with_exact_json(client: Any) -> Any:
+    """Copy a caller's client of Elasticsearch, with the same connections, so that `parse_json` parses responses."""
+    copied, transport = copy.copy(client), copy.copy(client.transport)
+    serializers = {**transport.serializers.serializers, **_SERIALIZERS}
+    transport.serializers = SerializerCollection(serializers, default_mimetype="application/json")
+    copied._transport = transport
+    return copied
+
+
+def opensearch_with_exact_json(transport: Any) -> Any:
+    """Like `with_exact_json`, for the transport of a client of OpenSearch."""
+    from opensearchpy.exceptions import SerializationError as ClientSerializationError
+    from opensearchpy.serializer import Deserializer, JSONSerializer
+
+    class ExactJson(JSONSerializer):
+        def loads(self, s: str) -> Any:
+            try:
+                return parse_json(s.encode("utf-8", "surrogatepass"))
+            except ValueError as error:
+                raise ClientSerializationError(s, error) from error
+
+    copied = copy.copy(transport)
+    copied.deserializer = Deserializer({ExactJson.mimetype: ExactJson()})
+    return copied
+
+
+class CallersClient:
+    """A client of the caller with its own parser, except for requests whose numbers must be exact, see `exact_numbers`.
+
+    Args:
+        client: The client, synchronous or not.
+        with_exact_json: Returns a copy of it that has the same connections and `parse_json` as its parser.
+    """
+
+    def __init__(self, client: Any, with_exact_json: Callable[[Any], Any]) -> None:
+        self._client = client
+        self._with_exact_json = with_exact_json
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        client = self._with_exact_json(self._client) if EXACT_NUMBERS.get() else self._client
+        return client.perform_request(*args, **kwargs)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class AsyncClientAdapter:
+    """Lets other threads use an asynchronous client as if it were synchronous.
+
+    Args:
+        perform: The client's `perform_request`, which returns a coroutine.
+        loop: The event loop of the client; it must be running.
+    """
+
+    def __init__(self, perform: Callable[..., Coroutine[Any, Any, Any]], loop: asyncio.AbstractEventLoop) -> None:
+        self._perform = perform
+        self._loop = loop
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        is_exact = EXACT_NUMBERS.get()
+
+        async def perform() -> Any:
+            EXACT_NUMBERS.set(is_exact)  # a task runs in its own context
+            return await self._perform(*args, **kwargs)
+
+        return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
+
+    def close(self) -> None:
+        """Does nothing: the caller closes the client."""
+
+
+class OpenSearchTransport:
+    """The transport of a caller's client of OpenSearch, with the responses and errors of elastic-transport.
+
+    Args:
+        transport: The transport; synchronous, or behind an `AsyncClientAdapter`.
+    """
+
+    def __init__(self, transport: EngineClient) -> None:
+        self._transport = transport
+
+    def perform_request(
+        self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None
+    ) -> Any:
+        from opensearchpy import exceptions
+
+        if "timeout" in params:
+            # The client would use it as its own timeout instead of sending it.
+            path, params = f"{path}?{urlencode(params)}", {}
+        # The client returns only the parsed body of a 2xx response, without headers; any 2xx means success here.
+        status = 200
+        try:
+            answer = self._transport.perform_request(method, path, params=dict(params), headers=headers, body=body)
+        except exceptions.ConnectionError as error:
+            raise TransportConnectionError(str(error)) from error
+        except exceptions.TransportError as error:
+            status, answer = int(error.status_code), error.info
+        except exceptions.SerializationError as error:
+            raise SerializationError(str(error)) from error
+        return SimpleNamespace(meta=SimpleNamespace(status=status, headers={}), body=answer)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class TransportEngine(Engine):
+    """An engine whose client returns responses and raises errors of elastic-transport."""
+
+    @classmethod
+    def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> Self:
+        """Create an engine with a new client for one or more nodes."""
+        watch = NodeWatch() if len(addresses) > 1 else None
+        return cls(info, _TransportClient(addresses, watch), addresses[0].timeout, watch)
+
+    def _send_once(
+        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
+    ) -> EngineResponse:
+        headers = {"accept": self._media_type("json")}
+        if body is not None:
+            headers["content-type"] = self._media_type("x-ndjson" if ndjson else "json")
+        try:
+            response = self._client.perform_request(method, path, params=params or {}, headers=headers, body=body)
+        except ApiError as error:
+            response = error  # raised by a caller's client; it has the attributes of a response
+        except (TransportConnectionError, ConnectionTimeout) as error:
+            raise connection_error(self._asked_url, error, self._timeout) from error
+        except SerializationError as error:
+            raise not_json(self._asked_url) from error
+        return EngineResponse(response.meta.status, response.meta.headers, response.body)
+
+    @abstractmethod
+    def _media_type(self, kind: str) -> str:
+        """The media type of a body.
+
+        Args:
+            kind: `json` or `x-ndjson`.
+        """
+
+
+class ElasticsearchEngine(TransportEngine):
+    """Elasticsearch, accessed through a client of either major version."""
+
+    def __init__(
+        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
+    ) -> None:
+        super().__init__(info, client, timeout, watch)
+        self._warned: set[str] = set()
+        # A caller's client turns warnings into Python warnings, which would point to this file. They are logged below.
+        warnings.filterwarnings("ignore", category=TransportWarning, module=re.escape(__name__))
+
+    def _media_type(self, kind: str) -> str:
+        # Use the media type of the server's major version. The client would use that of its own version, which an older
+        # server rejects with 400.
+        return f"application/vnd.elasticsearch+{kind}; compatible-with={self.info.version[0]}"
+
+    def _send_once(
+        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
+    ) -> EngineResponse:
+        """Send a request, and log the engine's deprecation warnings, each once."""
+        response = super()._send_once(method, path, params, body, ndjson=ndjson)
+        for text in _WARNING.findall(response.headers.get("warning") or ""):
+            if text not in self._warned:
+                self._warned.add(text)
+                log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
+        return response
+
+    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
+        answer = self._request("POST", f"/{path}/_pit", params)
+        with self._reading("POST /_pit"):
+            return str(answer["id"])
+
+    def _close_point_in_time(self, pit_id: str) -> None:
+        self._request("DELETE", "/_pit", body={"id": pit_id}, missing_ok=True)
+
+    def vector_size(self, name: str, field: str) -> int | None:
+        # Use an API that reads the index's files: `_stats` misses segments that consist of one file.
+        answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
+        with self._reading("POST /_disk_usage"):
+            [fields] = [value["fields"] for key, value in answer.items() if key != "_shards"]
+            return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
+
+
+class OpenSearchEngine(TransportEngine):
+    """OpenSearch."""
+
+    def _media_type(self, kind: str) -> str:
+        return f"application/{kind}"
+
+    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
+        # By default, a point in time leaves out shards without an active copy.
+        params = params | {"allow_partial_pit_creation": "false"}
+        answer = self._request("POST", f"/{path}/_search/point_in_time", params)
+        with self._reading("POST /_search/point_in_time"):
+            return str(answer["pit_id"])
+
+    def _close_point_in_time(self, pit_id: str) -> None:
+        self._request("DELETE", "/_search/point_in_time", body={"pit_id": [pit_id]}, missing_ok=True)
+
+    def vector_size(self, name: str, field: str) -> int | None:
+        state = self.get_index(name)
+        with self._reading(f"GET /{name}"):
+            fields = 0 if state is None else _count_vector_fields(state.mappings)
+        if state is None or fields > 1:
+            # For several vector fields, the statistics contain only the last file of each kind in a segment.
+            return None
+        params = {"include_segment_file_sizes": "true"}
+        answer = self._request("GET", f"/{quote_index_name(name)}/_stats/segments", params)
+        with self._reading("GET /_stats/segments"):
+            files = answer["_all"]["primaries"]["segments"]["file_sizes"]
+            # Without index.knn, vectors are ordinary doc values, whose share of a file is unknown.
+            return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None
+
+
+def _count_vector_fields(mappings: Json) -> int:
+    """Count the vector fields in a mapping, including those inside objects."""
+    fields = mappings.get("properties", {}).values()
+    return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
+
+
+ENGINE_CLASSES: dict[EngineType, type[TransportEngine]] = {
+    EngineType.ELASTICSEARCH: ElasticsearchEngine,
+    EngineType.OPENSEARCH: OpenSearchEngine,
+}
