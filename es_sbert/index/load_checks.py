@@ -13,10 +13,11 @@ from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.mapping import read_meta_entry
 from es_sbert.index.source_mode import (
+    SourceMode,
     check_accepts_updates,
     check_can_hold_vectors,
-    inexact_text_fields,
     is_in_source,
+    source_mode,
 )
 from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
 
@@ -94,7 +95,6 @@ def check_can_load_files(
     name: str,
     meta_fields: Collection[str] = (),
     *,
-    text_fields: Sequence[str] = (),
     routing_field: str | None = None,
 ) -> None:
     """Reject an index that would reject every document of a file, or for which every load would embed all documents.
@@ -102,13 +102,12 @@ def check_can_load_files(
     Args:
         name: Index or alias as given to the load.
         meta_fields: Metadata objects next to the vectors, which tell whether the vectors are current.
-        text_fields: Fields of the texts.
         routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
         UsageError: both a field and the alias give a routing.
         VectorIndexError: the index belongs to a data stream, requires a routing that is missing, takes no documents by
-            their ids, cannot hold vectors, does not keep the meta fields, or returns text fields in another form.
+            their ids, cannot hold vectors, does not keep the meta fields, or rebuilds `_source` from its fields.
     """
     in_place = "Let the application that fills it write the documents, and embed them in place:"
     if state.data_stream is not None:
@@ -139,26 +138,12 @@ def check_can_load_files(
             "are already embedded and would embed all of them again",
             f"Load into an index whose `_source` is enabled and keeps {', '.join(lost)}.",
         )
-    check_texts_come_back(state, name, text_fields)
-
-
-def check_texts_come_back(state: IndexState, name: str, text_fields: Sequence[str], *, by_load: bool = False) -> None:
-    """Reject an index that returns text fields in another form than they were sent.
-
-    Args:
-        name: Index or alias as given to the load.
-        by_load: Whether the engine mapped the fields when documents of the load arrived.
-
-    Raises:
-        VectorIndexError: the index rebuilds `_source`, and the mapping of a text field changes its values.
-    """
-    for field, reason in inexact_text_fields(text_fields, state).items():
-        origin = ", chosen by dynamic mapping for its first value" if by_load else ""
+    if source_mode(state) is SourceMode.SYNTHETIC:
         raise VectorIndexError(
-            f"the text field {field} of {state.name} {reason}{origin}, and the index rebuilds `_source` from its "
-            "fields, so it returns another text than the one that was loaded",
-            f"Map {field} as `text`, or with `synthetic_source_keep: all`, in an index that you create first. Or write "
-            f"the documents without `es-sbert`, and embed them in place: {in_place_command(name)}.",
+            f"the index {state.name} rebuilds `_source` from its fields (synthetic), so it may return other texts than "
+            "those of a file, such as sorted lists, and their vectors would count as outdated",
+            "Load into an index that stores it (`index.mapping.source.mode: stored`). Or write the documents without "
+            f"`es-sbert`, and embed them in place: {in_place_command(name)}.",
         )
 
 
@@ -190,14 +175,12 @@ def check_created_index(
     meta_fields: Collection[str],
     documents: Sequence[Mapping[str, Any]],
     *,
-    text_fields: Sequence[str],
     routing_field: str | None = None,
 ) -> None:
     """Check an index that the load has just created; delete it if an index template makes it unusable.
 
     Args:
         documents: The first documents of the source.
-        text_fields: Fields of the texts.
         routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
@@ -205,7 +188,7 @@ def check_created_index(
         EngineError: the engine failed.
     """
     try:
-        check_can_load_files(state, name, meta_fields, text_fields=text_fields, routing_field=routing_field)
+        check_can_load_files(state, name, meta_fields, routing_field=routing_field)
         for field in similar_fields([state]).values():
             check_passages_kept(field)
         check_strict_mapping(state, documents)

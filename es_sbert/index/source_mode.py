@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import IndexMismatch, VectorIndexError
@@ -164,94 +162,3 @@ def check_can_hold_vectors(state: IndexState) -> None:
         f"the index {state.name} has {setting}",
         "Create an index without this setting, copy the documents there (`_reindex`), and load into that index.",
     )
-
-
-@dataclass(frozen=True)
-class ListForm:
-    """The form in which a rebuilt `_source` returns a list of strings.
-
-    Attributes:
-        is_sorted: Whether the values come back sorted and without duplicates.
-        limit: Length in characters above which values come back in another place; None for no limit.
-    """
-
-    is_sorted: bool
-    limit: int | None = None
-
-
-# A string of these types comes back as it was sent.
-_STRING_TYPES = frozenset({"text", "match_only_text", "keyword", "constant_keyword", "wildcard"})
-# The mapping of a string that the mapping does not have, and the limit of its multi-field.
-_DYNAMIC_STRING = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
-
-
-def list_forms(names: Sequence[str], state: IndexState) -> dict[str, ListForm]:
-    """Text field → the form in which the index returns a list in it; fields that keep every list are left out."""
-    if source_mode(state) is not SourceMode.SYNTHETIC:
-        return {}
-    forms = {name: _list_form(*_mapped_field(name, state)) for name in names}
-    return {name: form for name, form in forms.items() if form is not None}
-
-
-def inexact_text_fields(names: Sequence[str], state: IndexState) -> dict[str, str]:
-    """Text field → the reason why the index returns even a single string in another form; others are left out."""
-    if source_mode(state) is not SourceMode.SYNTHETIC:
-        return {}
-    found = {}
-    for name in names:
-        field, kept = _mapped_field(name, state)
-        keywords = [one for one in (field, *field.get("fields", {}).values()) if one.get("type") == "keyword"]
-        parameters = [key for one in keywords for key in ("normalizer", "null_value") if key in one]
-        if kept != "all" and field.get("type") not in _STRING_TYPES and "type" in field:
-            found[name] = f"is of type `{field['type']}`"
-        elif kept != "all" and parameters:
-            found[name] = f"has a `{parameters[0]}`"
-    return found
-
-
-def unmapped_text_fields(names: Sequence[str], state: IndexState) -> list[str]:
-    """Text fields for which a value decides how an index that rebuilds `_source` maps them, and so what it returns."""
-    if source_mode(state) is not SourceMode.SYNTHETIC:
-        return []
-    return [name for name in names if _mapped_field(name, state)[0] is _DYNAMIC_STRING]
-
-
-def _list_form(field: Mapping[str, Any], kept: str) -> ListForm | None:
-    if field.get("type") == "keyword":
-        keyword, is_kept = field, kept != "none"
-    else:
-        # A text field that does not store its values is rebuilt from the first multi-field that stores them.
-        inner = (one for one in field.get("fields", {}).values() if one.get("type") == "keyword")
-        found = next((one for one in inner if not one.get("store") and one.get("doc_values", True)), None)
-        if found is None or kept != "none" or field.get("store"):
-            return None
-        keyword, is_kept = found, False
-    if kept == "all" or keyword.get("store") or not keyword.get("doc_values", True) or "copy_to" in field:
-        return None
-    limit = keyword.get("ignore_above")
-    return None if is_kept and limit is None else ListForm(not is_kept, None if limit is None else int(limit))
-
-
-def _mapped_field(name: str, state: IndexState) -> tuple[Mapping[str, Any], str]:
-    """The mapping of a field, empty if the engine does not read it, and its `synthetic_source_keep`."""
-    default = "arrays" if index_mode(state) == "logsdb" else "none"
-    kept = str(state.settings.get("index.mapping.synthetic_source_keep", default)).lower()
-    ignore_above = state.settings.get("index.mapping.ignore_above", 8191 if index_mode(state) == "logsdb" else None)
-    field: Mapping[str, Any] = state.mappings
-    dynamic, rest, own = "true", name, kept
-    while rest:
-        dynamic = str(field.get("dynamic", dynamic)).lower()
-        properties = field.get("properties", {})
-        starts = [key for key in properties if rest == key or rest.startswith(f"{key}.")]
-        if not starts:
-            return (_DYNAMIC_STRING if dynamic in ("true", "strict") else {}), own
-        key = max(starts, key=len)
-        field, rest = properties[key], rest[len(key) + 1 :]
-        if field.get("enabled", True) is False:
-            return {}, own
-        if field.get("synthetic_source_keep") == "all":
-            return {}, "all"
-        own = str(field.get("synthetic_source_keep", own)).lower() if not rest else own
-    if field.get("type") == "keyword" and ignore_above is not None:
-        field = {"ignore_above": ignore_above} | dict(field)
-    return field, own

@@ -12,8 +12,7 @@ import shlex
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.index.derived_fields import DerivedField, derived_fields, mapped_fields
 from es_sbert.index.mapping import document_meta_field
-from es_sbert.index.source_mode import ListForm, NameForm
+from es_sbert.index.source_mode import NameForm
 from es_sbert.io.html_text import HtmlTooDeep, strip_html
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.runtime.joined_text import SEPARATOR, JoinedText
@@ -332,13 +331,10 @@ class TextTemplate:
         template: The template as written; stored in the mapping's `_meta`, so that documents are embedded
             from the same text later.
         parts: Its parts.
-        list_forms: Field → the form in which the index returns a list in it, for documents that are not read from the
-            index: their text is the one that the index returns.
     """
 
     template: str
     parts: tuple[TemplatePart, ...]
-    list_forms: Mapping[str, ListForm] = dataclass_field(default_factory=dict, compare=False)
 
     @classmethod
     def parse(cls, template: str) -> TextTemplate:
@@ -404,10 +400,6 @@ class TextTemplate:
             if field is not None:
                 pieces.append(f"{{{field}|{STRIP_HTML}}}")
         return TextTemplate.parse("".join(pieces))
-
-    def with_list_forms(self, forms: Mapping[str, ListForm]) -> TextTemplate:
-        """Return the template with the form of the lists in its fields."""
-        return replace(self, list_forms=forms)
 
     def render(self, document: Mapping[str, Any]) -> str:
         """Return the document's text.
@@ -488,20 +480,10 @@ class TextTemplate:
         """Return the values of a part's field (see `text_values`), with the part's filter applied; None if it has none.
 
         Raises:
-            TextFieldError: the field holds a value other than a string, the filter cannot read it, or the index would
-                return the values in an order that is not known.
+            TextFieldError: the field holds a value other than a string, or the filter cannot read it.
         """
         assert part.field is not None, "the end of a template has no values"
         values = text_values(document, part.field)
-        form = self.list_forms.get(part.field)
-        if values and len(values) > 1 and form is not None:
-            limit = form.limit
-            if limit is not None and any(len(value.encode("utf-16-le")) > 2 * limit for value in values):
-                raise TextFieldError(
-                    f"the text field {part.field} is an array with a value of more than {limit:,} characters "
-                    "(`ignore_above`), which this index returns in another place; map the field as `text`"
-                )
-            values = sorted(set(values)) if form.is_sorted else values
         if not values or part.filter is None:
             return values
         try:

@@ -29,7 +29,6 @@ from es_sbert.errors import (
     IndexMismatch,
     IndexMissing,
     RequestFailed,
-    VectorIndexError,
 )
 from es_sbert.index.document_vectors import (
     DocumentMeta,
@@ -41,17 +40,13 @@ from es_sbert.index.document_vectors import (
     read_stored_vectors,
     row_cosines,
     stored_text,
-    target_text_fields,
     targets_to_fill,
     vector_members,
 )
-from es_sbert.index.load_checks import check_texts_come_back
 from es_sbert.index.mapping import vector_path
 from es_sbert.index.source_mode import (
     check_source_is_whole,
-    inexact_text_fields,
     is_in_source,
-    unmapped_text_fields,
 )
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.whole_documents import write_lines
@@ -175,9 +170,6 @@ class ReadBackCheck:
     def __init__(self, context: LoadContext) -> None:
         self._context = context
         self._state = context.index.state
-        # Texts from the index itself are those that it returns.
-        names = [name for target in context.targets for name in target.template.fields] if context.plan.sources else []
-        self._unmapped = unmapped_text_fields(names, self._state)
         self._gate = threading.Lock()
         self._first_checked = False
         self._failed = False
@@ -210,12 +202,9 @@ class ReadBackCheck:
             taken: Actions that the engine acknowledged; those of later requests are candidates for the sample.
 
         Raises:
-            VectorIndexError: the engine has mapped a text field in a way that changes its values.
             DocumentsAltered: a document differs from what was sent.
         """
         self._add_to_sample(taken)
-        if taken and self._unmapped:
-            self._check_dynamic_mapping()
         if self._first_checked or not taken:
             return
         fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
@@ -230,28 +219,6 @@ class ReadBackCheck:
         except EngineError:
             return  # the next request is checked instead, and fails too if the engine still does
         self._first_checked = True
-
-    def _check_dynamic_mapping(self) -> None:
-        """Look at the mapping again until it has all text fields: it may make a date of one that it lacked.
-
-        Raises:
-            VectorIndexError: the index returns a text that the load embeds in another form.
-        """
-        context, unmapped = self._context, self._unmapped
-        try:
-            state = context.engine.get_index(context.index.concrete)
-        except EngineError:
-            return  # looked at again after the next request
-        if state is None or state.uuid != context.index.state.uuid:
-            return  # the next request says what happened to the index
-        embedded = target_text_fields(context.targets)
-        try:
-            mapped_now = [name for name in unmapped if name in embedded]
-            check_texts_come_back(state, context.index.alias, mapped_now, by_load=True)
-        except VectorIndexError:
-            self._failed = True
-            raise
-        self._state, self._unmapped = state, unmapped_text_fields(unmapped, state)
 
     def check_sample(self) -> None:
         """Read back documents from all over the load, unless its engine is lost.
@@ -363,9 +330,7 @@ def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, sta
         differences.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
     for target, text in zip(targets, sent.texts, strict=True):
         names = target.template.fields
-        # Documents of a source may have a vector field of an earlier load in place, whose text comes back differently.
-        is_exact = target.filled or not inexact_text_fields(names, state)
-        if is_exact and all(is_in_source(name, state) for name in names) and stored_text(source, target) != text:
+        if all(is_in_source(name, state) for name in names) and stored_text(source, target) != text:
             differences.append(f"the text {target.template.template!r} is different")
         if is_in_source(vector_path(target.field, target.meta), state):
             differences += _vector_differences(sent, source, target)

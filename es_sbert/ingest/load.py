@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, k
 from es_sbert.index.load_checks import check_created_index, delete_unused_index, settings_of_killed_load
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.privileges import require_all_visible
-from es_sbert.index.source_mode import list_forms
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import embed_index, watch_index
 from es_sbert.ingest.check_first_records import check_first_records
@@ -157,7 +156,6 @@ def open_load(
                 settings.index,
                 [target.meta_field for target in targets],
                 [] if stream is None else [rules.own_fields(document) for document in stream.peeked],
-                text_fields=plan.text_fields,
                 routing_field=settings.routing_field,
             )
         notes = _rollover_notes(plan, fields)
@@ -277,10 +275,7 @@ def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) 
     if not plan.sources:
         return filled  # partial updates leave other fields alone
     kept = kept_targets(vector_fields(index.mappings, index.name), [target.field for target in filled])
-    return tuple(
-        replace(target, template=target.template.with_list_forms(list_forms(target.template.fields, index)))
-        for target in (*filled, *kept)
-    )
+    return (*filled, *kept)
 
 
 def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:

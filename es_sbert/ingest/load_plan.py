@@ -383,8 +383,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             raise VectorIndexError(reason, "Load the documents from files.")
     elif state is not None:
         meta_fields = [document_meta_field(field.field) for field in fields]
-        texts = [text_field for field in fields for text_field in field.template.fields]
-        check_can_load_files(state, name, meta_fields, text_fields=texts, routing_field=settings.routing_field)
+        check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)
     if settings.dry_run is None:
         task = CREATE if state is None else PRUNE if settings.prune else LOAD
         require_privileges(engine, name if state is None else state.name, task)
