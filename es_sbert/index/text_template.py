@@ -11,7 +11,6 @@ import re
 import shlex
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -277,15 +276,6 @@ def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
     return [_indexed_text(text) for text in flatten(value) if text is not None and text and not text.isspace()]
 
 
-def field_text(document: Mapping[str, Any], field: str) -> str | None:
-    """Return the text in a field of a document, as `TextTemplate` joins it; None if the field holds no text."""
-    try:
-        values = text_values(document, field)
-    except TextFieldError:
-        return None
-    return None if values is None else SEPARATOR.join(values)
-
-
 def _text_problem(value: Any) -> str | None:
     """Describe why a value cannot be embedded, e.g. `a JSON number, not a string`; None for text."""
     if not isinstance(value, list):
@@ -444,16 +434,6 @@ class TextTemplate:
         except TextFieldError:
             return ""
 
-    def field_texts(self, document: Mapping[str, Any]) -> list[str]:
-        """The text of each field that has one, as it is embedded; fields with other values are left out."""
-        texts: list[str] = []
-        for part in dict.fromkeys(part._replace(literal="") for part in self.parts if part.field is not None):
-            with suppress(TextFieldError):
-                values = self._part_values(document, part)
-                if values is not None:
-                    texts.append(SEPARATOR.join(values))
-        return texts
-
     def _join(self, values: Mapping[TemplatePart, Sequence[str] | None], *, is_complete: bool) -> str:
         """Join the values of the parts; white space at the ends is dropped if a field has no value."""
         pieces: list[str] = []
@@ -496,10 +476,6 @@ class TextTemplate:
     def is_single_field(self) -> bool:
         """Whether the template consists of a single field."""
         return len(self.parts) == 1 and self.parts[0].literal == ""
-
-    def is_missing(self, document: Mapping[str, Any]) -> bool:
-        """Whether every field is missing or null."""
-        return not any(has_value(find_field(document, field)) for field in self.fields)
 
 
 # The text field of a vector field without a known text.

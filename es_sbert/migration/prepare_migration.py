@@ -157,11 +157,10 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
     reasons = []
     for document in sample:
         try:
-            if template.render(document):
+            if template.text_of(document):
                 return
         except TextFieldError as error:
-            if not template.is_missing(document):
-                reasons.append(str(error))
+            reasons.append(str(error))
     if reasons:
         raise UsageError(
             f"the text template {template.template!r} gives no document a text: {reasons[0]}",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
-from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, document_field_names, field_text, find_field
+from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, document_field_names, find_field
 from es_sbert.messages import drop_unprintable, escape_unprintable, escape_unprintable_lines
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult
 
@@ -82,12 +82,9 @@ def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
     """Return the texts of a document: first the fields of its embedded text, then others."""
     ours = (vector_field, document_meta_field(vector_field))
     content = {name: value for name, value in source.items() if name not in ours}
-    if meta.text is None:
-        first: Sequence[str] = document_field_names(content)
-        embedded = [text for name in first if (text := field_text(content, name)) is not None]
-    else:
-        template = TextTemplate.parse(meta.text)
-        first, embedded = template.fields, template.field_texts(content)
+    template = TextTemplate("", ()) if meta.text is None else TextTemplate.parse(meta.text)
+    first = template.fields or document_field_names(content)
+    embedded = [text for name in first if (text := template.of_fields([name]).readable_text(content))]
     return embedded + [value for name, value in content.items() if name not in first and isinstance(value, str)]
 
 

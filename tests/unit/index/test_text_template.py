@@ -128,7 +128,6 @@ def test_path_through_lists_joins_all_values_in_order() -> None:
     assert TextTemplate.from_fields(["chapters.text"]).render({"chapters": chapters}) == "one\ntwo\nthree\nfour"
     template = TextTemplate.parse("{tags}: {chapters.text}")
     assert template.render({"tags": "x", "chapters": chapters}) == "x: one\ntwo\nthree\nfour"
-    assert template.is_missing({"chapters": [{"title": "no text"}], "tags": []})
 
 
 def test_joined_text_knows_where_each_value_begins() -> None:
@@ -239,7 +238,6 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
     text = template.text_of(document)
     assert text == "<T>: one\n\ntwo\na&b {x} <p>one<p>two\n<br>\na&amp;b"
     assert template.fields == ("title", "body.text")
-    assert template.field_texts(document) == ["<T>", "one\n\ntwo\na&b", "<p>one<p>two\n<br>\na&amp;b"]
     # Each value is a part of its own for passages, without the blank one.
     assert [text[start:end] for start, end in value_spans(text)][1].startswith("a&b")
     assert TextTemplate.parse("{body|strip_html}").text_of({"body": "<p> </p>"}) == ""
