@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -27,6 +27,7 @@ from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of
+from tests.engine.migration.support import Overheard
 from tests.engine.vectors import request_for, state_of, vector_mapping, vector_value
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert
@@ -99,6 +100,11 @@ def run(
     **settings: Any,
 ) -> AdoptionReport:
     return adopt_vectors(engine, read_adoptable_field(engine, index, field, text), encoder, **settings)
+
+
+def overheard(engine: Engine, before: Callable[[str], None]) -> Engine:
+    """An engine that tells the name of each method that is used, right before that."""
+    return cast(Engine, Overheard(engine, before))
 
 
 def versions(engine: Engine, index: str) -> dict[str, int]:
@@ -315,22 +321,6 @@ def test_alias_of_one_index_is_adopted(engine: Engine, plain: str, tiny: Encoder
     assert run(engine, alias, tiny, dry_run=True).index == plain
 
 
-class Cut:
-    """An engine that is lost after some bulk requests."""
-
-    def __init__(self, engine: Engine, requests: int) -> None:
-        self._engine, self._left = engine, requests
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def bulk(self, *arguments: Any, **options: Any) -> Any:
-        self._left -= 1
-        if self._left < 0:
-            raise RequestFailed("the connection broke", "Try again.", 0)
-        return self._engine.bulk(*arguments, **options)
-
-
 @pytest.mark.usefixtures("half")
 def test_interrupted_adoption_resumes_and_keeps_failures(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -340,9 +330,17 @@ def test_interrupted_adoption_resumes_and_keeps_failures(
     vectors = tiny.encode(texts(documents()), "document")
     vectors[59] = -vectors[59]
     write(engine, index_name, documents(), vectors)
-    cut: Any = Cut(engine, 2)  # the failing document, and one page
+    requests = 0
+
+    def lose(name: str) -> None:
+        """After the failing document and one page."""
+        nonlocal requests
+        requests += name == "bulk"
+        if name == "bulk" and requests > 2:
+            raise RequestFailed("the connection broke", "Try again.", 0)
+
     with pytest.raises(RequestFailed, match="the connection broke"):
-        run(cut, index_name, tiny, retry_seconds=0)
+        run(overheard(engine, lose), index_name, tiny, retry_seconds=0)
     engine.refresh(index_name)
     assert describe_index(engine, index_name).fields[0].current in (19, 20)
     assert contents(engine.info.url, index_name)["d59"]["vector_meta"]["fingerprint"] == UNKNOWN_FINGERPRINT
@@ -353,31 +351,21 @@ def test_interrupted_adoption_resumes_and_keeps_failures(
     assert backfill(engine, index_name, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 1}
 
 
-class Racing:
-    """An engine on which another writer changes a document right before the first bulk request that follows."""
-
-    def __init__(self, engine: Engine, act: Callable[[], object]) -> None:
-        self._engine, self._act = engine, act
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def bulk(self, *arguments: Any, **options: Any) -> Any:
-        act, self._act = self._act, lambda: None
-        act()
-        return self._engine.bulk(*arguments, **options)
-
-
 def test_document_changed_during_adoption_is_not_adopted(
     engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    def change() -> None:
+    def change(name: str) -> None:
+        """Right before the first bulk request."""
+        nonlocal is_changed
+        if name != "bulk" or is_changed:
+            return
+        is_changed = True
         with open_engine(engine.info.url) as other:
             lines = b'{"update":{"_id":"d1"}}\n{"doc":{"title":"the mat sleeps"}}\n{"delete":{"_id":"d2"}}\n'
             assert all(result.ok for result in other.bulk(plain, lines))
 
-    racing: Any = Racing(engine, change)
-    report = run(racing, plain, tiny)
+    is_changed = False
+    report = run(overheard(engine, change), plain, tiny)
     assert report.written is not None
     assert (report.written.adopted, report.written.changed, report.written.deleted) == (COUNT - 2, ["d1"], 1)
     assert report.exit_code == 1

@@ -28,6 +28,7 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import MigrationResult, migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.ingest_support import same_vectors
+from tests.engine.vectors import state_of
 from tests.tiny import WORDS, write_tiny_bert
 
 COUNT = 300
@@ -159,8 +160,7 @@ class Place:
 
     def behind(self) -> str:
         """The index that the alias points to."""
-        state = self.engine.get_index(self.alias)
-        assert state is not None
+        state = state_of(self.engine, self.alias)
         return state.name
 
     def contents(self, index: str | None = None) -> dict[str, Json]:

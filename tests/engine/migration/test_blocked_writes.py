@@ -18,6 +18,7 @@ from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, Reque
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, cancel_migration, remove_leftover_block
 from es_sbert.migration.migrate import MAX_HOLDS
 from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, make_place
+from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
 
@@ -31,8 +32,7 @@ def send(engine: Engine, alias: str, action: Json, body: Json | None = None) -> 
 
 
 def is_blocked(place: Place) -> bool:
-    state = place.engine.get_index(place.index)
-    assert state is not None
+    state = state_of(place.engine, place.index)
     return state.settings.get(WRITE_BLOCK_SETTING) == "true"
 
 

@@ -11,6 +11,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch
 from tests.docs_requests import shown_requests
 from tests.engine.migration.support import Place, document, everything
+from tests.engine.vectors import state_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -51,6 +52,5 @@ def test_copy_without_vectors_has_all_else(place: Place) -> None:
     assert place.behind() == plain
     found = place.contents()
     assert {key: {n: v for n, v in source.items() if n != "_routing"} for key, source in found.items()} == everything()
-    state = place.engine.get_index(plain)
-    assert state is not None
+    state = state_of(place.engine, plain)
     assert not {"embedding", "embedding_meta"} & state.mappings["properties"].keys()

@@ -23,7 +23,7 @@ from es_sbert.index.vector_field import read_vector_field
 from es_sbert.migration.migration_state import read_target_pointer
 from tests.engine.ingest_support import ask, same_vectors
 from tests.engine.migration.support import Killed, Overheard, Place, text_of
-from tests.engine.vectors import field_of
+from tests.engine.vectors import field_of, state_of
 
 SHARED_SETTINGS: Json = {
     "index.number_of_shards": "4",
@@ -165,8 +165,7 @@ def test_settings_mapping_and_aliases_of_a_real_index_are_those_of_the_old_one(
     hits = {(name, query): found(engine, name, query) for name in aliases for query in queries}
     assert len(hits[place.alias, "parcel"]) == 12
     result = place.migrate(encoders[1])
-    after = engine.get_index(place.alias)
-    assert after is not None
+    after = state_of(engine, place.alias)
     assert (result.finished, after.name) == (True, result.target)
     assert comparable(after) == comparable(before)
     assert engine.routing_shards(after.name) == engine.routing_shards(before.name) == 16
@@ -237,8 +236,7 @@ def test_what_a_template_adds_to_the_new_index_stops_the_migration_before_it_cop
         assert any(key in caught.value.message for key in changed), (kind, caught.value)
         assert name in caught.value.message
         assert [state.name for state in engine.resolve_indices(f"{place.alias}-*")] == [place.index]
-        state = engine.get_index(place.index)
-        assert state is not None
+        state = state_of(engine, place.index)
         assert read_target_pointer(state) is None
     assert place.migrate(encoders[1]).finished
 
@@ -292,8 +290,7 @@ def test_final_pipeline_does_not_see_the_copies_and_is_there_after_the_swap(
         place.embed(encoders[0])
         before = {key: hit["seen"] for key, hit in place.contents().items()}
         place.migrate(encoders[1])
-        state = engine.get_index(place.alias)
-        assert state is not None
+        state = state_of(engine, place.alias)
         assert state.setting("index.final_pipeline") == place.alias
         assert {key: hit["seen"] for key, hit in place.contents().items()} == before
     finally:
@@ -342,6 +339,5 @@ def test_lifecycle_settings_are_set_after_the_swap(
     result = place9.migrate(encoders[1])
     assert result.finished
     assert [line for line in result.notes if note in line], result.notes
-    state = place9.engine.get_index(place9.alias)
-    assert state is not None
+    state = state_of(place9.engine, place9.alias)
     assert state.setting("index.priority") == (None if "index.lifecycle.name" in settings else "7")

@@ -25,6 +25,7 @@ from es_sbert.migration.prepare_migration import new_index_name
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
+from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
 
@@ -42,9 +43,7 @@ def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: tup
     assert place.behind() == result.target == f"{place.alias}-{second.info.fingerprint[:8]}"
     place.assert_holds(everything(), second)
 
-    new, old = engine.get_index(result.target), engine.get_index(place.index)
-    assert new is not None
-    assert old is not None
+    new, old = state_of(engine, result.target), state_of(engine, place.index)
     assert read_vector_field(engine, place.alias, "embedding").meta.text == "{text}"
     for setting in ("index.number_of_shards", "index.number_of_replicas", "index.refresh_interval", "index.gc_deletes"):
         assert new.settings.get(setting) == old.settings.get(setting), setting
@@ -78,8 +77,7 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
     control.interrupt()
     stopped = place.migrate(encoders[1], control=control)
     assert (stopped.finished, stopped.exit_code, place.behind()) == (False, 130, place.index)
-    state = place.engine.get_index(stopped.target)
-    assert state is not None
+    state = state_of(place.engine, stopped.target)
     note = read_migration_state(state)
     assert note is not None
     assert note.phase is MigrationPhase.COPYING
@@ -88,8 +86,7 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
 
     assert cancel_migration(place.engine, place.alias) == (place.index, stopped.target)
     assert place.engine.get_index(stopped.target) is None
-    old = place.engine.get_index(place.index)
-    assert old is not None
+    old = state_of(place.engine, place.index)
     assert read_target_pointer(old) is None
     with pytest.raises(IndexMismatch, match="no migration of"):
         cancel_migration(place.engine, place.alias)
@@ -258,8 +255,7 @@ def test_migration_whose_pointer_was_erased_is_resumed(place9: Place, encoders: 
     stopped.stop_reading.set()
     first = place.migrate(second, control=stopped)
     assert not first.finished
-    state = place.engine.get_index(place.index)
-    assert state is not None
+    state = state_of(place.engine, place.index)
     assert read_target_pointer(state) == first.target
     place.engine.put_mapping(place.index, {"_meta": with_meta_entry(state.mappings["_meta"], "migrating_to", None)})
     result = place.migrate(second)
@@ -269,13 +265,11 @@ def test_migration_whose_pointer_was_erased_is_resumed(place9: Place, encoders: 
 
 def test_never_loaded_field_keeps_the_refresh_interval(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine, old = place9.engine, place9.index
-    state = engine.get_index(old)
-    assert state is not None
+    state = state_of(engine, old)
     meta = vector_fields(state.mappings, old)["embedding"].model_copy(update={"text": None})
     engine.put_mapping(old, {"_meta": merge_field_meta(state.mappings["_meta"], "embedding", meta)})
     result = place9.migrate(encoders[1])
-    new = engine.get_index(result.target)
-    assert new is not None
+    new = state_of(engine, result.target)
     assert new.settings["index.refresh_interval"] == state.settings["index.refresh_interval"]
     assert len(place9.contents()) == COUNT
 
@@ -301,8 +295,7 @@ def test_data_stream_is_refused_before_copying(
 def test_settings_and_vector_engine_are_kept(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     result = place.migrate(encoders[1], name=f"{place.alias}-v2")
     assert result.target == f"{place.alias}-v2"
-    state = place.engine.get_index(place.alias)
-    assert state is not None
+    state = state_of(place.engine, place.alias)
     if place.engine.info.engine_type is EngineType.OPENSEARCH:
         assert state.settings["index.knn"] == "true"
     assert "load" not in state.mappings["_meta"]["es_sbert"]

@@ -17,14 +17,14 @@ from es_sbert.index.vector_field import require_index
 from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migration_state import find_begun, kept_indices, read_migration_state
 from tests.engine.migration.support import Place, killed_after
+from tests.engine.vectors import state_of
 
 Encoders = tuple[Encoder, Encoder]
 
 
 def restore(place: Place, name: str, restored: str, alias: str | None = None) -> None:
     """Create an index as a snapshot of another one is restored: with its mapping, and a new UUID."""
-    state = place.engine.get_index(name)
-    assert state is not None
+    state = state_of(place.engine, name)
     if name == restored:
         place.engine.delete_index(name)
     settings = {"index.number_of_shards": str(state.shards), "index.number_of_replicas": "0"}
@@ -36,8 +36,7 @@ def restore(place: Place, name: str, restored: str, alias: str | None = None) ->
 
 
 def target_of(place: Place) -> str:
-    source = place.engine.get_index(place.index)
-    assert source is not None
+    source = state_of(place.engine, place.index)
     begun = find_begun(place.engine, source)
     assert begun is not None
     return begun.target.name
@@ -77,8 +76,7 @@ def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: P
     with pytest.raises(IndexMismatch, match="cannot be finished: its other index") as caught:
         cancel_migration(place.engine, target)
     assert caught.value.remedy == f"Delete {target} if it is not needed. It may lack documents."
-    state = place.engine.get_index(target)
-    assert state is not None
+    state = state_of(place.engine, target)
     found = find_begun(place.engine, state)
     assert found is not None
     assert found.error().remedy == caught.value.remedy
