@@ -1,21 +1,19 @@
 """Near-duplicates: groups of all pairs, or of the candidates of an index's kNN search.
 
 An index that is too large to compare all pairs is searched for each document's vector. Every candidate is compared
-again with the float32 vectors, so all reported pairs are near-duplicates. The recall is estimated on a random sample
-that is compared with all documents. Documents with equal vectors share one search, so exact copies need no searches
-and do not crowd out other near-duplicates.
+again with the float32 vectors, so all reported pairs are near-duplicates. Documents with equal vectors share one
+search, so exact copies need no searches and do not crowd out other near-duplicates.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import sqlite3
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -26,13 +24,11 @@ from es_sbert.analysis.similarity import (
     check_cosine,
     pair_cosines,
     pairs_above,
-    pairs_above_between,
 )
 from es_sbert.analysis.text_collection import (
     OnProgress,
     TextCollection,
     TextCollectionBuilder,
-    starts_from_counts,
 )
 from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
@@ -42,7 +38,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import OutputError, UsageError, require_extra
 from es_sbert.index.index_summary import count_vectors
-from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query, random_order_query
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
@@ -54,8 +50,6 @@ EXACT_BYTES = 1 << 30
 
 # Maximum number of pairs between different groups in memory before the groups are merged; 16 bytes each.
 _MAX_PENDING_PAIRS = 4 << 20
-# Number of random documents on which the recall is measured.
-_SAMPLE = 1000
 _PAGE = 500
 _SEARCHES_PER_REQUEST = 100
 # Maximum amount by which the engine's cosine may be lower than that of the float32 vectors.
@@ -65,7 +59,6 @@ _NEIGHBORS = 20
 # If all neighbors of a document are near-duplicates, the search is repeated with this many times more neighbors.
 _GROWTH = 4
 
-KeyPair = frozenset[DocumentKey]
 # A document and its vectors. *Shape:* (vectors, dimensions).
 KeyedVectors = tuple[DocumentKey, Vectors]
 
@@ -85,23 +78,6 @@ class DuplicateGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DuplicateRecall:
-    """The recall of a search, measured on a random sample of documents.
-
-    Attributes:
-        sampled: Number of sampled documents, which were compared with all others.
-        pairs: Number of pairs of a sampled document and a near-duplicate of it.
-        found: Number of these pairs whose documents are in the same group.
-        shares: For each sampled document with near-duplicates, the share of them in its group.
-    """
-
-    sampled: int
-    pairs: int
-    found: int
-    shares: tuple[float, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
 class DuplicateSearchResult:
     """The near-duplicates of an index.
 
@@ -109,14 +85,12 @@ class DuplicateSearchResult:
         texts: The documents that have a near-duplicate, sorted by id.
         groups: The groups; positions refer to `texts`.
         compared: Number of documents that were compared, including those without a near-duplicate.
-        recall: The measured recall.
         unread: Number of documents that were written during the search and were not compared.
     """
 
     texts: TextCollection
     groups: list[DuplicateGroup]
     compared: int
-    recall: DuplicateRecall
     unread: int
 
 
@@ -192,7 +166,7 @@ def search_duplicates(
         retrying: Retries each request.
 
     Returns:
-        The groups, and the measured recall.
+        The groups.
 
     Raises:
         UsageError: a number is out of range, or SciPy is not installed.
@@ -252,8 +226,6 @@ class _DuplicateSearch:
         self._firsts.close()
 
     def run(self, fields: Sequence[str], keep_longest: bool, on_progress: OnProgress) -> DuplicateSearchResult:
-        sample = self._sample()
-        near_sample: set[KeyPair] = set()
         total, compared = self._retrying(partial(self._engine.count, self._index, self._query())), 0
         positions = dict.fromkeys(self._retrying(partial(self._engine.searched_shards, self._index)), -1)
         reader = TextCollectionBuilder(self._vector)
@@ -273,7 +245,6 @@ class _DuplicateSearch:
             reader.add(hits)
             documents = reader.collection()
             self._add_candidates(documents)
-            near_sample.update(_sample_pairs(sample, documents, self._min_cosine))
             positions[shard] = hits[-1]["_seq_no"]
             compared += 0 if is_rewritten else len(documents)
             on_progress(compared, max(total, compared))
@@ -287,22 +258,11 @@ class _DuplicateSearch:
             texts, pairs, _ = self._confirm_pairs(fields)
         priority = [len(text) for text in texts.texts] if keep_longest else None
         groups = _groups_of_pairs(texts.vectors, [pairs], texts.starts, priority)
-        recall = self._recall(texts, groups, near_sample, [key for key, _ in sample])
-        return DuplicateSearchResult(replace(texts, skipped=skipped), groups, compared, recall, unread)
+        return DuplicateSearchResult(replace(texts, skipped=skipped), groups, compared, unread)
 
     def _query(self) -> Json:
         """Build a query for the documents that have a vector and match the filter."""
         return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
-
-    def _sample(self) -> list[KeyedVectors]:
-        """Read random documents with their vectors."""
-        body = {
-            "query": random_order_query(self._query(), 0), "_source": False,
-            "size": min(_SAMPLE, self._state.result_window), "track_total_hits": False,
-        }  # fmt: skip
-        hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
-        keys = [document_key(hit) for hit in hits]
-        return [one for part in batched(keys, self._page) for one in _vectors_by_key(self._look_up(part))]
 
     def _count_after(self, shard: int, position: int) -> int:
         """Count the documents of a shard that were written after a position."""
@@ -395,37 +355,6 @@ class _DuplicateSearch:
         right = there[:, cosines >= self._min_cosine]
         return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
 
-    def _recall(
-        self,
-        texts: TextCollection,
-        groups: Sequence[DuplicateGroup],
-        pairs: Iterable[KeyPair],
-        sample: Sequence[DocumentKey],
-    ) -> DuplicateRecall:
-        """Compute the share of the near-duplicates of the sampled documents that are in the same group."""
-        keys = texts.keys
-        group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
-        together = {pair: len({group_of.get(key, key) for key in pair}) == 1 for pair in pairs}
-        # Documents that were deleted or changed after they were compared do not count as missed.
-        still = set(self._still_near_duplicates([pair for pair, hit in together.items() if not hit]))
-        together = {pair: hit for pair, hit in together.items() if hit or pair in still}
-        hits: dict[DocumentKey, list[bool]] = {key: [] for key in sample}
-        for pair, hit in together.items():
-            for key in pair:
-                hits.get(key, []).append(hit)
-        shares = tuple(sum(own) / len(own) for own in hits.values() if own)
-        return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
-
-    def _still_near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
-        """Yield the pairs that are still near-duplicates by the documents' current vectors."""
-        for some in batched(pairs, max(1, self._page // 2)):
-            documents = self._look_up(list(frozenset().union(*some)))
-            place = {key: number for number, key in enumerate(documents.keys)}
-            there = [pair for pair in some if pair <= place.keys()]
-            first, second = np.array([[place[key] for key in pair] for pair in there], np.int64).reshape(-1, 2).T
-            cosines = pair_cosines(documents.vectors, first, second, documents.starts)
-            yield from itertools.compress(there, cosines >= self._min_cosine)
-
     def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
         """Read the current documents with these keys, in order. Skip those that were deleted or no longer match."""
         reader = TextCollectionBuilder(self._vector)
@@ -450,19 +379,6 @@ def _vectors_by_key(documents: TextCollection) -> Iterator[KeyedVectors]:
     ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
     for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
         yield key, documents.vectors[start:end]
-
-
-def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min_cosine: float) -> Iterator[KeyPair]:
-    """Find the near-duplicates of the sampled documents among other documents by exact comparison."""
-    if not sample or not len(documents):
-        return
-    keys = documents.keys
-    own = [vectors for _, vectors in sample]
-    starts = {"first_starts": starts_from_counts(list(map(len, own))), "second_starts": documents.starts}
-    for first, second, _ in pairs_above_between(np.concatenate(own), documents.vectors, min_cosine, **starts):
-        for one, two in zip(first.tolist(), second.tolist(), strict=True):
-            if sample[one][0] != keys[two]:
-                yield frozenset((sample[one][0], keys[two]))
 
 
 def _groups_of_pairs(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +114,10 @@ def pairs_above(
     texts = _collection(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
         texts = _with_bounds(texts)
-    return _pairs_above(combinations_with_replacement(texts.blocks(block), 2), min_cosine)
+    for rows, columns in combinations_with_replacement(texts.blocks(block), 2):
+        found = _pairs_of_blocks(rows, columns, min_cosine)
+        if len(found[0]):
+            yield found
 
 
 def pair_cosines(
@@ -135,15 +138,6 @@ def pair_cosines(
         some = slice(begin, begin + _PAIRS)
         cosines[some] = _cosines_one_by_one(collection, collection, first[some], second[some])
     return round_cosines(cosines)
-
-
-def pairs_above_between(
-    first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Int64Array, second_starts: Int64Array
-) -> Iterator[PairArrays]:
-    """Find all pairs between the texts of two collections, as `pairs_above` does for one collection."""
-    check_cosine(min_cosine)
-    left, right = _collection(first, first_starts), _collection(second, second_starts)
-    return _pairs_above(product(left.blocks(_BLOCK), right.blocks(_BLOCK)), min_cosine)
 
 
 def vector_lengths(vectors: Vectors) -> Float64Array:
@@ -374,14 +368,6 @@ def check_cosine(min_cosine: float) -> None:
     """
     if not -1 <= min_cosine <= 1:
         raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
-
-
-def _pairs_above(blocks: Iterable[tuple[_Texts, _Texts]], min_cosine: float) -> Iterator[PairArrays]:
-    """Find the pairs that reach a threshold, for each two blocks with such pairs."""
-    for rows, columns in blocks:
-        found = _pairs_of_blocks(rows, columns, min_cosine)
-        if len(found[0]):
-            yield found
 
 
 def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:

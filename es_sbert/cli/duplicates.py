@@ -17,7 +17,7 @@ from es_sbert.errors import UsageError
 from es_sbert.messages import be, log_message, pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateRecall, DuplicateSearchResult
+    from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateSearchResult
     from es_sbert.analysis.text_collection import TextCollection
     from es_sbert.engines.rest import Json
 
@@ -46,9 +46,8 @@ _SHOWN_IN_TERMINAL = 10  # groups, and duplicates of each
         "--method",
         type=click.Choice(["auto", "exact", "knn"]),
         default="auto",
-        help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document, and "
-        "measure the recall. auto: exact for files, and for indices with up to 1 GiB of vectors (700,000 of 384 "
-        "dimensions).",
+        help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document. auto: "
+        "exact for files, and for indices with up to 1 GiB of vectors (700,000 of 384 dimensions).",
     ),
     click.option(
         "--num-candidates",
@@ -71,8 +70,8 @@ def duplicates(files: tuple[str, ...], min_cosine: float, keep: str, method: str
     cosine to the kept one, which may be below --min-cosine in a chain. The largest groups come first; a terminal shows
     ten of them.
 
-    All pairs are compared. For a large index, the engine's kNN search finds candidate pairs instead; the command then
-    reports the estimated recall.
+    All pairs are compared. For a large index, the engine's kNN search finds candidate pairs instead, which may miss
+    some.
 
     Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
 
@@ -139,7 +138,7 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
 def _search_by_knn(
     min_cosine: float, keep: str, fields: Sequence[str], options: dict[str, Any]
 ) -> DuplicateSearchResult:
-    """Search for near-duplicates by the index's kNN, and log what was left out and the recall."""
+    """Search for near-duplicates by the index's kNN, and log what was left out."""
     from es_sbert.analysis import search_duplicates
 
     with open_engine(options) as engine, analysis.progress_meter() as show:
@@ -163,26 +162,8 @@ def _search_by_knn(
             f"{pluralize(found.unread, 'document')} written during the search {be(found.unread)} not compared: "
             "run the command again when no documents are being written"
         )
-    log_message(_recall_line(found.recall))
+    log_message("near-duplicates that kNN misses are not shown; a higher --num-candidates finds more")
     return found
-
-
-def _recall_line(recall: DuplicateRecall) -> str:
-    from es_sbert.confidence_interval import mean_confidence_interval
-
-    if not recall.pairs:
-        return (
-            f"the recall cannot be estimated: none of {pluralize(recall.sampled, 'random document')} has a "
-            "near-duplicate"
-        )
-    # Compute the interval over documents: near-duplicates of one document are found or missed together.
-    estimate = mean_confidence_interval(recall.shares, 1)
-    return (
-        f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): "
-        f"{recall.found:,} of {recall.pairs:,} near-duplicates of "
-        f"{pluralize(recall.sampled, 'random document')}, found exactly, "
-        "are in the same group" + ("" if recall.found == recall.pairs else "; a higher --num-candidates finds more")
-    )
 
 
 def _findings(
