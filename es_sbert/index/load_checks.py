@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -19,31 +18,19 @@ from es_sbert.index.source_mode import (
     is_in_source,
     source_mode,
 )
-from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
+from es_sbert.index.vector_field import check_passages_kept, embed_command, has_vector_field, similar_fields
+from es_sbert.messages import setting_text
 
 
-@dataclass(frozen=True)
-class TargetIndex:
-    """The index that a load writes to.
-
-    Attributes:
-        state: The index; None if it does not exist yet.
-        others: The other indices of the given alias, in reverse order of their names.
-    """
-
-    state: IndexState | None
-    others: tuple[IndexState, ...] = ()
-
-
-def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
-    """Read the index that a load writes to. For an alias of several indices, that is its write index.
+def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState | None:
+    """Read the index that a load writes to; None if it does not exist yet.
 
     Args:
         files: Whether the documents come from sources, not from the index.
 
     Raises:
-        IndexMismatch: the alias points to several indices, none of which is its write index.
-        VectorIndexError: the name is a data stream or an alias that a load cannot write to, or cannot read.
+        IndexMismatch: the name is an alias that takes no documents.
+        VectorIndexError: the name is an alias of several indices, or a data stream that a load cannot write to or read.
         EngineError: the engine failed.
     """
     states = engine.get_indices(name)
@@ -53,7 +40,7 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
                 f"{name} is an alias of {states[0].name} with `is_write_index: false`, so it takes no documents",
                 f"Load into {states[0].name}, or make it the write index (`POST _aliases`).",
             )
-        return TargetIndex(states[0] if states else None)
+        return states[0] if states else None
     is_stream = None not in {state.data_stream for state in states}
     similar = similar_fields(reversed(states)).values()
     commands = ", ".join(embed_command(state, similar) for state in states)
@@ -68,21 +55,16 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
             f"{name} is {what}, but documents can be embedded in place in only one index at a time",
             f"Run one command for each of them: {commands}. After a rollover, run it for the new index too.",
         )
+    # A document that an older index holds would be there twice, and searches of the alias would find both.
     target = write_index(name, states)
-    if target.alias_routing(name) is not None:
-        raise VectorIndexError(
-            f"{name} is an alias of {len(states)} indices with an `index_routing`, without which a load could not find "
-            f"documents in its write index {target.name}",
-            f"Add an alias with that routing to {target.name} alone (`POST _aliases`), and load through that alias.",
-        )
-    others = tuple(state for state in reversed(states) if state is not target)
-    closed = next((state.name for state in others if state.settings.get("index.verified_before_close") == "true"), None)
-    if closed is not None:
-        raise VectorIndexError(
-            f"{closed} of the alias {name} is closed, so a load cannot tell which documents it already holds",
-            f"Open it (`POST {closed}/_open`), remove it from the alias (`POST _aliases`), or load into {target.name}.",
-        )
-    return TargetIndex(target, others)
+    added = ""
+    if not all(has_vector_field(target, field.name) for field in similar):
+        added = f" {embed_command(target, similar)} adds the vector field that it lacks."
+    raise VectorIndexError(
+        f"{name} is an alias of {len(states)} indices, but documents can be loaded into only one index at a time",
+        f"Load documents that one of them holds into that index, and new ones into the write index: "
+        f"{setting_text('index', target.name)}.{added}",
+    )
 
 
 def in_place_command(index: str) -> str:

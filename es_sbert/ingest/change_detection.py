@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
 from es_sbert.batched import batched
-from es_sbert.engines.engine import DocumentKey, document_key
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.rest import Json, parse_json
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     DocumentMeta,
     EmbeddingTargets,
     StoredVector,
     VectorChange,
     VectorFieldValue,
-    document_hash,
     read_document_meta,
     stored_text,
     stored_vectors,
     to_bulk_value,
     vector_change,
 )
-from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_fields
+from es_sbert.index.mapping import named_vectors_query
 from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import doc_value_request, stored_value
@@ -33,7 +32,6 @@ from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
 from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
-from es_sbert.ingest.sources.document_source import RejectedRecord
 
 
 # Named tuples: one of each is made per document, and a frozen dataclass takes three times as long to make.
@@ -77,9 +75,6 @@ class Decision(Enum):
     UNCHANGED = auto()
     SUPERSEDED = auto()  # the index holds a newer version
     EMPTY = auto()  # no text, and no vector in the index
-    # An older index of the alias holds it, with other content or without a current vector: in this one, it would be
-    # there twice.
-    HELD = auto()
 
 
 # Members of a vector's metadata that change detection reads.
@@ -91,7 +86,7 @@ class ChangeDecision(NamedTuple):
 
     Attributes:
         decision: Action of the load for it.
-        to_embed: Numbers of the targets that get a new vector; if held, of those that lack one in the older index.
+        to_embed: Numbers of the targets that get a new vector.
         reused: Numbers of the targets whose vector is current.
         discarded: Numbers of the targets that this load does not fill and whose vector is of an outdated text.
     """
@@ -181,19 +176,11 @@ class ChangeDetection:
         self._targets = context.targets
         self._outcomes = context.outcomes
         self._empty_index = empty_index
-        self._alias = context.plan.alias
-        self._window = context.index.state.result_window
-        if self._alias is not None:
-            # What was written right before a rollover may not be visible to searches yet.
-            context.retrying(self._engine.refresh_if_allowed, self._alias)
-            self._window = context.retrying(self._engine.result_window, self._alias)
         texts = [field for target in self._targets for field in target.template.fields]
         metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
         self._compared_fields = list(dict.fromkeys([*texts, *metas]))
         # If vectors of the index may differ from what was sent, all documents are embedded again.
         self._untrusted = context.checkpoint is not None and context.checkpoint.is_untrusted()
-        # Older index of the alias → its vector fields and their metadata objects.
-        self._own_fields: dict[str, set[str]] = {}
         # Texts that can be compared with those of the index.
         self._comparable = tuple(
             all(is_in_source(field, context.index.state) for field in target.template.fields)
@@ -212,16 +199,8 @@ class ChangeDetection:
         """
         plan = WindowPlan()
         hits = {} if self._empty_index else self._look_up(documents)
-        held: dict[str, Json] = {}
-        if self._alias is not None:
-            # Documents, by their ids, that other indices of the alias hold and searches of it find.
-            others = [document for document in documents if document.key not in hits]
-            held = {hit["_id"]: hit for hit in self._search_ids(self._alias, others, not_in=self._index).values()}
-        same = self._find_same_content(documents, held, hits) if held else set()
         decisions = [
-            self._compare_held(document, held[document.id], same)
-            if document.id in held and document.key not in hits
-            else detect_changes(document, self._stored_vectors(document, hits.get(document.key)), self._targets)
+            detect_changes(document, self._stored_vectors(document, hits.get(document.key)), self._targets)
             for document in documents
         ]
         writes = [
@@ -234,7 +213,7 @@ class ChangeDetection:
             self._add_write(document, decision, vectors.get(document.key, {}), plan)
             for number in decision.discarded:
                 self._outcomes.ledger.dropped[self._targets[number].field] += 1
-        self._record_unwritten(documents, decisions, hits, held)
+        self._record_unwritten(documents, decisions, hits)
         return plan
 
     def _look_up(self, documents: list[Document]) -> dict[DocumentKey, Json]:
@@ -243,82 +222,20 @@ class ChangeDetection:
             # Refreshed, because newer versions win over dead letters, even versions written a moment ago.
             self._context.control.check()
             self._context.retrying(self._engine.refresh, self._index)
-        hits = self._search_ids(self._index, documents)
+        # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
+        query = named_vectors_query((target.field, target.meta) for target in self._targets)
+        source, window = {"includes": self._compared_fields}, self._context.index.state.result_window
+        look_up = partial(multi_get, query=query, source=source, result_window=window, hit_fields=_HIT_FIELDS)
+        hits: dict[DocumentKey, Json] = {}
+        for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
+            self._context.control.check()
+            ids = [document.id for document in group]
+            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
         found_ids = {document_id for document_id, _ in hits}
         for document in documents:
             if document.id in found_ids and document.key not in hits and any(document.texts):
                 self._outcomes.ledger.rerouted += 1
         return hits
-
-    def _search_ids(self, name: str, documents: list[Document], not_in: str | None = None) -> dict[DocumentKey, Json]:
-        # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
-        query = named_vectors_query((target.field, target.meta) for target in self._targets)
-        source = {"includes": self._compared_fields}
-        if not_in is not None:
-            query["bool"]["must_not"] = [{"term": {"_index": not_in}}]
-        look_up = partial(multi_get, query=query, source=source, result_window=self._window, hit_fields=_HIT_FIELDS)
-        hits: dict[DocumentKey, Json] = {}
-        for group in document_windows(documents, max(1, min(_LOOKUP, self._window // 2)), _LOOKUP_BYTES):
-            self._context.control.check()
-            hits |= self._context.retrying(look_up, self._engine, name, [document.id for document in group])
-        return hits
-
-    def _find_same_content(
-        self, documents: list[Document], held: Mapping[str, Json], hits: Mapping[DocumentKey, Json]
-    ) -> set[str]:
-        """Find the ids of documents that an older index holds with the same content.
-
-        The hash next to a vector does not tell if the document was embedded in place, or updated since its load. The
-        index then has to return the whole document.
-        """
-        same: set[str] = set()
-        unknown: dict[str, list[Document]] = {}
-        for document in documents:
-            if document.id not in held or document.key in hits:
-                continue
-            hit = held[document.id]
-            source = hit.get("_source") or {}
-            metas = (read_document_meta(source, target.meta_field) for target in self._targets)
-            if any(meta is not None and meta.document_hash == document.document_hash for meta in metas):
-                same.add(document.id)
-            elif any(document.texts) and not any(self._texts_changed(document, source)):
-                unknown.setdefault(hit["_index"], []).append(document)
-        for index, some in unknown.items():
-            for group in batched(some, _VECTOR_LOOKUP):
-                self._context.control.check()
-                keys = [document_key(held[document.id]) for document in group]
-                read = partial(self._engine.mget, index, keys, whole=True)
-                for document, found in zip(group, self._context.retrying(read), strict=True):
-                    if found is not None and self._has_content_of(document, found["_source"], index):
-                        same.add(document.id)
-        return same
-
-    def _has_content_of(self, document: Document, source: Json, index: str) -> bool:
-        """Whether a whole document of an older index is the document of the source, apart from its vectors."""
-        if index not in self._own_fields:
-            state = self._context.retrying(self._engine.get_index, index)
-            names = vector_fields({} if state is None else state.mappings, index)
-            self._own_fields[index] = {each for name in names for each in (name, document_meta_field(name))}
-        content = {name: value for name, value in source.items() if name not in self._own_fields[index]}
-        # Both are parsed in the same way: engines may write `1.10` as 1.1.
-        return document_hash(content) == document_hash(parse_json(document.source))
-
-    def _compare_held(self, document: Document, hit: Json, same: Container[str]) -> ChangeDecision:
-        """Compare a document with that of an older index of the alias, which a load in place gives its vectors.
-
-        Args:
-            same: Ids of documents with the same content.
-        """
-        source = hit.get("_source") or {}
-        if any(is_superseded(document, read_document_meta(source, each.meta_field)) for each in self._targets):
-            return ChangeDecision(Decision.SUPERSEDED)
-        if any(self._texts_changed(document, source)):
-            return ChangeDecision(Decision.HELD)
-        compared = zip(self._targets, document.texts, stored_vectors(hit, self._targets), strict=True)
-        lacking = tuple(number for number, each in enumerate(compared) if vector_change(*each) is VectorChange.EMBED)
-        if lacking or (any(document.texts) and document.id not in same):
-            return ChangeDecision(Decision.HELD, lacking)
-        return _UNCHANGED if document.id in same else _EMPTY
 
     def _texts_changed(self, document: Document, source: Json) -> list[bool]:
         """For each target, whether the text in the index is known to differ from the source's."""
@@ -387,45 +304,14 @@ class ChangeDetection:
         plan.actions.append(DocumentAction(document, bulk_lines(document, reused), outcome, tuple(reused)))
 
     def _record_unwritten(
-        self,
-        documents: list[Document],
-        decisions: list[ChangeDecision],
-        hits: Mapping[DocumentKey, Json],
-        held: Mapping[str, Json],
+        self, documents: list[Document], decisions: list[ChangeDecision], hits: Mapping[DocumentKey, Json]
     ) -> None:
-        unchanged: list[tuple[DocumentKey, Version | None]] = []
-        for document, made in zip(documents, decisions, strict=True):
-            if made.decision is Decision.UNCHANGED and document.key in hits:
-                unchanged.append((document.key, hit_version(hits[document.key])))
-            elif made.decision is Decision.UNCHANGED:
-                self._outcomes.ledger.held[held[document.id]["_index"]] += 1
-            elif made.decision is Decision.HELD:
-                index = held[document.id]["_index"]
-                self._outcomes.record_dead_letter(self._held_dead_letter(document, index, made.to_embed))
+        unchanged: list[tuple[DocumentKey, Version | None]] = [
+            (document.key, hit_version(hits[document.key]))
+            for document, made in zip(documents, decisions, strict=True)
+            if made.decision is Decision.UNCHANGED
+        ]
         self._outcomes.record_in_index(unchanged)
         kinds = [made.decision for made in decisions]
         for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
             self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))
-
-    def _held_dead_letter(self, document: Document, index: str, lacking: Sequence[int]) -> RejectedRecord:
-        """Create the dead letter of a document that another index of the alias holds.
-
-        Args:
-            lacking: Numbers of the targets without a current vector there; empty if the content differs.
-        """
-        plan = self._context.plan
-        retry = f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}`"
-        if lacking:
-            fields = ", ".join(self._targets[number].field for number in lacking)
-            embed = f"{retry}, with the model and the vector fields of this load, embeds it there"
-            if plan.from_python:
-                embed = f"add it to {index} to embed it there"
-            reason = f"this document without a current vector in {fields}: {embed}"
-        else:
-            update = f"add it to {index} to update it there" if plan.from_python else f"{retry} updates it there"
-            reason = (
-                f"this id with other content, and searches would find both: {update}. If the two are different "
-                f"documents, load into {self._index} by its name"
-            )
-        reason = f"{index} of the alias {self._alias} holds {reason}"
-        return replace(document.rejected(reason), index=index)

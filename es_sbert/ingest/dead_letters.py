@@ -146,7 +146,7 @@ class DeadLetters:
         """
         origin, reason, document = record.origin, record.reason, record.document
         letter: dict[str, Any] = {
-            "time": self._clock.now(), "run": self._run, "index": record.index or self._index,
+            "time": self._clock.now(), "run": self._run, "index": self._index,
             "source": origin.source, "line": origin.line or None, "id": record.id,
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, SettingValue
-from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     ChunkedText,
@@ -68,7 +67,6 @@ class DocumentPreview(BaseModel, frozen=True):
         texts: Its texts; empty if it has none, or cannot be loaded.
         missing_fields: Text fields that are missing or null.
         problem: Reason why it would become a dead letter; None if it would not become one.
-        held_in: Another index of the alias that holds a document with this id, which stays there; None if none does.
     """
 
     id: str | None
@@ -77,7 +75,6 @@ class DocumentPreview(BaseModel, frozen=True):
     texts: tuple[TextPreview, ...]
     missing_fields: tuple[str, ...]
     problem: str | None
-    held_in: str | None = None
 
 
 class DryRun(BaseModel, frozen=True):
@@ -90,7 +87,6 @@ class DryRun(BaseModel, frozen=True):
         prompt: The prompt that the model prepends to each text; empty for none.
         creates_index: Whether the load would create the index.
         mapping: Body of the request that would create the index or change its mapping; None if it does not change.
-        alias: The given name, if it is an alias of several indices; None otherwise.
         documents: The first documents.
         warnings: Warnings of the encoder, and one if many of the texts are in languages that the model was not trained
             on.
@@ -105,7 +101,6 @@ class DryRun(BaseModel, frozen=True):
     creates_index: bool
     mapping: dict[str, Any] | None
     documents: tuple[DocumentPreview, ...]
-    alias: str | None = None
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
@@ -121,11 +116,6 @@ class DryRun(BaseModel, frozen=True):
             routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
             name = f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"
             lines += ["", name + routing, *(f"  {line}" for line in _document_lines(document))]
-            if document.held_in is not None:
-                lines.append(
-                    f"  {document.held_in} of the alias {self.alias} holds this id: the document stays there "
-                    "unchanged, or becomes a dead letter if it differs."
-                )
         if self.mapping is None:
             lines += ["", f"The mapping of {self.index} would not change."]
         else:
@@ -173,8 +163,9 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
     languages = LanguageSample()
     for document, _ in documents:
         languages.add(filter(None, document.texts) if isinstance(document, Document) else ())
-    index = plan.alias or plan.settings.index
-    warning = language_warning(languages.counts(), index, info.model, info.fingerprint, is_embedded=body is None)
+    warning = language_warning(
+        languages.counts(), plan.settings.index, info.model, info.fingerprint, is_embedded=body is None
+    )
     return DryRun(
         index=plan.settings.index,
         engine=engine.info.label,
@@ -184,8 +175,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         prompt=encoder.prompt("document"),
         creates_index=plan.state is None,
         mapping=body,
-        documents=tuple(_previews(encoder, targets, documents, _find_held(engine, plan, documents))),
-        alias=plan.alias,
+        documents=tuple(_previews(encoder, targets, documents)),
         warnings=info.warnings if warning is None else (*info.warnings, str(warning)),
     )
 
@@ -217,16 +207,6 @@ def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
         except TextFieldError as error:
             documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
     return documents
-
-
-def _find_held(engine: Engine, plan: LoadPlan, documents: _Previewed) -> dict[str, str]:
-    """Id → the index of the alias, other than its write index, that holds the document."""
-    ids = [document.id for document, _ in documents if isinstance(document, Document)]
-    if plan.alias is None or not ids:
-        return {}
-    query = {"bool": {"must_not": [{"term": {"_index": plan.settings.index}}]}}
-    hits = multi_get(engine, plan.alias, ids, query=query).values()
-    return {hit["_id"]: hit["_index"] for hit in hits}
 
 
 def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
@@ -263,9 +243,7 @@ def _merge_mapping(mapping: Json, addition: Json) -> Json:
     return joined | {"properties": properties} if properties else joined
 
 
-def _previews(
-    encoder: Encoder, targets: EmbeddingTargets, documents: _Previewed, held: Mapping[str, str]
-) -> Iterator[DocumentPreview]:
+def _previews(encoder: Encoder, targets: EmbeddingTargets, documents: _Previewed) -> Iterator[DocumentPreview]:
     chunker = DocumentChunker(encoder, targets)
     for document, fields in documents:
         chunks: Sequence[ChunkedText] = ()
@@ -280,7 +258,6 @@ def _previews(
             texts=tuple(text for chunk in chunks for text in _texts(encoder, chunk)),
             missing_fields=tuple(absent_fields(fields, target_text_fields(targets))) if fields else (),
             problem=document.reason if isinstance(document, RejectedRecord) else None,
-            held_in=held.get(document.id or ""),
         )
 
 

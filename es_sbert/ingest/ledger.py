@@ -277,7 +277,7 @@ class LedgerError(RuntimeError):
 
 
 _SUMS = ("read", "truncated", "lost_tokens", "chunks", "retries", "rejected", "rerouted")
-_COUNTERS = ("outcomes", "missing_fields", "dropped", "held")
+_COUNTERS = ("outcomes", "missing_fields", "dropped")
 
 
 class Ledger:
@@ -297,7 +297,6 @@ class Ledger:
         missing_fields: Text field → number of documents in which it is missing or null.
         dropped: Vector field → number of documents that lost their vector, because their text changed and this load
             does not fill the field.
-        held: Other index of the load's alias → number of documents that it holds unchanged.
         languages: The languages of a sample of the texts that were embedded.
     """
 
@@ -309,7 +308,6 @@ class Ledger:
         self.outcomes: Counter[DocumentOutcome] = Counter()
         self.missing_fields: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
-        self.held: Counter[str] = Counter()
         self.languages = LanguageSample()
 
     def add_read(self, count: int = 1) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -158,7 +158,7 @@ def open_load(
                 [] if stream is None else [rules.own_fields(document) for document in stream.peeked],
                 routing_field=settings.routing_field,
             )
-        notes = _rollover_notes(plan, fields)
+        notes: list[str] = []
         if (left := settings_of_killed_load(index)) is not None:
             notes.append(": ".join(left))
         checkpoint: LoadCheckpoint | None = None
@@ -278,17 +278,6 @@ def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) 
     return (*filled, *kept)
 
 
-def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
-    """Notes on the vector fields that the write index of an alias lacked, as after a rollover."""
-    return [
-        f"{field.index} had no vector field {field.name}, which {planned.similar.index} of the alias {plan.alias} has, "
-        "so this load added it. Put it into the index template too, or the next rollover creates an index without it "
-        "(docs/commands/index.md, After a rollover)"
-        for planned, field in zip(plan.fields, fields, strict=True)
-        if planned.similar is not None and field.outcome is FieldOutcome.ADDED
-    ]
-
-
 def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
     """Return the settings that must not change between a load and the load that resumes it."""
     filled = targets_to_fill(targets)
@@ -320,7 +309,7 @@ def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock:
     if checkpoint is not None and checkpoint.resumed:
         checkpoint.record_dead_letters(list(dead_letter_keys(plan.dead_letters, run)))
         is_written = checkpoint.has_dead_letter
-    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.name, plan.dead_letters_place)
+    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.settings.index, plan.dead_letters_place)
 
 
 def _advance_clock(context: LoadContext) -> None:
@@ -348,16 +337,6 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         for field, count in sorted(ledger.dropped.items())
     ]
     computed_next = f"which the next watch computes, or {context.in_place_command}"
-    for index, held in sorted(ledger.held.items()):
-        notes.append(
-            f"{pluralize(held, 'document')} {be(held)} unchanged in {index}, another index of the alias "
-            f"{context.plan.alias}, and {'stays' if held == 1 else 'stay'} there"
-        )
-    if context.plan.settings.prune and context.plan.alias is not None:
-        notes.append(
-            f"`prune` checks only {context.index.concrete}: documents in other indices of the alias "
-            f"{context.plan.alias} are kept, even if the source no longer has them"
-        )
     if count := outcomes.lacking:
         seen = f"{pluralize(count, 'document')} that {be(count, past=True)} seen {'lacks' if count == 1 else 'lack'}"
         notes.append(f"{seen} a current vector, {computed_next}")

@@ -30,7 +30,7 @@ from es_sbert.index.text_template import (
     check_name_conflicts,
     parse_text_options,
 )
-from es_sbert.index.vector_field import FieldRequest, VectorField, index_not_found, similar_fields
+from es_sbert.index.vector_field import FieldRequest, index_not_found
 from es_sbert.ingest.checkpoint import LoadCheckpoint, default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
@@ -65,51 +65,33 @@ class PlannedField:
         template: The text of its vectors.
         chunk_rules: The chunking rules of `passages`; None keeps those of the index.
         stored: Metadata of the field in the mapping; None if the field is new.
-        similar: The field of this name in another index of the alias, which a new field must match.
     """
 
     field: str
     template: TextTemplate
     chunk_rules: ChunkRules | None
     stored: VectorFieldMeta | None
-    similar: VectorField | None = None
-
-    @property
-    def known(self) -> VectorFieldMeta | None:
-        """The metadata of the field, else of `similar`; None if the field is new everywhere."""
-        return self.stored or (None if self.similar is None else self.similar.meta)
 
 
-def plan_fields(
-    settings: IngestSettings,
-    stored: Mapping[str, VectorFieldMeta],
-    similar: Mapping[str, VectorField] | None = None,
-) -> tuple[PlannedField, ...]:
+def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> tuple[PlannedField, ...]:
     """Plan the vector fields that the settings name.
 
     Args:
         stored: Fields of the index.
-        similar: Fields of the other indices of the alias, which fields that the index lacks must match.
 
     Raises:
         UsageError: options conflict or are invalid, or a new field has no text.
     """
-    followed = {field: other for field, other in (similar or {}).items() if field not in stored}
-    metas = {field: other.meta for field, other in followed.items()} | dict(stored)
     texts = {
-        field: template or _stored_text(settings, field, metas.get(field))
+        field: template or _stored_text(settings, field, stored.get(field))
         for field, template in _given_texts(settings).items()
     }
     if settings.strip_html:
         texts = {field: template.stripping_html() for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
     chunk_rules = _chunk_rules(settings, list(texts))
-    for field, other in followed.items():
-        if other.meta.passages is not None:
-            chunk_rules.setdefault(field, other.meta.passages)
     return tuple(
-        PlannedField(field, template, chunk_rules.get(field), stored.get(field), followed.get(field))
-        for field, template in texts.items()
+        PlannedField(field, template, chunk_rules.get(field), stored.get(field)) for field, template in texts.items()
     )
 
 
@@ -191,8 +173,6 @@ class LoadPlan:
         state: The index now; None if it does not exist yet.
         dead_letters: The dead-letter file.
         state_file: The checkpoint; None for documents of the index, which needs none.
-        alias: The given name, if it is an alias of several indices; `settings.index` is then its write index. None
-            otherwise.
     """
 
     settings: IngestSettings
@@ -201,12 +181,6 @@ class LoadPlan:
     state: IndexState | None
     dead_letters: Path
     state_file: Path | None
-    alias: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The index or alias as the user calls it."""
-        return self.alias or self.settings.index
 
     @property
     def dead_letters_place(self) -> str:
@@ -215,8 +189,8 @@ class LoadPlan:
 
     @property
     def stored(self) -> VectorFieldMeta | None:
-        """The metadata of the first field that exists already, in this or another index of the alias; else None."""
-        return next((field.known for field in self.fields if field.known is not None), None)
+        """The metadata of the first field that exists already; None if all are new."""
+        return next((field.stored for field in self.fields if field.stored is not None), None)
 
     @property
     def text_fields(self) -> tuple[str, ...]:
@@ -264,14 +238,9 @@ class LoadPlan:
                 make_chunker(planned.chunk_rules.tokens, planned.chunk_rules.overlap, "document")
 
     def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
-        """The vector fields that the index must have for a model, one request per planned field.
-
-        Raises:
-            IndexMismatch: another index of the alias has the field with a different model or different chunks.
-        """
-        requests = []
-        for planned in self.fields:
-            request = FieldRequest(
+        """The vector fields that the index must have for a model, one request per planned field."""
+        return [
+            FieldRequest(
                 planned.field,
                 model.fingerprint,
                 model.name,
@@ -282,8 +251,8 @@ class LoadPlan:
                 passages=planned.chunk_rules,
                 documents_checked=True,  # by `check_first_records`
             )
-            requests.append(request if planned.similar is None else request.like(planned.similar))
-        return requests
+            for planned in self.fields
+        ]
 
     @property
     def from_python(self) -> bool:
@@ -362,15 +331,13 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     dead_letters = settings.dead_letters or default_dead_letters_path(name)
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
-    target = read_target_index(engine, name, files=bool(sources))
-    state, alias = target.state, name if target.others else None
+    state = read_target_index(engine, name, files=bool(sources))
     stored = vector_fields(state.mappings, state.name) if state else {}
-    fields = plan_fields(settings, stored, similar_fields(target.others))
+    fields = plan_fields(settings, stored)
     if settings.retry is not None:
         # Letters of an alias may belong to its write index.
-        written = [] if state is None else [each for each in state.aliases if state.takes_writes(each)]
-        indices = [each.name for each in (state, *target.others) if each is not None]
-        check_dead_letter_index(settings.retry, [name, *written, *indices])
+        written = [] if state is None else [state.name, *(each for each in state.aliases if state.takes_writes(each))]
+        check_dead_letter_index(settings.retry, [name, *written])
     if not sources:
         if state is None:
             raise index_not_found(name, engine)
@@ -389,13 +356,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         require_privileges(engine, name if state is None else state.name, task)
     elif state is not None:
         require_privileges(engine, state.name, SEARCH)
-    if alias is not None:
-        require_privileges(engine, alias, SEARCH)  # documents of its other indices are looked up
     state_file = (settings.state or default_checkpoint_path(name, sources)) if sources else None
-    if state is not None and alias is not None:
-        # Requests that read documents by an alias of several indices are refused, or see the documents of all of them.
-        settings = settings.model_copy(update={"index": state.name})
-    plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file, alias)
+    plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file)
     reading = plan.reading
     for column, kind in reading.column_types.given.items():
         if column in reading.text_fields and kind.name != "string":

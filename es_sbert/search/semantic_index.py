@@ -307,7 +307,7 @@ class SemanticIndex:
         routing_field: str | None = None,
         **options: Unpack[AddOptions],
     ) -> LoadReport:
-        """Embed documents and write them to the index, as `es-sbert ingest` does: to the write index of an alias.
+        """Embed documents and write them to the index, as `es-sbert ingest` does.
 
         Documents that the index already holds with the same content are skipped. Documents that cannot be loaded are in
         the report, with the reason. The index is refreshed at the end, so that searches find the new documents.
@@ -414,7 +414,7 @@ class SemanticIndex:
         if len(self._names) > 1 or is_index_expression(self._names[0]):
             raise UsageError(
                 f"documents can be {action} one index only, not {', '.join(self._names)}",
-                "Open the index alone, or an alias that has a write index: SemanticIndex(name).",
+                "Open the index alone: SemanticIndex(name).",
             )
         return self._names[0]
 

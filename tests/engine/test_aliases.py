@@ -21,12 +21,8 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.index.vector_field import ensure_vector_field, read_vector_field
-from es_sbert.ingest.dry_run import dry_run
-from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
-from es_sbert.ingest.load_plan import plan_load
-from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search import SemanticIndex
-from tests.engine.ingest_support import contents, letters, load, sentences, tiny_encoder, write_jsonl
+from tests.engine.ingest_support import letters, load, sentences, tiny_encoder, write_jsonl
 from tests.engine.vectors import request_for, state_of
 
 pytestmark = pytest.mark.one_engine
@@ -222,27 +218,33 @@ def test_many_indices_are_searched_at_once(rolling: Rolling, encoder: Encoder) -
             rolling.engine.delete_index(name)
 
 
-def test_load_goes_to_the_write_index_and_adds_its_field(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "new.jsonl", [{"id": "n1", "text": "A storm."}, {"id": "n2", "text": 7}])
-    summary = load(rolling.url, encoder, rolling.alias, path, dead=tmp_path / "dead", id_field="id")
-    assert (summary.index, summary.indexed, summary.dead) == (rolling.new, 1, 1)
-    [note] = summary.notes
-    assert f"{rolling.new} had no vector field embedding, which {rolling.old} of the alias {rolling.alias} has" in note
-    assert "Put it into the index template too" in note
-    assert set(contents(rolling.url, rolling.new)) == {"n1"}
-    assert set(contents(rolling.url, rolling.old)) == {f"d{number}" for number in range(6)}
-    field, like = (read_vector_field(rolling.engine, index, "embedding").meta for index in (rolling.new, rolling.old))
-    assert (field.fingerprint, field.text) == (like.fingerprint, like.text)
-    # On OpenSearch an index without index.knn has no graph.
-    elasticsearch = rolling.engine.info.engine_type is EngineType.ELASTICSEARCH
-    assert field.index_type == ("int8_hnsw" if elasticsearch else "flat")
-    again = load(rolling.url, encoder, rolling.alias, path, dead=tmp_path / "dead", id_field="id")
-    assert (again.unchanged, again.notes) == (1, ())
-    # A dead letter of the alias may be loaded after the next rollover.
-    assert {letter["index"] for letter in letters(tmp_path / "dead")} == {rolling.alias}
-    roll_over(rolling.url, rolling.alias)
-    retried = load(rolling.url, encoder, rolling.alias, dead=tmp_path / "dead", retry=tmp_path / "dead")
-    assert (retried.index, retried.dead) == (f"{rolling.alias}-000003", 1)
+def test_loads_through_the_alias_are_refused_with_the_write_index(
+    rolling: Rolling, encoder: Encoder, tmp_path: Path
+) -> None:
+    """A document that the older index holds would be there twice."""
+    path, dead = write_jsonl(tmp_path / "new.jsonl", sentences(1)), tmp_path / "dead"
+    with pytest.raises(VectorIndexError, match="an alias of 2 indices, but documents can be loaded into only") as told:
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    adds = f"`es-sbert ingest --index {rolling.new} --vector-field embedding --model {encoder.info.model} "
+    assert f'`index="{rolling.new}"`' in told.value.remedy
+    assert f"{adds}--text-template '{{text}}'` adds the vector field" in told.value.remedy
+    state = state_of(rolling.engine, rolling.new)
+    assert "embedding" not in state.mappings.get("properties", {})
+    assert load(rolling.url, encoder, rolling.new, path, dead=dead, id_field="id").indexed == 1
+    with opened(rolling, rolling.alias, encoder) as index, pytest.raises(VectorIndexError) as refused:
+        index.add([{"id": "n1", "text": "A storm."}], id_field="id")
+    assert "adds the vector field" not in refused.value.remedy
+
+
+def test_letters_of_an_alias_belong_to_its_write_index(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    dead, alias = tmp_path / "dead", rolling.alias
+    rolling.engine.update_aliases([{"remove": {"index": rolling.old, "alias": alias}}])
+    path = write_jsonl(tmp_path / "a.jsonl", [{"id": "n", "text": 7}, {"id": "m", "text": "A storm."}])
+    assert load(rolling.url, encoder, alias, path, dead=dead, id_field="id").dead == 1
+    assert {letter["index"] for letter in letters(dead)} == {alias}
+    with pytest.raises(UsageError, match=f"holds dead letters of the index {alias}\n"):
+        load(rolling.url, encoder, rolling.old, dead=dead, retry=dead)
+    assert load(rolling.url, encoder, rolling.new, dead=dead, retry=dead).dead == 1
 
 
 def test_template_of_the_docs_gives_the_next_index_the_field(rolling: Rolling, encoder: Encoder) -> None:
@@ -271,13 +273,10 @@ def test_template_of_the_docs_gives_the_next_index_the_field(rolling: Rolling, e
     assert set(state.mappings["_meta"]["es_sbert"]) == {"fields"}
 
 
-def test_load_by_another_model_leaves_the_write_index_alone(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+def test_another_model_leaves_the_write_index_alone(rolling: Rolling, encoder: Encoder) -> None:
     other = request_for(encoder, fingerprint="0" * 32, model_name="other", text="{text}")
     with pytest.raises(IndexMismatch, match=f"{rolling.old}.embedding holds vectors of the model"):
         ensure_vector_field(rolling.engine, rolling.alias, other)
-    with pytest.raises(IndexMismatch, match="has one vector per document, so it cannot be searched together with"):
-        load(rolling.url, encoder, rolling.alias, write_jsonl(tmp_path / "new.jsonl", sentences(1)),
-             dead=tmp_path / "dead", id_field="id", passages=("16",))  # fmt: skip
     state = state_of(rolling.engine, rolling.new)
     assert "embedding" not in state.mappings.get("properties", {})
     field = ensure_vector_field(rolling.engine, rolling.alias, request_for(encoder))
@@ -300,14 +299,6 @@ def test_aliases_that_no_load_can_use_are_refused(rolling: Rolling, encoder: Enc
     point({"is_write_index": False}, is_write_index=False)
     with pytest.raises(IndexMismatch, match="none of them is its write index"):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
-    httpx.post(f"{rolling.url}/{rolling.old}/_close", timeout=60, trust_env=False).raise_for_status()
-    point({"is_write_index": True}, is_write_index=False)
-    with pytest.raises(VectorIndexError, match=f"{rolling.old} of the alias {rolling.alias} is closed"):
-        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
-    httpx.post(f"{rolling.url}/{rolling.old}/_open", timeout=60, trust_env=False).raise_for_status()
-    point({"is_write_index": True, "routing": "one"}, is_write_index=False)
-    with pytest.raises(VectorIndexError, match="an alias of 2 indices with an `index_routing`"):
-        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
     rolling.engine.update_aliases(
         [
             {"remove": {"index": rolling.new, "alias": rolling.alias}},
@@ -318,14 +309,11 @@ def test_aliases_that_no_load_can_use_are_refused(rolling: Rolling, encoder: Enc
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
 
 
-def test_semantic_index_adds_and_deletes_through_an_alias(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+def test_semantic_index_deletes_through_an_alias(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
     with opened(rolling, rolling.alias, encoder) as index:
-        report = index.add([{"id": "n1", "text": "A storm."}], id_field="id", dead_letters=tmp_path / "dead")
-        assert (report.index, report.indexed) == (rolling.new, 1)
-        result = index.search("A storm.", 1)
-        assert [(hit.index, hit.id) for hit in result] == [(rolling.new, "n1")]
-        assert result.indices_without_field == ()
-        rolling.write(rolling.new, {"id": "d1", "text": "The same id in two indices."})
+        rolling.write(
+            rolling.new, {"id": "d1", "text": "The same id in two indices."}, {"id": "n1", "text": "A storm."}
+        )
         assert index.delete(["d1", "n1", "d2", "d-none"]) == 4
         assert {hit.id for hit in index.search(TEXT, 10)} == {"d0", "d3", "d4", "d5"}
         with pytest.raises(VectorIndexError, match="embedded in place in only one index at a time"):
@@ -334,142 +322,3 @@ def test_semantic_index_adds_and_deletes_through_an_alias(rolling: Rolling, enco
         for write in (lambda: pattern.add([{"text": "a"}]), lambda: pattern.delete("d0")):
             with pytest.raises(UsageError, match=r"one index only, not .*-\*"):
                 write()
-
-
-def test_load_by_alias_writes_no_document_that_an_older_index_holds(
-    rolling: Rolling, encoder: Encoder, tmp_path: Path
-) -> None:
-    """Also those of later windows, and those that no search of the older index finds yet."""
-    engine, old, dead, documents = rolling.engine, rolling.old, tmp_path / "dead", sentences(6)
-
-    def load_source(index: str = rolling.alias, **options: Any) -> LoadReport:
-        path = write_jsonl(tmp_path / "source.jsonl", documents)
-        return load(rolling.url, encoder, index, path, dead=dead, id_field="id", batch_window=2, **options)
-
-    def places() -> dict[str, list[str]]:
-        """Id → the indices in which a search of the alias finds it."""
-        engine.refresh(rolling.alias)
-        found: dict[str, list[str]] = {}
-        for hit in engine.search(rolling.alias, {"size": 100})["hits"]["hits"]:
-            found.setdefault(hit["_id"], []).append(hit["_index"])
-        return found
-
-    engine.put_settings(old, {"index.refresh_interval": "-1"})
-    assert all(item.ok for item in engine.bulk(old, b'{"index":{"_id":"unrefreshed"}}\n{"text":"A river."}\n'))
-    documents.append({"id": "unrefreshed", "text": "A river."})
-    before = {key: value for key, value in contents(rolling.url, old).items() if key != "unrefreshed"}
-    documents[2]["text"], documents[3]["price"], documents[4]["text"] = "A storm.", 99.5, ""
-    documents.append({"id": "new", "text": "A forest."})
-    report = load_source()
-    assert (report.index, report.indexed, report.unchanged, report.dead, report.exit_code) == (rolling.new, 1, 3, 4, 1)
-    assert f"3 documents are unchanged in {old}, another index of the alias {rolling.alias}" in report.notes[-1]
-    assert places() == {key: [old] for key in (*before, "unrefreshed")} | {"new": [rolling.new]}
-    assert {key: contents(rolling.url, old)[key] for key in before} == before
-    assert {letter["id"]: letter["index"] for letter in letters(dead)} == dict.fromkeys(
-        ("d2", "d3", "d4", "unrefreshed"), old
-    )
-    assert f"`es-sbert ingest --index {old} --retry {dead}` updates it there" in letters(dead)[0]["reason"]
-    # Through the alias they are refused again; the command of the reason updates them where they are.
-    assert load(rolling.url, encoder, rolling.alias, dead=dead, retry=dead).dead == 4
-    retried = load(rolling.url, encoder, old, dead=dead, retry=dead)
-    assert (retried.indexed, retried.updated, retried.skipped.empty, retried.dead) == (2, 1, 1, 0)
-    now = contents(rolling.url, old)
-    assert (now["d2"]["text"], now["d3"]["price"], now["d4"].get("embedding")) == ("A storm.", 99.5, None)
-    again = load_source()
-    assert (again.unchanged, again.skipped.empty, again.dead, again.exit_code) == (7, 1, 0, 0)
-    assert places() == {key: [old] for key in (*before, "unrefreshed")} | {"new": [rolling.new]}
-    # A vector that is gone, though its metadata is there.
-    rolling.write(old, {key: value for key, value in now["d5"].items() if key not in ("embedding", "_version")})
-    lost = load_source()
-    assert (lost.unchanged, lost.dead, lost.exit_code) == (6, 1, 1)
-    assert (
-        f"{old} of the alias {rolling.alias} holds this document without a current vector in embedding: "
-        in (letters(dead)[-1]["reason"])
-    )
-    assert load(rolling.url, encoder, old, dead=dead, retry=dead).indexed == 1
-    # Prune does not look at the older index, and says so.
-    del documents[-1], documents[5]
-    pruned = load_source(prune=True)
-    assert pruned.pruned == 1
-    assert f"`prune` checks only {rolling.new}:" in pruned.notes[-1]
-    assert set(places()) == {*before, "unrefreshed"}
-    # Documents that only share their ids.
-    assert load_source(rolling.new).indexed == 5
-    with opened(rolling, rolling.alias, encoder) as index:
-        report = index.add([{"id": "d5", "text": "A guitar."}], id_field="id")
-        [letter] = report.rejected
-        assert letter["index"] == old
-        assert f"add it to {old} to update it there" in letter["reason"]
-
-
-def test_load_by_alias_compares_documents_that_were_embedded_in_place(
-    rolling: Rolling, encoder: Encoder, tmp_path: Path
-) -> None:
-    """The metadata of their vectors has no hash of the document."""
-    engine, old, dead = rolling.engine, rolling.old, tmp_path / "dead"
-    found: list[dict[str, Any]] = [
-        {"id": f"p{number}", "text": f"A guitar and number {number}.", "price": 1.5, "none": None, "list": [],
-         "parts": [{}, {"size": 2.0, "big": 2**60}], "object": {}, "flag": True}
-        for number in range(6)
-    ]  # fmt: skip
-    lines = [orjson.dumps(line) for one in found for line in ({"index": {"_id": one["id"]}}, one)]
-    # Numbers that an engine may write differently are the same to a load.
-    lines[1] = lines[1].replace(b'"price":1.5', b'"price":1.50')
-    assert all(item.ok for item in engine.bulk(old, b"\n".join(lines) + b"\n"))
-    assert load(rolling.url, encoder, old, dead=dead).indexed == 6
-    assert load(rolling.url, encoder, old, dead=dead, vectors=("other={text}",), passages=("8",)).indexed == 12
-    hashes = [source["embedding_meta"]["document_hash"] for source in contents(rolling.url, old).values()]
-    assert hashes.count(None) == 6
-    # Another program changes a field that is not part of the text: the hash of d0 is that of the earlier document.
-    assert engine.bulk(old, b'{"update":{"_id":"d0"}}\n{"doc":{"price":4.5}}\n')[0].ok
-    source = [*found, sentences(1)[0] | {"price": 4.5}]
-    source[1] = found[1] | {"price": 1}
-    source[2] = found[2] | {"flag": 1}
-    source[3] = {name: value for name, value in found[3].items() if name != "none"}
-    source[4] = found[4] | {"text": "A storm."}
-    before = contents(rolling.url, old)
-    path = write_jsonl(tmp_path / "source.jsonl", source)
-    report = load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
-    assert (report.index, report.indexed, report.unchanged, report.dead) == (rolling.new, 0, 3, 4)
-    assert {letter["id"] for letter in letters(dead)} == {"p1", "p2", "p3", "p4"}
-    assert all("with other content" in letter["reason"] for letter in letters(dead))
-    assert contents(rolling.url, old) == before
-    assert contents(rolling.url, rolling.new) == {}
-
-
-def test_dry_run_names_the_older_index_of_a_document(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "source.jsonl", [*sentences(2), {"id": "new", "text": "A forest."}, {"id": "x"}])
-    settings = IngestSettings(index=rolling.alias, files=(str(path),), id_field="id", dry_run=5)
-    shown = dry_run(rolling.engine, encoder, plan_load(rolling.engine, settings, resolve_sources(settings)), 5)
-    assert [document.held_in for document in shown.documents] == [rolling.old, rolling.old, None, None]
-    assert f"{rolling.old} of the alias {rolling.alias} holds this id" in "\n".join(shown.lines())
-    settings = settings.model_copy(update={"index": rolling.new})
-    shown = dry_run(rolling.engine, encoder, plan_load(rolling.engine, settings, resolve_sources(settings)), 5)
-    assert {document.held_in for document in shown.documents} == {None}
-
-
-def test_load_by_alias_tells_that_an_older_index_lacks_a_new_vector_field(
-    rolling: Rolling, encoder: Encoder, tmp_path: Path
-) -> None:
-    """Of one vector and of passages; `retry` with the same fields adds it to the older index."""
-    dead, path = tmp_path / "dead", tmp_path / "old.jsonl"
-    for vector, passages in (("second=About {text}", ()), ("parts={text}", ("16",))):
-        options: dict[str, Any] = {"vectors": (vector,), "passages": passages}
-        report = load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id", **options)
-        assert (report.unchanged, report.dead, report.exit_code) == (0, 6, 2)
-        reason = f"holds this document without a current vector in {vector.partition('=')[0]}: "
-        found = {(letter["index"], letter["reason"].partition(reason)[1]) for letter in letters(dead)}
-        assert found == {(rolling.old, reason)}, letters(dead)[0]["reason"]
-        assert load(rolling.url, encoder, rolling.old, dead=dead, retry=dead, **options).indexed == 6
-        again = load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id", **options)
-        assert (again.unchanged, again.dead, again.exit_code) == (6, 0, 0)
-
-
-def test_retry_into_an_older_index_takes_only_its_letters(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
-    """A letter of the alias is of its write index."""
-    dead = tmp_path / "dead"
-    path = write_jsonl(tmp_path / "a.jsonl", [{"id": "d0", "text": "A storm."}, {"id": "n", "text": 7}])
-    assert load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id").dead == 2
-    with pytest.raises(UsageError, match=f"holds dead letters of the index {rolling.alias}\n") as told:
-        load(rolling.url, encoder, rolling.old, dead=dead, retry=dead)
-    assert f"""`grep '"index":"{rolling.old}"' {dead} > {rolling.old}.jsonl`""" in told.value.remedy

@@ -75,7 +75,6 @@ class RejectedRecord:
         routing: Its custom routing, if it has one.
         partial: Whether `document` is only a part of the document.
         seq_no: `_seq_no` of the version that was read; None for input that is not from an index.
-        index: The index that it belongs into; None for that of the load.
     """
 
     origin: Origin
@@ -87,7 +86,6 @@ class RejectedRecord:
     partial: bool = False
     seq_no: int | None = None
     routing: str | None = None
-    index: str | None = None
 
     @classmethod
     def of_bytes(cls, origin: Origin, reason: str, data: bytes) -> RejectedRecord:
