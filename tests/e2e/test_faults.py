@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from tests.faults import disk, engine, process, wire, writers
+from tests.faults import disk, engine, process, wire
 from tests.faults.bench import Bench, FaultNotFelt
 from tests.faults.catalog import FAULTS
 from tests.faults.compare import compare
@@ -28,30 +28,6 @@ TRIES = 3
 
 # What faults without settings of their own never come near to: they take the server of the fault that does.
 SMALL_REQUESTS = {"http.max_content_length": "1mb"}
-
-# What is not tried here, and the tests that reach the same lines.
-ELSEWHERE = {
-    # tests/e2e/test_ingest_resume_sources.py
-    process.terminated,
-    # tests/engine/test_change_detection.py, on each engine
-    writers.deleted_before_resume,
-    writers.vectors_dropped,
-    writers.texts_updated,
-    # Its documents are those of every other fault.
-    process.undisturbed,
-    # An engine that comes back: `stopped`, and after a kill `killed_before_sync`; lost answers: `cut_at_random_bytes`.
-    engine.killed,
-    engine.restarted,
-    # tests/engine/test_ingest_faults.py, and `flood_stage`
-    engine.read_only,
-    # Errors of SQLite are one line of the checkpoint: `quota`, which needs no right to mount.
-    disk.full_for_state,
-    # tests/unit/ingest/test_checkpoint.py opens each kind; what follows is the same as for `state_of_noise`.
-    disk.state_cut,
-    disk.state_emptied,
-    disk.state_foreign,
-    disk.state_is_a_folder,
-}
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -86,7 +62,7 @@ SAMPLE = {
     [
         pytest.param(fault, marks=() if fault.happen in SAMPLE else pytest.mark.long, id=fault.name)
         for fault in FAULTS
-        if fault.happen not in ELSEWHERE
+        if fault.happen is not process.undisturbed  # its documents are those of every other fault
     ],
 )
 def test_no_document_is_lost_duplicated_or_stale(

@@ -1,4 +1,9 @@
-"""All faults, in the order of the table in docs/reliability.md."""
+"""All faults, in the order of the table in docs/reliability.md.
+
+Deleted and changed documents are in tests/engine/test_change_detection.py, blocks in
+tests/engine/test_ingest_faults.py, broken checkpoints in tests/unit/ingest/test_checkpoint.py, SIGTERM in
+tests/e2e/test_ingest_resume_sources.py.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,15 @@ from tests.faults.fault import EVERY_ENGINE, Fault
 FAULTS = (
     Fault("a document in a hundred rejected by the mapping", process.undisturbed, EVERY_ENGINE),
     Fault("kill -9 at ten random moments", process.killed_ten_times),
-    Fault("SIGTERM", process.terminated),
     Fault("two loads of one source at once", process.two_at_once),
     Fault("two loads at once with separate state files", process.two_with_own_states),
     Fault("source changed between kill and resume", process.source_changed),
-    Fault("documents deleted between kill and resume", writers.deleted_before_resume, EVERY_ENGINE),
-    Fault("vectors dropped by an application between two loads", writers.vectors_dropped, EVERY_ENGINE),
-    Fault("texts updated by an application between two loads", writers.texts_updated, EVERY_ENGINE),
     Fault("texts and vectors changed by a pipeline", writers.altered_by_pipeline, ("es8", "opensearch")),
     Fault("clock set back", process.clock_set_back),
-    Fault("engine killed and started again", engine.killed, EVERY_ENGINE, server=True),
     Fault(
         "engine killed before it has synced its translog", engine.killed_before_sync, EVERY_ENGINE, server=True,
         index={"index.translog.durability": "async", "index.translog.sync_interval": "600s"},
     ),
-    Fault("engine restarted", engine.restarted, EVERY_ENGINE, server=True),
     Fault("engine stopped for two minutes", engine.stopped, EVERY_ENGINE, server=True),
     Fault("engine frozen", engine.frozen, EVERY_ENGINE, server=True),
     Fault(
@@ -33,16 +32,10 @@ FAULTS = (
         "http.max_content_length of 1 MB", engine.small_requests_only, EVERY_ENGINE, server=True,
         settings={"http.max_content_length": "1mb"},
     ),
-    Fault("index made read-only half-way", engine.read_only, EVERY_ENGINE),
     Fault("flood stage: no room on the engine's disk", engine.flood_stage, EVERY_ENGINE, server=True),
     Fault("connections cut at random bytes", wire.cut_at_random_bytes),
     Fault("connections cut after 100,000 bytes", wire.never_more_than),
-    Fault("disk full for the state", disk.full_for_state),
     Fault("disk full for the dead letters", disk.full_for_letters),
     Fault("quota on the size of files", disk.quota),
     Fault("state file overwritten with noise", disk.state_of_noise),
-    Fault("state file cut off", disk.state_cut),
-    Fault("state file empty", disk.state_emptied),
-    Fault("state file of another program", disk.state_foreign),
-    Fault("a folder in the place of the state file", disk.state_is_a_folder),
 )  # fmt: skip

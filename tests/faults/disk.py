@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -66,19 +65,6 @@ def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
         disk.close()
 
 
-def full_for_state(bench: Bench) -> dict[str, Any]:
-    """The disk of the state file is full; then there is room again."""
-    with small_disk(bench.folder / "disk", "8k") as disk:
-        bench.state = bench.folder / "disk" / "load-state"
-        _stopped_by_disk(bench.start(prefix=disk.inside), "the state file")
-        disk.grow("100m")
-        load = bench.start(prefix=disk.inside)
-        load.end(1)
-        if (disk.seen / "load-state").exists() or load.summary["stopped"] is not None:
-            raise WrongEnd(f"the load stopped before its end: {load.messages}")
-        return load.summary
-
-
 def full_for_letters(bench: Bench) -> dict[str, Any]:
     """The disk of the dead letters is full, in the middle of a letter; then there is room again."""
     with small_disk(bench.folder / "disk", "4k") as disk:
@@ -114,57 +100,16 @@ def _stopped_by_disk(load: Load, words: str) -> None:
         raise WrongEnd(f"it does not say what to do: {said}")
 
 
-def _broken(damage: Callable[[Path], None]) -> Callable[[Bench], dict[str, Any]]:
-    def happen(bench: Bench) -> dict[str, Any]:
-        bench.kill_in_the_middle()
-        damage(bench.state)
-        summary = bench.finish()
-        # A load that was begun anew writes its own letters beside those of the one that was killed.
-        bench.letters.unlink()
-        again = bench.finish()
-        if again["indexed"] or again["updated"]:
-            raise WrongEnd(f"the load before was not whole: {again}")
-        return summary
-
-    return happen
-
-
-def _files(state: Path) -> list[Path]:
-    return [path for path in (state, state.with_name(f"{state.name}-wal")) if path.exists()]
-
-
-def _noise(state: Path) -> None:
-    for path in _files(state):
-        path.write_bytes(os.urandom(path.stat().st_size + 5000))
-
-
-def _cut(state: Path) -> None:
-    for path in _files(state):
-        os.truncate(path, path.stat().st_size * 2 // 3)
-
-
-def _empty(state: Path) -> None:
-    for path in _files(state):
-        os.truncate(path, 0)
-
-
-def _foreign(state: Path) -> None:
-    for path in _files(state):
-        path.unlink()
-    with sqlite3.connect(state) as db:
-        db.execute("CREATE TABLE load (somebody TEXT, elses TEXT)")
-        db.execute("INSERT INTO load VALUES ('not', 'ours')")
-    db.close()
-
-
-state_of_noise, state_cut, state_emptied, state_foreign = map(_broken, (_noise, _cut, _empty, _foreign))
-
-
-def state_is_a_folder(bench: Bench) -> dict[str, Any]:
-    """A folder stands where the state file should be: nothing is begun, and the message says why."""
-    bench.state.mkdir()
-    said = bench.start().end(2)
-    if str(bench.state) not in said:
-        raise WrongEnd(f"it does not name the state file: {said}")
-    bench.state.rmdir()
-    return bench.finish()
+def state_of_noise(bench: Bench) -> dict[str, Any]:
+    """The state file is overwritten with noise between SIGKILL and the next command."""
+    bench.kill_in_the_middle()
+    for path in (bench.state, bench.state.with_name(f"{bench.state.name}-wal")):
+        if path.exists():
+            path.write_bytes(os.urandom(path.stat().st_size + 5000))
+    summary = bench.finish()
+    # A load that was begun anew writes its own letters beside those of the one that was killed.
+    bench.letters.unlink()
+    again = bench.finish()
+    if again["indexed"] or again["updated"]:
+        raise WrongEnd(f"the load before was not whole: {again}")
+    return summary

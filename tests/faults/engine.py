@@ -18,16 +18,6 @@ _WATERMARKS = ("low", "high", "flood_stage")
 _WATERMARK = "cluster.routing.allocation.disk.watermark"
 
 
-def killed(bench: Bench) -> dict[str, Any]:
-    """SIGKILL, and a new start on the same data at once."""
-    return _outage(bench, bench.own.kill, bench.own.start, seconds=0)
-
-
-def restarted(bench: Bench) -> dict[str, Any]:
-    """Stopped as an operator stops it, and started again at once."""
-    return _outage(bench, bench.own.stop, bench.own.start, seconds=0)
-
-
 def stopped(bench: Bench) -> dict[str, Any]:
     """Stopped, and started again after some time."""
     return _outage(bench, bench.own.stop, bench.own.start, seconds=bench.outage)
@@ -117,17 +107,6 @@ def small_requests_only(bench: Bench) -> dict[str, Any]:
     bench.corpus = corpus(bench.corpus.size, filler=2000)  # a window of documents is several megabytes
     bench.corpus.write(bench.source)
     return bench.finish()
-
-
-def read_only(bench: Bench) -> dict[str, Any]:
-    """The index is made read-only half-way, and writable again once the load says that it waits."""
-    with open_engine(bench.url) as engine:
-        load = bench.start()
-        bench.wait_for_part(load, 0.5)
-        engine.put_settings(bench.index, {"index.blocks.write": "true"})
-        _wait_for_words(load, "waiting for the engine")
-        engine.put_settings(bench.index, {"index.blocks.write": None})
-    return _felt(bench.ended(load))
 
 
 def flood_stage(bench: Bench) -> dict[str, Any]:

@@ -30,19 +30,6 @@ def killed_ten_times(bench: Bench) -> dict[str, Any]:
     return bench.finish()
 
 
-def terminated(bench: Bench) -> dict[str, Any]:
-    """SIGTERM: the vectors that are finished are sent, and the next command goes on behind them."""
-    load = bench.terminate_in_the_middle()
-    if "the same command resumes where it stopped" not in load.messages:
-        raise WrongEnd(f"it does not say how to go on: {load.messages}")
-    before = load.summary
-    summary = bench.finish()
-    done = before["indexed"]
-    if not summary["resumed"] or summary["unchanged"] != done or summary["indexed"] != len(bench.corpus.wanted) - done:
-        raise WrongEnd(f"it did not go on where it was: {before}, then {summary}")
-    return summary
-
-
 def two_at_once(bench: Bench) -> dict[str, Any]:
     """The same command twice: the second is refused while the first runs."""
     with bench.held() as (first, hold):
