@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import compress, islice
 from typing import Any, NoReturn
 
@@ -42,6 +43,7 @@ from es_sbert.ingest.read_documents import (
     to_document,
 )
 from es_sbert.ingest.sources.document_source import FileSource, Origin, Record, RejectedRecord
+from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import pluralize, setting_text
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
@@ -64,8 +66,6 @@ _DOCUMENTS_HAVE = "The documents have"
 _CORRECT = "Correct the source and run the command again."
 _TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
 _RESERVED_REMEDY = "Set `vector_field` to a different name, or leave the field out."
-_PYTHON_RESERVED_REMEDY = "Leave the field out, or create the index with another vector_field."
-_PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
 
 
 @dataclass
@@ -173,8 +173,8 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         control: Stops the load from outside.
 
     Yields:
-        The records of the sources, until the block ends; None for documents of the index, and for dead letters, which
-        are quarantined later.
+        The records of the sources, until the block ends; None for documents of the index, and for dead letters that are
+        loaded, since they are quarantined first.
 
     Raises:
         SourceError: no document can be loaded, or a field of the text is neither in a document nor in the mapping.
@@ -186,7 +186,15 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         _check_with_retries(plan, control, lambda: _check_index(engine, plan))
         yield None
     elif plan.settings.retry is not None:
-        _check_with_retries(plan, control, lambda: _check_dead_letters(engine, plan))
+        with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as letters:
+            first = read_first_records(plan, engine.info, letters.peek(), control)
+            # Dead letters that fail again become dead letters again, so nothing else is checked.
+            if any(first.objects):
+                check = partial(_refuse_unknown_fields, engine, plan, first, first.missing)
+                _check_with_retries(plan, control, check)
+            if plan.settings.dry_run is not None:
+                yield letters
+                return
         yield None
     else:
         with closing(RecordStream(plan.sources, plan.reading, control)) as stream:
@@ -221,35 +229,21 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
         problem, _, advice = unrouted.reason.rpartition(": ")
         raise SourceError(f"{unrouted.origin}: {problem}", f"{advice[0].upper()}{advice[1:]}.")
     if not first.has_text and not _clears_documents(engine, plan, first):
-        _refuse_unknown_fields(engine, plan, first.missing, first.field_names(), len(first.records))
+        _refuse_unknown_fields(engine, plan, first, first.missing)
         _refuse_unloadable(first)
-    if first.missing:
-        missing = set(first.missing)
-        for fields in _further_documents(plan):
-            missing = {name for name in missing if find_field(fields, name) is MISSING}
-        _refuse_unknown_fields(engine, plan, missing, first.field_names(), len(first.records))
-    if first.lacks_routing:
-        _check_routing_field(plan, first)
-
-
-def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
-    """Reject a routing field that exists neither in the documents nor in the mapping.
-
-    Raises:
-        SourceError: the documents would all be written without a routing.
-    """
-    field = str(first.rules.routing_field)
-    mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
-    head = field.partition(".")[0]
+    routing_field = str(first.rules.routing_field)
+    missing = [*first.missing, *([routing_field] if first.lacks_routing else [])]
+    for fields in _further_documents(plan) if missing else ():
+        missing = [name for name in missing if find_field(fields, name) is MISSING]
+    _refuse_unknown_fields(engine, plan, first, missing)
     # The parent of a join field is not in the mapping.
-    is_mapped = any(is_within(name, [head]) for name in mapped)
-    if is_mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
-        return
-    raise SourceError(
-        f"none of the first {pluralize(len(first.records), 'record')} has the routing field {field}",
-        f"{fields_hint([field], first.field_names(), _DOCUMENTS_HAVE)} Correct `routing_field`, or put the field into "
-        "the mapping before the load if only later documents have it.",
-    )
+    mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
+    if routing_field in missing and not any(is_within(name, [routing_field.partition(".")[0]]) for name in mapped):
+        raise SourceError(
+            f"none of the first {pluralize(len(first.records), 'record')} has the routing field {routing_field}",
+            f"{fields_hint([routing_field], first.field_names(), _DOCUMENTS_HAVE)} Correct `routing_field`, or put the "
+            "field into the mapping before the load if only later documents have it.",
+        )
 
 
 def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bool:
@@ -261,28 +255,30 @@ def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bo
 
 
 def _refuse_unknown_fields(
-    engine: Engine, plan: LoadPlan, missing: Collection[str], names: Sequence[str], records: int | None = None
+    engine: Engine, plan: LoadPlan, first: FirstRecords, missing: Sequence[str], index_names: Sequence[str] = ()
 ) -> None:
     """Refuse text fields that exist neither in the documents nor in the mapping.
 
     Args:
-        missing: Fields of texts that none of the checked documents has.
-        names: Existing fields.
-        records: Number of records of a source that were checked; None for documents of the index.
+        missing: Fields that none of the checked documents has.
+        index_names: Existing fields, if the documents are those of the index.
     """
+    names = index_names or first.field_names()
     mappings = {} if plan.state is None else plan.state.mappings
     mapped, derived = mapping_field_names(mappings.get("properties", {})), derived_fields(mappings)
     for planned in plan.fields:
         unknown = [name for name in planned.template.fields if name in missing and name not in mapped]
-        if not unknown or (not names and records) or _has_vectors_of_text(engine, plan.state, planned):
+        if not unknown or not names or _has_vectors_of_text(engine, plan.state, planned):
             continue
-        checked = "the documents of the index" if records is None else f"the first {pluralize(records, 'record')}"
+        checked = (
+            f"the first {pluralize(len(first.records), 'record')}" if plan.sources else "the documents of the index"
+        )
         hint, lacking = fields_hint(unknown, names, _DOCUMENTS_HAVE, derived), ""
         # The hint names the source of a field that the engine fills, which is in the mapping.
         if not all(name in derived for name in unknown):
             lacking = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
-            hint += f" {_PYTHON_TEXT_REMEDY if plan.from_python else _TEXT_REMEDY}"
-            if records is not None and not plan.from_python:
+            hint += f" {_TEXT_REMEDY}"
+            if plan.sources:
                 hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
             f"none of {checked} has the {'fields' if len(unknown) > 1 else 'field'} {' and '.join(unknown)}{lacking} "
@@ -307,19 +303,6 @@ def _further_documents(plan: LoadPlan) -> Iterator[dict[str, Any]]:
                 yield getattr(record, "fields", {})
 
 
-def _check_dead_letters(engine: Engine, plan: LoadPlan) -> None:
-    """Reject fields that no dead letter has; the file is only read.
-
-    Dead letters that fail again become dead letters again, so nothing else is checked.
-    """
-    assert plan.settings.retry is not None
-    control = LoadControl()
-    with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as stream:
-        first = read_first_records(plan, engine.info, stream.peek(), control)
-    if any(first.objects):
-        _refuse_unknown_fields(engine, plan, first.missing, first.field_names(), len(first.records))
-
-
 def _check_index(engine: Engine, plan: LoadPlan) -> None:
     """Reject text fields that exist neither in the mapping nor in a sample of the documents."""
     state = plan.state
@@ -329,12 +312,12 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
         return
     first = FirstRecords(planned_document_rules(replace(plan, fields=tuple(fields)), engine.info))
     name, texts = plan.settings.index, first.rules.text_fields
-    for hit in sample_hits(engine, plan, _SAMPLE, texts):
-        first.add(Record(Origin(f"index {name}"), hit.get("_source") or {}, b"", hit["_id"]))
+    for record in sample_records(engine, plan, _SAMPLE, texts):
+        first.add(record)
     if not first.records:
         return
     names = _index_names(engine, plan)
-    _refuse_unknown_fields(engine, plan, first.missing, names)
+    _refuse_unknown_fields(engine, plan, first, first.missing, names)
     if first.has_text:
         return
     hint = f"{fields_hint([], names, _DOCUMENTS_HAVE)} {_TEXT_REMEDY}"
@@ -350,25 +333,21 @@ def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
     """Names of the fields of an index: from its mapping, and from some documents, because a mapping may omit fields."""
     assert plan.state is not None, "documents of an index that exists"
     names = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
-    for hit in sample_hits(engine, plan, _LISTED):
-        names |= dict.fromkeys(document_field_names(hit.get("_source") or {}))
-    vector_fields = {
-        name
-        for target in planned_document_rules(plan, engine.info).targets
-        for name in (target.field, target.meta_field)
-    }
-    return [name for name in names if name.partition(".")[0] not in vector_fields]
+    for record in sample_records(engine, plan, _LISTED):
+        names |= dict.fromkeys(document_field_names(record.fields))
+    reserved = planned_document_rules(plan, engine.info).reserved
+    return [name for name in names if name.partition(".")[0] not in reserved]
 
 
-def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[dict[str, Any]]:
+def sample_records(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[Record]:
     """Search for some documents of the index by the name that the load uses.
 
     Args:
-        includes: Fields to return; none for all but the vectors.
+        includes: Fields to return; none for all but the vectors and their metadata.
     """
     name = plan.settings.index
-    vectors = [target.field for target in planned_document_rules(plan, engine.info).targets]
-    source = {"includes": list(includes)} if includes else {"excludes": vectors}
+    reserved = list(planned_document_rules(plan, engine.info).reserved)
+    source = {"includes": list(includes)} if includes else {"excludes": reserved}
     try:
         # Include documents that were written a moment ago.
         engine.refresh(name)
@@ -376,8 +355,12 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
         if plan.settings.dry_run is None:
             raise
     size = min(count, engine.result_window(name))
-    body = {"query": {"match_all": {}}, "size": size, "_source": source}
-    return list(engine.search(name, body)["hits"]["hits"])
+    hits = engine.search(name, {"query": {"match_all": {}}, "size": size, "_source": source})["hits"]["hits"]
+    origin = Origin(f"index {name}")
+    return [
+        Record(origin, fields := hit.get("_source") or {}, dump_object(fields), hit["_id"], routing=hit.get("_routing"))
+        for hit in hits
+    ]
 
 
 def _is_bulk_action(fields: Mapping[str, Any]) -> bool:
@@ -404,26 +387,21 @@ def _refuse_other_formats(first: FirstRecords) -> None:
     if _is_bulk_action(record.fields) and len(first.records) > 1:
         problem = "is a _bulk body: each document comes after a line with its action"
         remedy = (
-            "Send it to the _bulk API of the engine, then embed the documents in place: "
+            "Leave the actions out, or send it to the _bulk API of the engine and embed the documents in place: "
             "`es-sbert ingest --index INDEX --text-field FIELD`."
         )
-        python_remedy = "the documents without the actions, each with its id in the field _id"
     elif isinstance(hits, dict) and isinstance(hits.get("hits"), list):
         problem = "is the response to a search, not one document per line"
         command = f"jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {file}"
-        remedy = f'Write its documents one per line: {command}, and load them with `id_field="_id"`.'
-        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit in response['hits']['hits']"
+        remedy = f'Load the `_source` of each hit with its `_id`: {command}, and `id_field="_id"`.'
     elif isinstance(record.fields.get("_source"), dict):
         problem = "holds the hits of a search: the documents are in _source"
         keys, options = "_id: ._id", '`id_field="_id"`'
         if any("_routing" in fields for fields in first.objects):
             keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
-        remedy = f"Write them one per line: jq -c '._source + {{{keys}}}' {file}, and load them with {options}."
-        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit"
+        remedy = f"Load the `_source` of each hit with its `_id`: jq -c '._source + {{{keys}}}' {file}, and {options}."
     else:
         return
-    if first.rules.from_python:
-        raise SourceError(f"the input {problem}", f"Pass {python_remedy}.")
     raise SourceError(f"{source} {problem}", remedy)
 
 
@@ -469,11 +447,11 @@ def _remedy(first: FirstRecords) -> str:
     rules, remedies = first.rules, []
     reasons = [reject.reason for reject in first.rejects]
     if any(reason.startswith(HAS_RESERVED_FIELD) for reason in reasons):
-        remedies.append(_PYTHON_RESERVED_REMEDY if rules.from_python else _RESERVED_REMEDY)
+        remedies.append(_RESERVED_REMEDY)
     if any(reason.startswith(f"the id field {rules.id_field} ") for reason in reasons):
         remedies.append("Correct `id_field`, or leave it out: ids are then hashes of the content.")
     if first.missing or first.documents or any("the text field " in reason for reason in reasons):
-        remedies.append(_PYTHON_TEXT_REMEDY if rules.from_python else _TEXT_REMEDY)
+        remedies.append(_TEXT_REMEDY)
     return " ".join(remedies or [_CORRECT])
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -21,21 +20,17 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     absent_fields,
     target_text_fields,
-    target_texts,
 )
 from es_sbert.index.mapping import index_body
 from es_sbert.index.text_languages import LanguageSample, language_warning
-from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_field import plan_field_change
 from es_sbert.ingest.change_detection import EmbeddingTask
-from es_sbert.ingest.check_first_records import check_first_records, planned_document_rules, sample_hits
-from es_sbert.ingest.dead_letters import pending_dead_letters
+from es_sbert.ingest.check_first_records import check_first_records, planned_document_rules, sample_records
 from es_sbert.ingest.load_pipeline import DocumentChunker
 from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.read_documents import Document, RecordStream, to_document
-from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
-from es_sbert.io.json_numbers import dump_object
+from es_sbert.ingest.read_documents import Document, to_document
+from es_sbert.ingest.sources.document_source import Record, RejectedRecord
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 
 
@@ -150,19 +145,29 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         IndexMismatch, IndexMissing, UsageError: the index cannot take the documents.
         EngineError: the engine failed.
     """
-    control, info = LoadControl(), encoder.info
-    with check_first_records(engine, plan, control) as stream:
-        if plan.settings.retry is not None:
-            with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as letters:
-                documents = _first_of_sources(engine, plan, letters, count)
-        elif stream is None:
-            documents = _sample_of_index(engine, plan, count)
-        else:
-            documents = _first_of_sources(engine, plan, stream, count)
-    targets, body = _mapping(engine, encoder, plan)
-    languages = LanguageSample()
-    for document, _ in documents:
-        languages.add(filter(None, document.texts) if isinstance(document, Document) else ())
+    info, rules = encoder.info, planned_document_rules(plan, engine.info)
+    languages, previews = LanguageSample(), []
+    with check_first_records(engine, plan, LoadControl()) as stream:
+        targets, body = _mapping(engine, encoder, plan)
+        chunker, text_fields = DocumentChunker(encoder, targets), target_text_fields(targets)
+        for record in islice(sample_records(engine, plan, count) if stream is None else stream, count):
+            document = record if isinstance(record, RejectedRecord) else to_document(record, rules)
+            fields = record.fields if isinstance(record, Record) else {}
+            chunks: list[ChunkedText] = []
+            if isinstance(document, Document):
+                languages.add(filter(None, document.texts))
+                # The targets that the load fills come first.
+                to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
+                [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
+            preview = DocumentPreview(
+                id=document.id,
+                routing=document.routing,
+                origin=str(document.origin),
+                texts=tuple(text for chunk in chunks for text in _texts(encoder, chunk)),
+                missing_fields=tuple(absent_fields(fields, text_fields)) if fields else (),
+                problem=document.reason if isinstance(document, RejectedRecord) else None,
+            )
+            previews.append(preview)
     warning = language_warning(
         languages.counts(), plan.settings.index, info.model, info.fingerprint, is_embedded=body is None
     )
@@ -175,38 +180,9 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         prompt=encoder.prompt("document"),
         creates_index=plan.state is None,
         mapping=body,
-        documents=tuple(_previews(encoder, targets, documents)),
+        documents=tuple(previews),
         warnings=info.warnings if warning is None else (*info.warnings, str(warning)),
     )
-
-
-# Each document with its fields.
-_Previewed = list[tuple[Document | RejectedRecord, Json]]
-
-
-def _first_of_sources(engine: Engine, plan: LoadPlan, stream: RecordStream, count: int) -> _Previewed:
-    """Read the first documents of the sources, including documents that cannot be loaded."""
-    rules = planned_document_rules(plan, engine.info)
-    return [
-        (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
-        for record in islice(stream, count)
-    ]
-
-
-def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
-    """Read some documents of the index."""
-    targets = planned_document_rules(plan, engine.info).targets
-    documents: _Previewed = []
-    origin = Origin(f"index {plan.settings.index}")
-    for hit in sample_hits(engine, plan, count):
-        fields = hit.get("_source") or {}
-        try:
-            texts = target_texts(fields, targets)
-            source, routing = dump_object(fields), hit.get("_routing")
-            documents.append((Document(origin, hit["_id"], texts, source, None, routing=routing), fields))
-        except TextFieldError as error:
-            documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
-    return documents
 
 
 def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
@@ -241,24 +217,6 @@ def _merge_mapping(mapping: Json, addition: Json) -> Json:
     properties = mapping.get("properties", {}) | addition.get("properties", {})
     joined = mapping | addition
     return joined | {"properties": properties} if properties else joined
-
-
-def _previews(encoder: Encoder, targets: EmbeddingTargets, documents: _Previewed) -> Iterator[DocumentPreview]:
-    chunker = DocumentChunker(encoder, targets)
-    for document, fields in documents:
-        chunks: Sequence[ChunkedText] = ()
-        if isinstance(document, Document):
-            # The targets that the load fills come first.
-            to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
-            [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
-        yield DocumentPreview(
-            id=document.id,
-            routing=document.routing,
-            origin=str(document.origin),
-            texts=tuple(text for chunk in chunks for text in _texts(encoder, chunk)),
-            missing_fields=tuple(absent_fields(fields, target_text_fields(targets))) if fields else (),
-            problem=document.reason if isinstance(document, RejectedRecord) else None,
-        )
 
 
 def _texts(encoder: Encoder, chunk: ChunkedText) -> Iterator[TextPreview]:

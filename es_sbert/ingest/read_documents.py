@@ -145,8 +145,6 @@ class DocumentRules:
         routing_field: Field of the routing of each document; None for no field.
         metadata_fields: See `EngineInfo.metadata_fields`.
         join_fields: Join fields of the index: a document with a parent there needs a routing.
-        from_python: Whether the documents come from `SemanticIndex.add`: messages then propose Python code instead of
-            commands.
     """
 
     targets: EmbeddingTargets
@@ -155,7 +153,6 @@ class DocumentRules:
     routing_field: str | None = None
     metadata_fields: frozenset[str] = frozenset()
     join_fields: tuple[str, ...] = ()
-    from_python: bool = False
 
     @cached_property
     def text_fields(self) -> tuple[str, ...]:

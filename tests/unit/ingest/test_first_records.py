@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -54,12 +53,6 @@ def test_id_and_text_that_are_both_missing_have_both_remedies() -> None:
     error = refusal(first_records({"body": "a", "key": 1}))
     assert "`id_field`" in error.remedy
     assert TEXT in error.remedy
-
-
-def test_python_documents_with_a_vector_get_advice_for_python() -> None:
-    rules = replace(RULES, from_python=True)
-    error = refusal(first_records({"id": 1, "text": "a", "embedding": [1]}, rules=rules))
-    assert error.remedy.endswith("Leave the field out, or create the index with another vector_field.")
 
 
 @pytest.mark.parametrize(
