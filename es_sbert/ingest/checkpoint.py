@@ -1,9 +1,9 @@
 """The checkpoint of a load: one SQLite file from which a killed load resumes.
 
-A resumed load writes no dead letter twice, and two processes cannot load the same source at once. The index stays the
-source of truth: a resumed load looks up every document again, because acknowledged documents may have been deleted,
-changed or lost since. The file is used only for the same index (by UUID), model, text and id field, and is removed
-when the load ends. A scratch table next to it holds the records read so far: it finds duplicates and conflicting ids.
+Two processes cannot load the same source at once. The index stays the source of truth: a resumed load looks up every
+document again, because acknowledged documents may have been deleted, changed or lost since. The file is used only for
+the same index (by UUID), model, text and id field, and is removed when the load ends. A scratch table next to it holds
+the records read so far: it finds duplicates and conflicting ids.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum, auto
@@ -115,9 +115,8 @@ def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Pa
 class LoadCheckpoint:
     """The open state file of a load. Thread-safe.
 
-    The file keeps what a later process needs to resume: the identity of the load, its start time and the dead letters
-    already written. The records seen and acknowledged so far are in a scratch table, which is discarded when the
-    process ends.
+    The file keeps what a later process needs to resume: the identity of the load and its start time. The records seen
+    and acknowledged so far are in a scratch table, which is discarded when the process ends.
 
     The file is locked against other processes while it is open. All methods raise OutputError if it cannot be read or
     written.
@@ -191,7 +190,6 @@ class LoadCheckpoint:
             db.execute(f"DROP TABLE IF EXISTS {table}")
         db.execute("PRAGMA user_version = 0")
         db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT)")
-        db.execute("CREATE TABLE letters (key BLOB PRIMARY KEY) WITHOUT ROWID")
         return db, None
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
@@ -294,17 +292,6 @@ class LoadCheckpoint:
     def is_untrusted(self) -> bool:
         """Whether an earlier process of this load has called `mark_untrusted`."""
         return self._untrusted
-
-    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
-        """Record dead letters that this load has written already."""
-        with self._explained():
-            self._db.executemany("INSERT OR IGNORE INTO letters VALUES (?)", ((key,) for key in keys))
-            self._commit()
-
-    def has_dead_letter(self, key: bytes) -> bool:
-        """Whether a dead letter with this key was written before the load was killed."""
-        with self._explained():
-            return self._db.execute("SELECT 1 FROM letters WHERE key = ?", (key,)).fetchone() is not None
 
     def close(self) -> None:
         """Close the file; it is kept for a load that resumes. Does nothing after `finish`."""

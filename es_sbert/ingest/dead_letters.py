@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -110,8 +110,7 @@ class DeadLetters:
     Args:
         path: The file.
         run: Time when the load was first started.
-        written: Returns whether a dead letter with this key was written before the load was killed. Such a dead letter
-            is not written again.
+        written: Keys of the dead letters that were written before the load was killed; they are not written again.
         clock: Provides the timestamp of each dead letter.
         index: Index or alias that the documents were meant for.
         place: Location of the dead letters, for the log message; by default the file.
@@ -121,7 +120,7 @@ class DeadLetters:
         self,
         path: Path,
         run: str,
-        written: Callable[[bytes], bool] | None = None,
+        written: frozenset[bytes] = frozenset(),
         clock: Clock | None = None,
         index: str | None = None,
         place: str | None = None,
@@ -160,9 +159,9 @@ class DeadLetters:
         elif record.size:
             letter["raw"] = record.raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
             letter["bytes"] = record.size
-        if self._written is not None:
+        if self._written:
             complete_letter = letter if document is None else letter | {"document": orjson.loads(document)}
-            if self._written(dead_letter_key(complete_letter)):
+            if dead_letter_key(complete_letter) in self._written:
                 return
         line = orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:

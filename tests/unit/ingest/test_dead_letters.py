@@ -120,10 +120,10 @@ def test_resumed_load_writes_no_dead_letter_twice(tmp_path: Path) -> None:
     with closing(DeadLetters(path, "another")) as letters:
         letters.write(RejectedRecord(Origin("f", 5), "why", raw=b"y", size=1))
     path.write_bytes(path.read_bytes() + b'{"run": "run", "cut o')
-    keys = set(dead_letter_keys(path, "run"))
+    keys = frozenset(dead_letter_keys(path, "run"))
     assert len(keys) == 2
     before = path.read_bytes()
-    with closing(DeadLetters(path, "run", keys.__contains__)) as letters:
+    with closing(DeadLetters(path, "run", keys)) as letters:
         write(letters)
         assert path.read_bytes() == before
         letters.write(RejectedRecord(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 3}', id="x"))
