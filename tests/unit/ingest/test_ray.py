@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,18 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayTaskError
 
+from es_sbert import __version__
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot
 from es_sbert.errors import ClusterError, OutputError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
-from es_sbert.ingest.ray_actors import get_result, remote_error_summary
 from es_sbert.ingest.ray_runner import (
     LOCAL_CLUSTER,
     RayWorkerPool,
     choose_worker_pool,
-    node_problem,
+    get_result,
+    make_probe,
     partition_index,
     ray_connection,
+    remote_error_summary,
 )
+from tests.tiny import write_tiny_bert
 
 GPU = {"CPU": 16.0, "GPU": 4.0}
 CPU = {"CPU": 8.0, "memory": 1e9}
@@ -104,10 +109,10 @@ def test_slices_cover_each_sequence_number_once(max_seq_no: int, count: int) -> 
 
 def test_pickled_ledgers_are_merged() -> None:
     ledger, total = Ledger(), Ledger()
-    ledger.add_read(3)
+    ledger.add(read=3)
     ledger.add_indexed([(5, 0)])
     ledger.add_outcome(DocumentOutcome.DEAD, 2)
-    ledger.add_retries(7)
+    ledger.add(retries=7)
     for _ in range(2):
         total.merge(pickle.loads(pickle.dumps(ledger)))
     assert (total.read, total.outcomes.total(), total.truncated, total.lost_tokens, total.retries) == (6, 6, 2, 10, 14)
@@ -115,19 +120,13 @@ def test_pickled_ledgers_are_merged() -> None:
     total.verify()
 
 
-@pytest.mark.parametrize(
-    ("version", "fingerprint", "problem"),
-    [
-        ("1.2.0", "a" * 32, None),
-        ("1.2.0", "b" * 32, "has the model bbbbbbbbbbbb under that name"),
-        ("1.1.9", None, "has es-sbert 1.1.9"),
-        (None, None, "has no es-sbert in the Python that Ray uses there"),
-    ],
-)
-def test_version_or_model_mismatch_is_a_node_problem(
-    version: str | None, fingerprint: str | None, problem: str | None
-) -> None:
-    assert node_problem(version, fingerprint, "a" * 32, "1.2.0") == problem
+def test_version_or_model_mismatch_is_a_node_problem(tmp_path: Path) -> None:
+    mini = write_tiny_bert(tmp_path / "model")
+    fingerprint = read_sentence_model(mini).fingerprint
+    assert make_probe(__version__, fingerprint)(str(mini)) is None
+    other = make_probe(__version__, "a" * 32)(str(mini))
+    assert other == f"has the model {fingerprint[:12]} under that name"
+    assert make_probe("1.2.0", fingerprint)(str(mini)) == f"has es-sbert {__version__}"
 
 
 def test_only_nodes_that_fit_a_worker_are_checked() -> None:
