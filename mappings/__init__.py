@@ -1,4 +1,4 @@
-"""Index and search bodies as JSON: one folder per engine, `common` for bodies that both engines accept."""
+"""Index templates as JSON: one folder per engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read_body(name: str) -> dict[str, Any]:
     """A body as in its file; do not change it.
 
     Args:
-        name: `FOLDER/FILE` without its ending, e.g. `common/loads`.
+        name: `FOLDER/FILE` without its ending, e.g. `opensearch/index`.
     """
     body: dict[str, Any] = orjson.loads(resources.files(__name__).joinpath(f"{name}.json").read_bytes())
     return body

@@ -30,7 +30,6 @@ from es_sbert.messages import log_message
     ),
     click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
     click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
-    click.option("--report-index", default="es-sbert-loads", help="Index with the reports of loads."),
 )
 @shared.connection_options
 def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str | None, **options: Any) -> None:
@@ -41,10 +40,9 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
     objects, Import.
 
     The data view hides vectors. One dashboard shows the load: documents by model and by time of embedding, tokens,
-    truncated texts, failures. The other one shows searches: rate, latency, queries without a hit. Both dashboards show
-    more if there are reports of loads (`es-sbert ingest --report-index`) and a log of the gateway (`es-sbert serve
-    --search-log`). Importing again replaces everything. With --kibana, data views of OpenSearch Dashboards hold their
-    fields, so that users who may only read see the panels.
+    truncated texts. The other one shows searches, if there is a log of the gateway (`es-sbert serve --search-log`):
+    rate, latency, queries without a hit. Importing again replaces everything. With --kibana, data views of OpenSearch
+    Dashboards hold their fields, so that users who may only read see the panels.
 
     \b
     Examples:
@@ -63,8 +61,7 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
         require_extra("serve", "httpx")
     with shared.open_engine(options) as engine:
         product = DashboardProduct.from_engine_type(engine.info.engine_type)
-        logs = {"searches": options["search_log"], "reports": options["report_index"]}
-        objects, notes = build_saved_objects(engine, index, **logs)
+        objects, notes = build_saved_objects(engine, index, searches=options["search_log"])
     for note in notes:
         log_message(note)
     if kibana is None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
+from cloup import option_group
 
-from es_sbert.cli.ingest_options import ingest_options, ingest_settings
+from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
-from es_sbert.cli.logs import is_json_logging, log_errors_only
-from es_sbert.cli.options import encoder_arguments, engine_settings
+from es_sbert.cli.logs import is_json_logging, log_errors_only, log_format_option
 from es_sbert.cli.output import print_report
 from es_sbert.cli.setting_names import with_options
 from es_sbert.config import EngineSettings
@@ -24,13 +24,164 @@ if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.ingest.ingest_settings import IngestSettings
     from es_sbert.ingest.load_plan import LoadPlan
-    from es_sbert.ingest.progress import LoadObserver
     from es_sbert.ingest.reconcile import PruneCandidates
+
+
+_DRY_RUN_DOCUMENTS = 5
+
+
+# Options of an ordinary load come first.
+_main_options = option_group(
+    "Options",
+    click.option("--index", required=True, help="Index or alias; created if it does not exist."),
+    click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
+    shared.text_field_option("Field of the text", "what the index was loaded with, else text"),
+    shared.text_template_option,
+    click.option(
+        "--strip-html",
+        is_flag=True,
+        help="Embed texts without HTML tags; the documents keep them. For one field: '{title} {body|strip_html}'.",
+    ),
+    click.option(
+        "--passages",
+        multiple=True,
+        metavar="[NAME=]TOKENS",
+        help="Split long texts at ends of sentences into passages of at most TOKENS tokens, each with its own "
+        "vector; for a new vector field.",
+    ),
+    shared.model_option,
+    shared.url_option,
+    click.option(
+        "--dry-run",
+        "dry_run",
+        is_flag=False,
+        flag_value=str(_DRY_RUN_DOCUMENTS),
+        metavar="[N]",
+        help=f"Write nothing: show the texts of the first N documents ({_DRY_RUN_DOCUMENTS}) exactly as they would "
+        "be embedded, and the mapping.",
+    ),
+    click.option(
+        "--watch",
+        "watch_seconds",
+        is_flag=False,
+        flag_value=5.0,
+        type=shared.FiniteFloatRange(min=0, min_open=True),
+        metavar="[SECONDS]",
+        help="Without FILE: keep embedding documents that other writers add or change; check every SECONDS (5).",
+    ),
+    click.option(
+        "--retry", type=shared.FILE_TYPE, metavar="FILE", help="Load the documents of a dead-letter file again."
+    ),
+)
+_document_options = option_group(
+    "Documents",
+    shared.file_options,
+    click.option(
+        "--types",
+        multiple=True,
+        metavar="COLUMN=TYPE,…",
+        help="Types of columns of CSV and TSV files: string, integer, float, boolean or date (ISO 8601).  "
+        "[default: number, boolean or date where the index has such a field; else string]",
+    ),
+    click.option(
+        "--routing-field",
+        help="Routing field, such as my_join.parent; documents without a value there are routed by their id.",
+    ),
+)
+_vector_options = option_group(
+    "Vectors",
+    shared.vector_field_option,
+    click.option(
+        "--vector",
+        "vectors",
+        multiple=True,
+        metavar="NAME[=TEMPLATE]",
+        help="Instead of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; "
+        "repeat it for several. TEMPLATE is optional if the index has the field.",
+    ),
+    shared.passage_overlap_option,
+    click.option(
+        "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
+    ),
+    shared.element_type_option("float"),
+    shared.device_options,
+)
+_load_options = option_group(
+    "Loading",
+    click.option(
+        "--prune",
+        is_flag=True,
+        help="At the end, remove documents of earlier loads if the source no longer contains them; asks first.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask before --prune."),
+    click.option(
+        "--max-errors",
+        metavar="N|N%|off",
+        help="Stop if more than this number, or this percentage, of the documents cannot be loaded.  "
+        "[default: 10%; off with --retry and --watch]",
+    ),
+    click.option(
+        "--dead-letters",
+        type=shared.FILE_TYPE,
+        help="Append documents that cannot be loaded to this file.  [default: INDEX.dead-letters.jsonl]",
+    ),
+    click.option(
+        "--state",
+        type=shared.FILE_TYPE,
+        help="Checkpoint from which a killed load resumes; removed when the load ends.  [default: next to the first "
+        "FILE]",
+    ),
+    click.option(
+        "--batch-window",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Number of texts that are sorted by length and embedded together.  [default: 2048, or 32768 on CUDA]",
+    ),
+    click.option(
+        "--bulk-bytes",
+        type=click.IntRange(min=1024),
+        metavar="BYTES",
+        default=5 << 20,
+        help="Maximum size of a bulk request body.",
+    ),
+    shared.retry_seconds_option,
+)
+_output_options = option_group(
+    "Output",
+    shared.quiet_option,
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
+    click.option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics of the load at this port, on this machine only unless HOST is given. If the "
+        "port is in use, the load goes on without metrics.",
+    ),
+    log_format_option,
+)
+_ray_options = option_group(
+    "Ray cluster",
+    click.option("--ray", metavar="ADDRESS", help="Load on the machines of a Ray cluster: host:port, auto or local."),
+    click.option(
+        "--ray-workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Workers on the cluster, each with a GPU or --threads CPUs.  [default: all that fit]",
+    ),
+)
+_ingest_options = shared.combine_options(
+    _main_options,
+    _document_options,
+    _vector_options,
+    _load_options,
+    _output_options,
+    option_group("Connection", shared.credential_options, help=shared.connection_help),
+    _ray_options,
+)
 
 
 @cloup.command()
 @click.argument("files", metavar="[FILE]...", nargs=-1)
-@ingest_options
+@_ingest_options
 def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Embed documents and load them into an index.
 
@@ -61,14 +212,13 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.ingest.ingest_settings import resolve_sources
     from es_sbert.ingest.load import run_load
     from es_sbert.ingest.load_plan import plan_load
-    from es_sbert.ingest.load_report import prepare_report_index, write_report
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
-    connection, encoder = engine_settings(options), encoder_arguments(options)
-    settings, ray, report_index = ingest_settings(files, options), options["ray"], options["report_index"]
+    connection, encoder = shared.engine_settings(options), shared.encoder_arguments(options)
+    settings, ray = _ingest_settings(files, options), options["ray"]
     if settings.dry_run is not None:
         return _dry_run(connection, settings, encoder, as_json=as_json)
     if settings.prune and not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging()):
@@ -81,16 +231,18 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         log_errors_only()
     control = LoadControl()
     with ExitStack() as stack:
-        metrics = options["metrics"]
-        observer = stack.enter_context(_serve_metrics(metrics)) if metrics is not None else None
+        meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
+        if options["metrics"] is not None:
+            require_extra("metrics", "prometheus_client")
+            from es_sbert.ingest.load_metrics import serve_metrics
+
+            meter = stack.enter_context(serve_metrics(meter, options["metrics"]))
         # Find the sources before waiting for the engine, so that a misspelled file name is reported at once.
         sources = resolve_sources(settings)
         # Until the load begins, Ctrl-C ends these waits like any other command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
         engine = stack.enter_context(closing(wait(lambda: connect(connection))))
         plan = wait(lambda: plan_load(engine, settings, sources))
-        if report_index is not None:
-            wait(lambda: prepare_report_index(engine, report_index))
         if ray is None:
             run = partial(run_load, engine, stack.enter_context(_load_encoder(plan, encoder)))
         else:
@@ -100,10 +252,9 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             runner = open_ray_runner(ray, plan, connection, count=options["ray_workers"], **encoder)
             run = partial(stack.enter_context(runner).run_load, engine)
         stack.enter_context(handle_signals(control, log_message))
-        meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
             confirm = (lambda gone: True) if yes else _confirm_prune
-            report = run(plan, control, meter, confirm, observer)
+            report = run(plan, control, meter, confirm)
         except (EngineError, ClusterError) as error:
             if not control.interrupted:
                 raise
@@ -111,15 +262,40 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             message = error.with_notes()
             log_event("interrupted", message, logging.WARNING, text=f"Interrupted: {message}")
             return EXIT_INTERRUPTED
-        if report_index is not None:
-            write_report(engine, report_index, report)
     if as_json:
         print_report(report.model_dump(mode="json"), (), as_json=True)
     return report.exit_code
 
 
+def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> IngestSettings:
+    """Convert options to the settings of a load; most options have the names of the settings.
+
+    Raises:
+        UsageError: an option is invalid.
+    """
+    from es_sbert.errors import UsageError
+    from es_sbert.ingest.ingest_settings import IngestSettings
+    from es_sbert.ingest.ledger import ErrorLimit
+
+    settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
+    if settings["dry_run"] is not None:
+        # click takes the argument after a bare --dry-run for its value, but it may be the first FILE.
+        value = settings["dry_run"]
+        if value.isascii() and value.isdigit():
+            settings["dry_run"] = int(value)
+        else:
+            settings |= {"dry_run": _DRY_RUN_DOCUMENTS, "files": (value, *files)}
+        if settings["dry_run"] < 1:
+            raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
+    if settings["max_errors"] is not None:
+        settings["max_errors"] = ErrorLimit.parse(settings["max_errors"])
+    if settings["format"] == "auto":
+        settings["format"] = None
+    return IngestSettings(**settings)
+
+
 def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
-    """Show what a load would do. Ray and reports are not used, since nothing is written."""
+    """Show what a load would do. Ray is not used, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.dry_run import DryRun, dry_run
     from es_sbert.ingest.ingest_settings import resolve_sources
@@ -147,26 +323,6 @@ def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
     if stored is None:
         return Encoder(report=log_message, **encoder)
     return Encoder.for_index(plan.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
-
-
-@contextmanager
-def _serve_metrics(address: str) -> Iterator[LoadObserver]:
-    """Serve metrics until the load ends.
-
-    Raises:
-        UsageError: the extra `metrics` is not installed, or the address is invalid.
-    """
-    from es_sbert.errors import require_extra
-    from es_sbert.messages import log_event
-
-    require_extra("metrics", "prometheus_client")
-    from es_sbert.ingest.load_metrics import LoadMetrics, serve_metrics
-
-    metrics = LoadMetrics()
-    with serve_metrics(metrics, address) as url:
-        if url is not None:
-            log_event("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
-        yield metrics
 
 
 def _confirm_prune(gone: PruneCandidates) -> bool:

@@ -98,15 +98,12 @@ def _template(name: str, **values: str) -> Any:
     return orjson.loads(Template(text).substitute({key: _json_string(value)[1:-1] for key, value in values.items()}))
 
 
-def build_saved_objects(
-    engine: Engine, index: str, *, searches: str, reports: str
-) -> tuple[list[SavedObject], list[str]]:
+def build_saved_objects(engine: Engine, index: str, *, searches: str) -> tuple[list[SavedObject], list[str]]:
     """Build the objects for the current state of an index.
 
     Args:
         index: Index or alias. The objects keep the given name, so an alias may be moved later.
         searches: Name of the gateway's log, without the month.
-        reports: Index of the loads' reports.
 
     Returns:
         The objects, each after those that it needs; and notes about parts that were left out or lack a setting.
@@ -127,12 +124,7 @@ def build_saved_objects(
 
     months = monthly_index_pattern(check_index_name(searches))
     notes = []
-    missing_reports = _missing_reason(engine, check_index_name(reports))
-    if missing_reports:
-        notes.append(
-            f"Without reports of loads ({missing_reports}): `es-sbert ingest --report-index {reports}` writes them"
-        )
-    objects = load_objects(product, index, fields, None if missing_reports else reports, state.name)
+    objects = load_objects(product, index, fields)
     if missing_log := _missing_reason(engine, months):
         notes.append(
             f"Without the dashboard of searches ({missing_log}): `es-sbert serve --search-log FILE` writes their log, "
@@ -161,19 +153,11 @@ def _missing_reason(engine: Engine, pattern: str) -> str:
     return "" if has_index else f"there is no {pattern}"
 
 
-def load_objects(
-    product: DashboardProduct,
-    index: str,
-    fields: Mapping[str, VectorFieldMeta],
-    reports: str | None = None,
-    alias_target: str | None = None,
-) -> list[SavedObject]:
+def load_objects(product: DashboardProduct, index: str, fields: Mapping[str, VectorFieldMeta]) -> list[SavedObject]:
     """Build the views, the saved search and the dashboard of an index.
 
     Args:
         fields: Vector fields of the index, at least one.
-        reports: Index of the loads' reports, which `es-sbert ingest --report-index` writes; None if there is none.
-        alias_target: The index that `index` points to if it is an alias, because loads may have used either name.
     """
     formats: dict[str, Json] = {}
     hidden, columns, metadata = [], ["_score"], []
@@ -196,11 +180,6 @@ def load_objects(
         objects.append(timed)
         views, title = {"documents": view, "time_of_embedding": timed}, f"{index}.{field}"
         panels += _panels("field", views, title=title, meta=meta_field, fingerprint=meta.fingerprint)
-    if reports is not None:
-        loads = _data_view(product, reports, "Loads (es-sbert)", "@timestamp", _template("formats.json")["loads"])
-        objects.insert(0, loads)
-        query = " OR ".join(f'index:"{name}"' for name in dict.fromkeys([index, alias_target or index]))
-        panels += _panels("report", {"reports": loads}, index=index, query=query)
     panels.append(_saved_search(view, f"{index}: documents", list(dict.fromkeys([*columns, *metadata]))))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
     about = f"The embeddings of {index} and their models. {models}."

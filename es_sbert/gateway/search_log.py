@@ -30,7 +30,6 @@ from es_sbert.filesystem import STDOUT_PATH
 from es_sbert.gateway.incoming_request import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
-    DEFAULT_REPORT_INDEX,
     DEFAULT_SEARCH_LOG_INDEX,
     SearchLogSettings,
     monthly_index_pattern,
@@ -188,16 +187,16 @@ class _LineFile:
 
 
 def is_internal_search(expression: str) -> bool:
-    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the data of es-sbert's dashboards.
+    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the search log.
 
     Both programs search their system indices all the time; the names of system indices begin with a dot.
 
     Args:
         expression: Index expression, not percent-encoded.
     """
-    shown = (monthly_index_pattern(DEFAULT_SEARCH_LOG_INDEX).removesuffix("*"), DEFAULT_REPORT_INDEX)
+    log = monthly_index_pattern(DEFAULT_SEARCH_LOG_INDEX).removesuffix("*")
     names = [name for name in expression.split(",") if name and not name.startswith("-")]
-    return bool(names) and all(name.startswith((".", *shown)) for name in names)
+    return bool(names) and all(name.startswith((".", log)) for name in names)
 
 
 _MAX_BODY_READ = 1024 * 1024

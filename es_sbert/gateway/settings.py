@@ -15,8 +15,6 @@ from es_sbert.config import DEFAULT_MODEL, EngineSettings, UsageErrorModel, expa
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
-# The report index of the examples (`es-sbert ingest --report-index`).
-DEFAULT_REPORT_INDEX = "es-sbert-loads"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 
 

@@ -269,7 +269,7 @@ class IndexReader:
                         self._outcomes.add(DocumentOutcome.DELETED)
                     elif self._was_written_by(conflicts[key], hit):
                         # The response to this update was lost, and its conflict was counted as not embedded.
-                        self._outcomes.ledger.add_embedded(1)
+                        self._outcomes.ledger.add(embedded=1)
                         self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].chunks)])
                         self._outcomes.record_in_index([(key, hit_version(hit))], writes=1)
                     else:
@@ -390,7 +390,7 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
                 count, were = len(missed), be(len(missed), past=True)
                 message = f"{pluralize(count, 'document')} of {shown} {were} missed and {be(count)} embedded now"
                 log_event("watch_missed", message, logging.WARNING, index=index, documents=count)
-                context.outcomes.ledger.add_read(len(missed))
+                context.outcomes.ledger.add(read=len(missed))
                 embed_in_place(context, encoder, reader, missed, tick)
         tick()
     _count_lacking(context, watcher, caught_up=caught_up)

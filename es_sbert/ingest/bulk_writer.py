@@ -9,6 +9,7 @@ load therefore fails as soon as a document differs from what was sent.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -491,7 +492,7 @@ class BulkWriter:
         if moved is not None:
             self._control.stop_sending(moved)
         elif backoff.wait():
-            self._outcomes.ledger.add_retries(len(actions))
+            self._outcomes.ledger.add(retries=len(actions))
             message = f"{pluralize(len(actions), 'document')} {be(len(actions))} sent again: {attempt.reason}"
             log_event("retry", message, documents=len(actions), reason=attempt.reason)
         elif self._control.stop_embedding.is_set():
@@ -519,8 +520,12 @@ class BulkWriter:
         body = b"".join(action.body for action in group)
         try:
             self._context.check_index_uuid()
-            with self._context.observer.bulk_request(len(body)):
+            began = time.monotonic()
+            try:
                 results = self._context.engine.bulk(self._index, body, actions=len(group), timeout=seconds)
+            finally:
+                took = time.monotonic() - began
+                self._outcomes.ledger.add(bulk_requests=1, bulk_bytes=len(body), bulk_seconds=took)
         except EngineError as error:
             return self._failed_request(group, len(body), error)
         acknowledged: list[tuple[DocumentAction, Version | None]] = []
@@ -599,4 +604,4 @@ class BulkWriter:
 
     def _uncount_embedded(self, action: DocumentAction) -> None:
         if action.outcome is DocumentOutcome.INDEXED:
-            self._outcomes.ledger.add_embedded(-1)
+            self._outcomes.ledger.add(embedded=-1)

@@ -276,7 +276,10 @@ class LedgerError(RuntimeError):
     """The counts do not add up: a bug in this program."""
 
 
-_SUMS = ("read", "truncated", "lost_tokens", "chunks", "retries", "rejected", "rerouted")
+_SUMS = (
+    "read", "truncated", "lost_tokens", "chunks", "retries", "rejected", "rerouted", "bulk_requests", "bulk_bytes",
+    "bulk_seconds", "windows", "window_seconds",
+)  # fmt: skip
 _COUNTERS = ("outcomes", "missing_fields", "dropped")
 
 
@@ -291,6 +294,8 @@ class Ledger:
         retries: Number of requests and documents that were sent again.
         rejected: Number of records that are not documents. Their ids are unknown, so pruning is unsafe.
         rerouted: Number of documents whose routing in the index differs from the source's.
+        bulk_requests, bulk_bytes, bulk_seconds: Number, bytes and time of the bulk requests, with retries.
+        windows, window_seconds: Number of windows that were embedded, and time for it.
         embedded: Number of documents that are embedded and have no outcome yet. A window in progress counts by the
             fraction of its tokens that are embedded.
         outcomes: Outcome → number of documents.
@@ -303,16 +308,21 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.read = self.truncated = self.lost_tokens = self.chunks = self.retries = 0
-        self.rejected = self.rerouted = 0
-        self.embedded = 0.0
+        self.rejected = self.rerouted = self.bulk_requests = self.bulk_bytes = self.windows = 0
+        self.embedded = self.bulk_seconds = self.window_seconds = 0.0
         self.outcomes: Counter[DocumentOutcome] = Counter()
         self.missing_fields: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.languages = LanguageSample()
 
-    def add_read(self, count: int = 1) -> None:
+    def add(self, **counts: float) -> None:
+        """Add to sums by their names, such as `add(read=1)`.
+
+        `embedded` may be below 0: documents with an outcome other than `INDEXED`, or to embed again.
+        """
         with self._lock:
-            self.read += count
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
 
     def add_outcome(self, outcome: DocumentOutcome, count: int = 1) -> None:
         with self._lock:
@@ -342,15 +352,6 @@ class Ledger:
         """Offer texts that are embedded to the sample of languages."""
         with self._lock:
             self.languages.add(texts)
-
-    def add_retries(self, count: int) -> None:
-        with self._lock:
-            self.retries += count
-
-    def add_embedded(self, count: float) -> None:
-        """Count embedded documents; below 0, documents with an outcome other than `INDEXED`, or to embed again."""
-        with self._lock:
-            self.embedded += count
 
     def merge(self, other: Ledger) -> None:
         """Add the counts of another ledger, which is no longer written to."""
@@ -433,7 +434,7 @@ class OutcomeRecorder:
         self.unseen = 0
 
     def record_read(self) -> None:
-        self.ledger.add_read()
+        self.ledger.add(read=1)
         if self.ledger.read == MIN_RECORDS_READ:
             # Check now, because earlier failures count from here on. Later, only a new failure can exceed the limit.
             self._check_errors()

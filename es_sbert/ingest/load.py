@@ -31,7 +31,7 @@ from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import IndexRef, LoadContext, LoadPlan, ModelIdentity
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport, record_end, record_start
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import LoadObserver, ProgressMeter
+from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
 from es_sbert.messages import be, have, pluralize
@@ -47,7 +47,6 @@ def run_load(
     control: LoadControl,
     meter: ProgressMeter,
     confirm: ConfirmPrune = lambda candidates: True,
-    observer: LoadObserver | None = None,
     *,
     show_summary: bool = True,
 ) -> LoadReport:
@@ -58,7 +57,6 @@ def run_load(
         control: Stops the load from outside.
         meter: Shows the progress.
         confirm: Decides whether to remove documents that the source no longer has.
-        observer: Observes the load, for example for metrics.
         show_summary: Whether a terminal shows the summary; it is logged in any case.
 
     Raises:
@@ -73,7 +71,7 @@ def run_load(
     model = ModelIdentity(info.model, info.fingerprint, info.dimensions)
     with check_first_records(engine, plan, control) as stream:
         plan.check_chunk_rules(encoder.make_chunker)
-        with open_load(engine, plan, model, stream, control, meter, observer) as load:
+        with open_load(engine, plan, model, stream, control, meter) as load:
             record_start(load.context, info)
             if plan.sources:
                 load_sources(load.context, encoder, stream)
@@ -116,7 +114,6 @@ def open_load(
     stream: RecordStream | None,
     control: LoadControl,
     meter: ProgressMeter,
-    observer: LoadObserver | None,
     open_checkpoint: OpenCheckpoint = LoadCheckpoint,
 ) -> Iterator[OpenLoad]:
     """Prepare the index, the checkpoint and the dead-letter file for a load, until the block ends.
@@ -181,7 +178,6 @@ def open_load(
             checkpoint,
             clock,
             meter,
-            observer or LoadObserver(),
         )
         try:
             load = OpenLoad(context, created, versions, clock.now(), read_write_state(context), notes, started)
@@ -299,17 +295,12 @@ def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock:
 
     Args:
         clock: Advanced to the time of the last dead letter.
-
-    Raises:
-        OutputError: the checkpoint cannot be written.
     """
     clock.observe(last_dead_letter_time(plan.dead_letters) or "")
     run = clock.now() if checkpoint is None else checkpoint.run
-    is_written = None
-    if checkpoint is not None and checkpoint.resumed:
-        checkpoint.record_dead_letters(list(dead_letter_keys(plan.dead_letters, run)))
-        is_written = checkpoint.has_dead_letter
-    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.settings.index, plan.dead_letters_place)
+    is_resumed = checkpoint is not None and checkpoint.resumed
+    written = frozenset(dead_letter_keys(plan.dead_letters, run) if is_resumed else ())
+    return DeadLetters(plan.dead_letters, run, written, clock, plan.settings.index, plan.dead_letters_place)
 
 
 def _advance_clock(context: LoadContext) -> None:

@@ -1,7 +1,4 @@
-"""Prometheus metrics of a running load (extra `metrics`).
-
-Counts that the load keeps anyway are read on scrape by a custom collector; only times and bytes are recorded here.
-"""
+"""Prometheus metrics of a running load (extra `metrics`), read from its counts on scrape."""
 
 from __future__ import annotations
 
@@ -10,105 +7,87 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from es_sbert import __version__
-from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.ledger import Ledger
-from es_sbert.ingest.progress import LoadObserver, ProgressSnapshot
+from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
 from es_sbert.messages import log_event
 
 DEFAULT_HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):)?(?P<port>\d{1,5})")
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
-class LoadMetrics(LoadObserver, Collector):
-    """A `LoadObserver` that Prometheus can read. Thread-safe."""
+class LoadMetrics(ProgressMeter, Collector):
+    """Shows the progress by another meter, and all counts to Prometheus. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: ProgressMeter) -> None:
         self.registry = CollectorRegistry()
+        self._meter = meter
         self._load: tuple[dict[str, str], Ledger, Throttle] | None = None
         self._snapshot: ProgressSnapshot | None = None
-        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
-        self._sent = Counter(
-            "es_sbert_bulk_bytes", "Bytes of bulk requests, including retries.", registry=self.registry
-        )
-        self._bulk = histogram("es_sbert_bulk_request_seconds", "Time of one bulk request.")
-        self._embed = histogram("es_sbert_embed_window_seconds", "Time to embed one window of texts.")
         # Memory, processor time and open files of this process.
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
-    def load_started(
-        self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle
-    ) -> None:
-        labels = {
-            "index": index, "engine": engine.label, "model": encoder.model, "fingerprint": encoder.fingerprint,
-            "provider": encoder.provider, "device": encoder.device, "precision": encoder.precision,
-            "version": __version__,
-        }  # fmt: skip
-        self._load = labels, ledger, throttle
+    def begin(self, labels: dict[str, str], ledger: Ledger, throttle: Throttle) -> None:
+        self._load = labels | {"version": __version__}, ledger, throttle
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         self._snapshot = snapshot
+        self._meter.show(snapshot)
 
-    @contextmanager
-    def bulk_request(self, body_bytes: int) -> Iterator[None]:
-        self._sent.inc(body_bytes)
-        with self._bulk.time():
-            yield
-
-    @contextmanager
-    def embed_window(self) -> Iterator[None]:
-        with self._embed.time():
-            yield
+    def close(self) -> None:
+        self._meter.close()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the load; none before it has started."""
-        if self._load is not None:
-            labels, ledger, throttle = self._load
-            yield InfoMetricFamily("es_sbert_load", "Index, engine and model of the load.", value=labels)
-            yield from _counts(ledger)
-            requests, bytes_limit = throttle.requests, throttle.body_bytes
-            yield _gauge("es_sbert_bulk_body_limit_bytes", "Current limit of the size of a bulk body.", bytes_limit)
-            yield _gauge("es_sbert_bulk_requests_allowed", "Current limit of concurrent bulk requests.", requests)
-        if self._snapshot is not None:
-            yield from _progress(self._snapshot)
-
-
-def _counts(ledger: Ledger) -> Iterator[Metric]:
-    documents = CounterMetricFamily("es_sbert_documents", "Documents by outcome.", labels=["outcome"])
-    for outcome, count in ledger.counts().items():
-        documents.add_metric([outcome.value], count)
-    yield documents
-    truncated = ledger.truncated
-    for name, description, count in (
-        ("es_sbert_documents_read", "Documents read from the source.", ledger.read),
-        ("es_sbert_documents_truncated", "Documents written whose text is longer than the model reads.", truncated),
-        ("es_sbert_tokens_lost", "Tokens cut off in truncated documents.", ledger.lost_tokens),
-        ("es_sbert_retries", "Requests and documents sent again.", ledger.retries),
-    ):
-        yield CounterMetricFamily(name, description, value=count)
-
-
-def _progress(snapshot: ProgressSnapshot) -> Iterator[Metric]:
-    waiting = int(snapshot.waiting is not None)
-    yield _gauge("es_sbert_load_seconds", "Time since the load began.", snapshot.seconds)
-    yield _gauge("es_sbert_waiting", "1 while requests are being retried, else 0.", waiting)
-    if snapshot.fraction is not None:
-        yield _gauge("es_sbert_fraction_done", "Part of the source that is done.", snapshot.fraction)
-
-
-def _gauge(name: str, description: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, description, value=value)
+        if self._load is None:
+            return
+        labels, ledger, throttle = self._load
+        yield InfoMetricFamily("es_sbert_load", "Index, engine and model of the load.", value=labels)
+        documents = CounterMetricFamily("es_sbert_documents", "Documents by outcome.", labels=["outcome"])
+        for outcome, count in ledger.counts().items():
+            documents.add_metric([outcome.value], count)
+        yield documents
+        truncated = ledger.truncated
+        for name, description, count in (
+            ("es_sbert_documents_read", "Documents read from the source.", ledger.read),
+            ("es_sbert_documents_truncated", "Documents written whose text is longer than the model reads.", truncated),
+            ("es_sbert_tokens_lost", "Tokens cut off in truncated documents.", ledger.lost_tokens),
+            ("es_sbert_retries", "Requests and documents sent again.", ledger.retries),
+            ("es_sbert_bulk_bytes", "Bytes of bulk requests, including retries.", ledger.bulk_bytes),
+        ):
+            yield CounterMetricFamily(name, description, value=count)
+        for name, description, count, seconds in (
+            ("bulk_request", "Time of bulk requests.", ledger.bulk_requests, ledger.bulk_seconds),
+            ("embed_window", "Time to embed windows of texts.", ledger.windows, ledger.window_seconds),
+        ):
+            yield SummaryMetricFamily(f"es_sbert_{name}_seconds", description, count_value=count, sum_value=seconds)
+        gauges: list[tuple[str, str, float | None]] = [
+            ("es_sbert_bulk_body_limit_bytes", "Current limit of the size of a bulk body.", throttle.body_bytes),
+            ("es_sbert_bulk_requests_allowed", "Current limit of concurrent bulk requests.", throttle.requests),
+        ]
+        if (now := self._snapshot) is not None:
+            gauges += [
+                ("es_sbert_load_seconds", "Time since the load began.", now.seconds),
+                ("es_sbert_waiting", "1 while requests are being retried, else 0.", int(now.waiting is not None)),
+                ("es_sbert_fraction_done", "Part of the source that is done.", now.fraction),
+            ]
+        for name, description, value in gauges:
+            if value is not None:
+                yield GaugeMetricFamily(name, description, value=value)
 
 
 def read_metrics_address(text: str) -> tuple[str, int]:
@@ -124,20 +103,24 @@ def read_metrics_address(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str | None]:
-    """Serve the metrics until the block ends.
+def serve_metrics(meter: ProgressMeter, address: str) -> Iterator[LoadMetrics]:
+    """Serve the metrics of a load until the block ends.
+
+    If another process listens at the address, that is only a warning: the load matters more, and which of two watches
+    starts first changes with every restart of the machine.
 
     Args:
+        meter: Shows the progress to the user.
         address: `[HOST:]PORT`.
 
     Yields:
-        Their URL; None if another process listens there. That is only a warning: the load matters more, and which of
-        two watches starts first changes with every restart of the machine.
+        The meter of the load.
 
     Raises:
         UsageError: the address is invalid, or does not belong to this machine or this user.
     """
     host, port = read_metrics_address(address)
+    metrics = LoadMetrics(meter)
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
@@ -147,11 +130,12 @@ def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str | None]:
         remedy = "Set `metrics` to another port: every load needs its own"
         message = f"{problem}. The load goes on without metrics. {remedy}"
         log_event("metrics_not_served", message, logging.WARNING, host=host, port=port)
-        yield None
+        yield metrics
         return
-    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+    log_event("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
     try:
-        yield f"http://{shown}:{server.server_port}/metrics"
+        yield metrics
     finally:
         server.shutdown()
         server.server_close()

@@ -6,6 +6,7 @@ memory does not grow with the corpus. Tokenizing, inference and network calls re
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -209,13 +210,14 @@ class LoadPipeline:
                 self._outcomes.leave(window.plan.keys)
                 continue
             documents = len(window.plan.embed)
-            with self._context.observer.embed_window():
-                # vectors: (texts, dimensions), embedded: (texts,)
-                vectors, embedded = self._encoder.embed_until(
-                    window.texts,
-                    self._control.stop_embedding,
-                    lambda part, documents=documents: ledger.add_embedded(part * documents),  # type: ignore[misc]
-                )
+            began = time.monotonic()
+            # vectors: (texts, dimensions), embedded: (texts,)
+            vectors, embedded = self._encoder.embed_until(
+                window.texts,
+                self._control.stop_embedding,
+                lambda part, documents=documents: ledger.add(embedded=part * documents),  # type: ignore[misc]
+            )
+            ledger.add(windows=1, window_seconds=time.monotonic() - began)
             yield window, vectors, embedded
 
     def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:

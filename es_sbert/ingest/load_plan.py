@@ -41,7 +41,6 @@ from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import (
-    LoadObserver,
     ProgressMeter,
     ProgressTracker,
     SilentMeter,
@@ -254,11 +253,6 @@ class LoadPlan:
             for planned in self.fields
         ]
 
-    @property
-    def from_python(self) -> bool:
-        """Whether the documents come from `SemanticIndex.add`."""
-        return any(source.from_python for source in self.sources)
-
     def document_rules(self, targets: EmbeddingTargets, info: EngineInfo, index: IndexState | None) -> DocumentRules:
         """The rules that turn records into documents.
 
@@ -275,7 +269,6 @@ class LoadPlan:
             routing_field=self.settings.routing_field,
             metadata_fields=info.metadata_fields,
             join_fields=tuple(name for name, field in fields.items() if field.get("type") == "join"),
-            from_python=self.from_python,
         )
 
     @property
@@ -416,7 +409,6 @@ class LoadContext:
     checkpoint: LoadCheckpoint | None = None
     clock: Clock = dataclasses.field(default_factory=Clock)
     meter: ProgressMeter = dataclasses.field(default_factory=SilentMeter)
-    observer: LoadObserver = dataclasses.field(default_factory=LoadObserver)
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -438,7 +430,7 @@ class LoadContext:
 
         def record_retry(error: EngineError) -> None:
             self.control.engine_wait.begin(error.message)
-            self.outcomes.ledger.add_retries(1)
+            self.outcomes.ledger.add(retries=1)
 
         stop = self.control.stop_retrying
         result = with_retries(lambda: call(*args, **kwargs), self.retry_policy, stop, record_retry)
@@ -536,6 +528,5 @@ class LoadContext:
             fraction = fraction_processed(read, processed, fraction_read())
             snapshot = tracker.snapshot(read, processed, fraction, self.control.engine_wait.reason, watching=watching())
             self.meter.show(snapshot)
-            self.observer.show(snapshot)
 
         return tick

@@ -1,24 +1,18 @@
-"""The report of a load: its summary as text and JSON, its log events, its document in a report index."""
+"""The report of a load: its summary as text and JSON, and its log events."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
-import orjson
 from pydantic import BaseModel, Field
 
 from es_sbert.encoder.encoder import EncoderInfo, preparation_text
-from es_sbert.engines.engine import Engine
-from es_sbert.engines.rest import Json
-from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.document_vectors import targets_to_fill
 from es_sbert.index.text_languages import language_warning
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.load_plan import LoadContext
-from es_sbert.mappings import read_body
 from es_sbert.messages import be, escape_unprintable, have, log_event, pluralize
 
 _ENCODER_FIELDS = (
@@ -32,6 +26,8 @@ _ENCODER_FIELDS = (
     "warnings",
     "prepared_seconds",
 )
+
+_LABELS = ("model", "fingerprint", "provider", "device", "precision")
 
 
 class SkippedCounts(BaseModel, frozen=True):
@@ -274,55 +270,12 @@ def truncation_lines(truncated: int, embedded: int, lost_tokens: int) -> list[st
     ]
 
 
-_MAPPING = "common/loads"
-
-
-def prepare_report_index(engine: Engine, name: str) -> None:
-    """Create the index of reports before the load starts, so that a missing privilege is found at once.
-
-    Raises:
-        UsageError: the name is invalid.
-        AccessDenied: the index does not exist, and this user may not create it.
-        EngineError: the engine failed.
-    """
-    if engine.get_index(name) is not None:
-        return
-    try:
-        engine.create_index(name, read_body(_MAPPING))
-    except RequestFailed:
-        # Another load may have created it in the meantime.
-        if engine.get_index(name) is None:
-            raise
-
-
-def report_document(summary: LoadReport, at: datetime) -> Json:
-    """Convert the report to a document with those of its fields that the mapping of the report index has.
-
-    Args:
-        at: The end of the load.
-    """
-    mapped = read_body(_MAPPING)["mappings"]["properties"]
-    facts = summary.model_dump(mode="json", include=set(mapped), exclude_none=True)
-    timestamp = at.astimezone(UTC).isoformat(timespec="milliseconds")
-    return {"@timestamp": timestamp, "exit_code": summary.exit_code, **facts}
-
-
-def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
-    """Write the report to its index. A failure is only logged, because the load is over."""
-    document = report_document(summary, datetime.now(UTC))
-    try:
-        [result] = engine.bulk(name, b'{"create":{}}\n' + orjson.dumps(document) + b"\n")
-        failure = None if result.ok else result.reason
-    except EsSbertError as error:
-        failure = f"{error.with_notes()}. {error.remedy}"
-    if failure is not None:
-        log_event("report_failed", f"the report of this load is not in {name}: {failure}", logging.WARNING, index=name)
-
-
 def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
-    """Tell the observer and the log that the load starts."""
+    """Tell the meter and the log that the load starts."""
     plan, engine = context.plan, context.engine.info
-    context.observer.load_started(plan.settings.index, engine, encoder, context.outcomes.ledger, context.throttle)
+    labels = {name: str(getattr(encoder, name)) for name in _LABELS}
+    labels |= {"index": plan.settings.index, "engine": engine.label}
+    context.meter.begin(labels, context.outcomes.ledger, context.throttle)
     settings = plan.settings.model_dump(
         mode="json", include={"id_field", "batch_window", "bulk_bytes", "retry_seconds", "prune"}
     )

@@ -1,4 +1,4 @@
-"""The progress of a load: snapshots, the meters that show them, and observers such as metrics."""
+"""The progress of a load: snapshots, and the meters that show them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,8 +17,6 @@ from es_sbert.messages import escape_unprintable, log_event, pluralize
 from es_sbert.progress_bar import SingleLineProgress
 
 if TYPE_CHECKING:
-    from es_sbert.encoder.encoder import EncoderInfo
-    from es_sbert.engines.engine_info import EngineInfo
     from es_sbert.engines.retry import Throttle
     from es_sbert.ingest.ledger import Ledger
 
@@ -123,6 +120,13 @@ def format_duration(seconds: float | None) -> str:
 class ProgressMeter:
     """Shows snapshots, several times a second and from one thread. Subclasses implement `show`."""
 
+    def begin(self, labels: dict[str, str], ledger: Ledger, throttle: Throttle) -> None:
+        """Called when a load starts: from then on, its counts and limits can be read from any thread.
+
+        Args:
+            labels: Index, engine and model.
+        """
+
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Show the progress."""
 
@@ -214,26 +218,3 @@ def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> Progre
     if events:
         return EventMeter()
     return BarMeter(stream) if stream.isatty() else LineMeter(stream)
-
-
-class LoadObserver:
-    """Observes a load, for example for metrics. After `load_started`, it is called from the threads of the load.
-
-    The methods do nothing; subclasses override those that they need.
-    """
-
-    def load_started(
-        self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle
-    ) -> None:
-        """Called when a load starts. From then on, its counts and limits can be read from `ledger` and `throttle`."""
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        """Called with the progress several times a second, from one thread."""
-
-    def bulk_request(self, body_bytes: int) -> AbstractContextManager[None]:
-        """Context manager around one bulk request."""
-        return nullcontext()
-
-    def embed_window(self) -> AbstractContextManager[None]:
-        """Context manager around the embedding of one window of texts."""
-        return nullcontext()

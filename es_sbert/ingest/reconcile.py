@@ -432,7 +432,7 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
             context.index.state,
             hits,
             context.retry_policy,
-            lambda reason: ledger.add_retries(1),
+            lambda reason: ledger.add(retries=1),
             control.stop_retrying,
         )
     context.refresh_index()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -15,12 +16,12 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.load_metrics import LoadMetrics, serve_metrics
+from es_sbert.ingest.load_metrics import serve_metrics
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.mappings import read_body
+from es_sbert.ingest.progress import SilentMeter
 from tests.e2e.cli_support import Cli
 from tests.e2e.scraping import Sample, scrape, value
-from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import load, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer
 
 COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
@@ -50,10 +51,11 @@ def assert_equal_to_the_summary(samples: dict[Sample, float], summary: LoadRepor
 
 
 def test_final_counters_equal_summary(
-    engine_url: str, index_name: str, docs: Path, tiny: Encoder, tmp_path: Path
+    engine_url: str, index_name: str, docs: Path, tiny: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metrics = LoadMetrics()
-    with serve_metrics(metrics, "0") as url, FaultyProxy(engine_url) as proxy:
+    caplog.set_level(logging.INFO, "es_sbert")
+    with serve_metrics(SilentMeter(), "0") as metrics, FaultyProxy(engine_url) as proxy:
+        url = next(record.__dict__["fields"]["url"] for record in caplog.records)
         assert not any(name.startswith("es_sbert_documents") for name, _ in scrape(url))
         proxy.faults += [answer(429), answer(503)]
         summary = load(
@@ -66,7 +68,7 @@ def test_final_counters_equal_summary(
             batch_window=32,
             bulk_bytes=20_000,
             retry_seconds=60,
-            observer=metrics,
+            meter=metrics,
         )
         samples = scrape(url)
     assert (summary.dead, summary.skipped.empty, summary.truncated) == (1, 1, 1)
@@ -225,44 +227,3 @@ def test_metrics_without_extra_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("ingest", "--index", "docs", "--metrics", "0", "no-such-file.txt")
     assert (done.code, "[metrics]" in done.err) == (2, True)
-
-
-def test_each_load_writes_a_report_document(
-    cli: Cli, model: Path, es8_url: str, fresh_index: Callable[[str], str]
-) -> None:
-    index_name, reports = fresh_index(es8_url), fresh_index(es8_url)
-    write_jsonl(Path("docs.jsonl"), [*sentences(20), {"id": "bad", "text": 17}])
-    command = [
-        "ingest",
-        "docs.jsonl",
-        "--index",
-        index_name,
-        "--url",
-        es8_url,
-        "--model",
-        model,
-        "--id-field",
-        "id",
-        "--report-index",
-        reports,
-        "--json",
-    ]
-    first, second = cli(*command), cli(*command)
-    assert (first.code, second.code) == (1, 1)
-    with open_engine(es8_url) as engine:
-        engine.refresh(reports)
-        hits = engine.search(reports, {"sort": ["@timestamp"]})["hits"]["hits"]
-        state = engine.get_index(reports)
-    written = [hit["_source"] for hit in hits]
-    assert [(one["indexed"], one["unchanged"], one["dead"], one["exit_code"]) for one in written] == [
-        (20, 0, 1, 1),
-        (0, 20, 1, 1),
-    ]
-    for one, summary in zip(written, (first.summary, second.summary), strict=True):
-        assert {name: summary[name] for name in one if name not in ("@timestamp", "exit_code")} == {
-            name: value for name, value in one.items() if name not in ("@timestamp", "exit_code")
-        }
-        assert one["index"] == index_name
-    assert state is not None
-    # As it was made: no document has added a field.
-    assert state.mappings["properties"] == read_body("common/loads")["mappings"]["properties"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
 import uuid
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,9 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import LoadObserver, SilentMeter
+from es_sbert.ingest.progress import SilentMeter
 from tests.e2e.cli_support import Cli, Done
-from tests.engine.ingest_support import sentences, write_jsonl
+from tests.engine.ingest_support import Interposed, sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
 
 # The cluster privilege that every command needs, because it reads the version first.
@@ -280,23 +279,6 @@ def test_doctor_reports_missing_cluster_privilege(desk: Desk) -> None:
     assert "the cluster privilege monitor" in done.out
 
 
-class AtTheThirdRequest(LoadObserver):
-    """Does something while a load is under way."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._act = act
-        self._lock = threading.Lock()
-        self._requests = 0
-
-    @contextmanager
-    def bulk_request(self, body_bytes: int) -> Iterator[None]:
-        with self._lock:
-            self._requests += 1
-            if self._requests == 3:
-                self._act()
-        yield
-
-
 def key_id(encoded: str) -> str:
     return b64decode(encoded).decode().partition(":")[0]
 
@@ -319,7 +301,7 @@ def test_revoked_privileges_leave_documents_without_dead_letters(
             role = {"cluster": ["monitor"], "indices": [{"names": ["docs*"], "privileges": privileges}]}
             desk.server.ask("PUT", f"/_security/api_key/{key_id(key)}", {"role_descriptors": {"role": role}})
 
-    def load(key: str, observer: LoadObserver) -> LoadReport:
+    def load(key: str, encoder: Any) -> LoadReport:
         with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
             return run_load(
                 engine,
@@ -327,11 +309,10 @@ def test_revoked_privileges_leave_documents_without_dead_letters(
                 plan_load(engine, wanted, resolve_sources(wanted)),
                 LoadControl(),
                 SilentMeter(),
-                observer=observer,
             )
 
     with Encoder(str(model), precision="fp32", threads=1) as encoder:
-        first = load(key, AtTheThirdRequest(take_away))
+        first = load(key, Interposed(encoder, lambda window: take_away() if window == 6 else None))
         assert first.stopped is not None
         reason = (
             "refused the credentials"
@@ -340,7 +321,7 @@ def test_revoked_privileges_leave_documents_without_dead_letters(
         )
         assert reason in first.stopped
         assert (first.dead, first.left > 0, first.exit_code) == (0, True, 1)
-        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), LoadObserver())
+        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), encoder)
     assert second.exit_code == 0
     assert second.resumed
     assert second.indexed == 400 - first.indexed

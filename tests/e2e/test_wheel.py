@@ -105,7 +105,9 @@ def test_license_and_version_are_in_sdist_and_wheel(built: Built) -> None:
 
 def test_pip_installs_sdist(python: Path, tmp_path: Path) -> None:
     """By the wheel that it has built from it."""
-    code = "import es_sbert.exporters.parity, es_sbert.mappings as m; m.read_body('common/loads'); print(m.__file__)"
+    code = (
+        "import es_sbert.exporters.parity, es_sbert.mappings as m; m.read_body('opensearch/index')\nprint(m.__file__)"
+    )
     place = Path(_run(python, "-c", code, cwd=tmp_path).strip())
     assert place.is_relative_to(_site_packages(python, tmp_path))
 

@@ -25,7 +25,7 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
+from es_sbert.ingest.progress import ProgressMeter, SilentMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
@@ -136,7 +136,6 @@ def load(
     control: LoadControl | None = None,
     meter: ProgressMeter | None = None,
     confirm: ConfirmPrune = lambda gone: True,
-    observer: LoadObserver | None = None,
     **options: Any,
 ) -> LoadReport:
     """One load, as the command line makes it; its counts must add up."""
@@ -149,7 +148,6 @@ def load(
             control or LoadControl(),
             meter or SilentMeter(),
             confirm,
-            observer,
         )
     s = summary
     assert s.read == (

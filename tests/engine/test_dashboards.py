@@ -17,7 +17,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapping_addition
-from es_sbert.mappings import read_body
 from tests.conftest import also_es8
 from tests.dashboards.checks import check_objects
 from tests.dashboards.import_api import ImportApi, serving
@@ -37,22 +36,19 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 
 @dataclass(frozen=True)
 class Shown:
-    """An index, reports and a log with something in them, on one engine."""
+    """An index and a log with something in them, on one engine."""
 
     url: str
     index: str
-    reports: str
     searches: str
 
     @property
     def options(self) -> list[str]:
-        return [self.index, "--url", self.url, "--search-log", self.searches, "--report-index", self.reports]
+        return [self.index, "--url", self.url, "--search-log", self.searches]
 
-    def objects(self, index: str | None = None) -> list[SavedObject]:
+    def objects(self) -> list[SavedObject]:
         with open_engine(self.url) as engine:
-            built, notes = build_saved_objects(
-                engine, index or self.index, searches=self.searches, reports=self.reports
-            )
+            built, notes = build_saved_objects(engine, self.index, searches=self.searches)
         assert [note.partition(",")[0] for note in notes] == ["Without a minimum cosine"]
         return built
 
@@ -64,14 +60,13 @@ def _meta(name: str, fingerprint: str, text: str, **more: Any) -> VectorFieldMet
 @pytest.fixture(scope="module")
 def shown(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     unique = uuid.uuid4().hex[:12]
-    made = Shown(engine_url, f"test-{unique}", f"test-loads-{unique}", f"test-searches-{unique}")
+    made = Shown(engine_url, f"test-{unique}", f"test-searches-{unique}")
     with open_engine(engine_url) as engine:
         _fill_index(engine, made.index)
-        _fill_reports(engine, made.reports, made.index)
         month = ship_searches(engine_url, made.searches, _searches(), tmp_path_factory.mktemp("log"))
         engine.refresh(month)
         yield made
-        for name in (made.index, made.reports, month):
+        for name in (made.index, month):
             engine.delete_index(name)
         _ask(engine_url, "DELETE", f"/_index_template/{made.searches}")
 
@@ -97,15 +92,6 @@ def _fill_index(engine: Engine, index: str) -> None:
             document["parts_meta"] = of | {"fingerprint": OLD, "passages": 1}
         documents.append(document)
     _bulk(engine, index, documents)
-
-
-def _fill_reports(engine: Engine, reports: str, index: str) -> None:
-    engine.create_index(reports, read_body("common/loads"))
-    report = {
-        "@timestamp": NOW.isoformat(), "index": index, "exit_code": 1, "read": 40, "indexed": 30, "updated": 1,
-        "unchanged": 2, "dead": 3, "left": 4, "retries": 5, "seconds": 1.5, "documents_per_second": 26.7,
-    }  # fmt: skip
-    _bulk(engine, reports, [report, report | {"index": "another", "dead": 1000}])
 
 
 def _bulk(engine: Engine, index: str, documents: list[dict[str, Any]]) -> None:
@@ -150,7 +136,7 @@ def test_every_aggregation_runs_with_results(shown: Shown) -> None:
     objects = shown.objects()
     patterns = _patterns(objects)
     charts = [saved for saved in objects if saved.type == "visualization"]
-    assert len(charts) == 2 * 4 + 2 + 10
+    assert len(charts) == 2 * 4 + 10
     for chart in charts:
         [view] = [reference["id"] for reference in chart.references]
         answer = _ask(shown.url, "POST", f"/{patterns[view]}/_search", request(chart))
@@ -191,12 +177,6 @@ def test_chart_figures_match_documents(shown: Shown) -> None:
     states = aggregated(f"{shown.index}.embedding: documents")["2"]["buckets"]
     counts = {label: bucket["doc_count"] for label, bucket in states.items()}
     assert counts == {"current vector": 28, "vector of another model": 8, "no vector": 4, "truncated": 4}
-    ends = aggregated(f"{shown.index}: ends of documents")["6"]["buckets"]
-    assert [(bucket["4"]["value"], bucket["doc_count"]) for bucket in ends] == [(3, 1)]  # not those of another index
-    alias = f"{shown.index}-alias"
-    _ask(shown.url, "PUT", f"/{shown.index}/_alias/{alias}")
-    [of_alias] = [saved for saved in shown.objects(alias) if saved.attributes["title"] == f"{alias}: ends of documents"]
-    assert _ask(shown.url, "POST", f"/{shown.reports}/_search", request(of_alias))["hits"]["total"]["value"] == 1
     without = aggregated("Searches: without a hit")["2"]["buckets"]
     found = [bucket["3"]["buckets"]["without a hit"]["doc_count"] for bucket in without]
     assert sum(found) == 12
@@ -238,7 +218,7 @@ def test_every_referenced_field_exists(shown: Shown) -> None:
 
 def test_every_view_selects_the_documents_of_its_index(shown: Shown) -> None:
     views = [saved for saved in shown.objects() if saved.type == "index-pattern"]
-    assert len(views) == 5
+    assert len(views) == 4
     for view in views:
         pattern = view.attributes["title"]
         # The second part of the pattern of a further view selects no index.
@@ -248,22 +228,23 @@ def test_every_view_selects_the_documents_of_its_index(shown: Shown) -> None:
 
 def test_missing_logs_are_noted_and_rest_is_built(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
-        objects, notes = build_saved_objects(
-            engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports"
-        )
-        assert len(notes) == 3
-        assert "--report-index test-no-such-reports" in notes[0]
-        assert "there is no test-no-such-log-*" in notes[1]
+        objects, notes = build_saved_objects(engine, shown.index, searches="test-no-such-log")
+        assert len(notes) == 2
+        assert "there is no test-no-such-log-*" in notes[0]
         # The documented way to counts of relevant documents.
-        assert f"`es-sbert index calibrate {shown.index} --save`" in notes[2]
+        assert f"`es-sbert index calibrate {shown.index} --save`" in notes[1]
         assert {saved.type for saved in objects} == {"index-pattern", "visualization", "search", "dashboard"}
-        names = {"searches": shown.searches, "reports": shown.reports}
         with pytest.raises(IndexMissing):
-            build_saved_objects(engine, "test-no-such-index", **names)
-        with pytest.raises(IndexMismatch, match="no vector field"):
-            build_saved_objects(engine, shown.reports, **names)
+            build_saved_objects(engine, "test-no-such-index", searches=shown.searches)
+        plain = f"{shown.index}-plain"
+        engine.create_index(plain, {})
+        try:
+            with pytest.raises(IndexMismatch, match="no vector field"):
+                build_saved_objects(engine, plain, searches=shown.searches)
+        finally:
+            engine.delete_index(plain)
         with pytest.raises(UsageError, match="is not a valid index name"):
-            build_saved_objects(engine, shown.index, searches="../x", reports=shown.reports)
+            build_saved_objects(engine, shown.index, searches="../x")
 
 
 def test_the_command_writes_or_imports_the_objects(shown: Shown, cli: Cli, tmp_path: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
-from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
@@ -187,15 +187,13 @@ def test_temporary_block_is_waited_out_and_logged(
 ) -> None:
     waits: list[str] = []
 
-    class Mending:
+    class Mending(ProgressMeter):
         """Whoever reads why the load waits lifts the block."""
 
         def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None and not waits:
                 waits.append(snapshot.waiting)
                 _set_write_block(engine_url, index_name, False)
-
-        def close(self) -> None: ...
 
     block_after_the_first(proxy, engine_url, index_name)
     summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, meter=Mending())

@@ -12,7 +12,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.onnx_session import OnnxCpuSession
 from es_sbert.vectors import Vectors
@@ -116,14 +116,12 @@ def test_interrupt_skips_queued_windows(
     docs = write_jsonl(tmp_path / "docs.jsonl", documents())
     all_read, late = threading.Event(), []
 
-    class Reading:
+    class Reading(ProgressMeter):
         """Whoever reads the counts sees when the rest of the source waits behind the first window."""
 
         def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.read == COUNT:
                 all_read.set()
-
-        def close(self) -> None: ...
 
     def interrupt(window: int) -> None:
         if not window:
@@ -161,12 +159,10 @@ def test_interrupt_ends_retry_backoff(
     load(es9_url, small, index, write_jsonl(tmp_path / "one.jsonl", sentences(1)), **options)
     docs = write_jsonl(tmp_path / "docs.jsonl", [document | {"new": True} for document in sentences(COUNT)])
 
-    class Impatient:
+    class Impatient(ProgressMeter):
         def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None:
                 control.interrupt()
-
-        def close(self) -> None: ...
 
     with FaultyProxy(es9_url, always=answer(503), paths=paths) as proxy:
         summary = load(proxy.url, small, index, docs, control=control, meter=Impatient(), retry_seconds=3600, **options)

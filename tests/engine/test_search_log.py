@@ -6,24 +6,16 @@ import asyncio
 import re
 import subprocess
 import uuid
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
-import pytest
 
-from es_sbert.config import EngineSettings
-from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied
 from es_sbert.gateway.search_log import SearchLog
 from es_sbert.gateway.settings import SearchLogSettings
-from es_sbert.ingest.load_report import prepare_report_index
 from tests.conftest import delete_index
 from tests.engine.ingest_support import open_engine
-from tests.engine.secured import Secured
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,29 +71,3 @@ def test_shipped_lines_have_the_types_of_the_template(engine_url: str, tmp_path:
     finally:
         delete_index(engine_url, month)
         subprocess.run(["curl", "-sS", "-X", "DELETE", f"{engine_url}/_index_template/{name}"], check=True)
-
-
-def test_least_privileges_for_reports(secured_es8: Secured) -> None:
-    name = f"test-loads-{uuid.uuid4().hex[:12]}"
-
-    def open_as(*privileges: str) -> closing[Engine]:
-        key = secured_es8.api_key(cluster=["monitor"], index={name: privileges})
-        return closing(
-            connect(
-                EngineSettings(
-                    url=secured_es8.url,
-                    api_key=key,
-                    ca_certs=secured_es8.ca_certs,  # type: ignore[arg-type]
-                )
-            )
-        )
-
-    with open_as("view_index_metadata", "create_doc") as engine, pytest.raises(AccessDenied, match="create_index"):
-        prepare_report_index(engine, name)
-    with open_as("view_index_metadata", "create_index") as engine:
-        prepare_report_index(engine, name)
-    with open_as("view_index_metadata", "create_doc") as engine:
-        prepare_report_index(engine, name)
-        [result] = engine.bulk(name, b'{"create":{}}\n{"index":"docs"}\n')
-        assert result.ok, result.reason
-    secured_es8.ask("DELETE", f"/{name}")

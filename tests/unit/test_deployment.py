@@ -210,7 +210,7 @@ def test_pods_are_restricted_and_selected_by_services_and_policies() -> None:
 
 def samples(registry: CollectorRegistry) -> set[str]:
     """Names of all samples, also of those that have no value yet."""
-    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
     return {
         family.name + suffix for family in registry.collect() for suffix in suffixes.get(family.type, ("",))
     }  # fmt: skip

@@ -9,12 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.load_metrics import LoadMetrics, read_metrics_address
-from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -33,20 +31,8 @@ def first_columns(text: str) -> list[str]:
 
 def exposed() -> CollectorRegistry:
     """Metrics of a load that has begun."""
-    info = EncoderInfo(
-        model="m",
-        fingerprint="f",
-        dimensions=2,
-        max_tokens=3,
-        variant="fp32",
-        precision="fp32",
-        provider="CPUExecutionProvider",
-        device="cpu",
-        threads=1,
-    )
-    metrics = LoadMetrics()
-    engine = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
-    metrics.load_started('an "index"\n', engine, info, Ledger(), Throttle(1000, 4))
+    metrics = LoadMetrics(ProgressMeter())
+    metrics.begin({"index": 'an "index"\n'}, Ledger(), Throttle(1000, 4))
     metrics.show(ProgressSnapshot(4, 2, 0.5, 1.0, waiting="429"))
     return metrics.registry
 
@@ -63,7 +49,7 @@ def samples() -> dict[str, list[dict[str, str]]]:
 
 
 def names() -> set[str]:
-    """Of all metrics of ours, a histogram by its base name."""
+    """Of all metrics of ours, a summary by its base name."""
     found = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in samples()}
     return {name for name in found if name.startswith("es_sbert_") and name != "es_sbert_bulk_bytes"}
 

@@ -30,7 +30,7 @@ PASSAGES = MODEL.model_copy(update={"passages": ChunkRules.from_tokens(64), "tex
 
 def _everything(product: DashboardProduct, index: str = "docs", **fields: VectorFieldMeta) -> list[SavedObject]:
     searches = search_objects(product, "es-sbert-searches-*")
-    return [*load_objects(product, index, fields or {"embedding": MODEL}, "es-sbert-loads"), *searches]
+    return [*load_objects(product, index, fields or {"embedding": MODEL}), *searches]
 
 
 def _lines(objects: list[SavedObject], product: DashboardProduct) -> list[dict[str, Any]]:
@@ -46,13 +46,6 @@ def test_objects_match_golden_files(product: DashboardProduct) -> None:
 def test_objects_match_schemas_and_references_resolve(product: DashboardProduct) -> None:
     check_objects(product, _lines(_everything(product), product))
     check_objects(product, _lines(_everything(product, title_vector=MODEL, body_vector=PASSAGES), product))
-
-
-@pytest.mark.parametrize("product", DashboardProduct)
-def test_without_reports_no_object_needs_the_loads_view(product: DashboardProduct) -> None:
-    lines = _lines(load_objects(product, "docs", {"embedding": MODEL}), product)
-    check_objects(product, lines)
-    assert not any("loads" in line["attributes"]["title"] for line in lines)
 
 
 _NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-_äß“{}&", min_size=1, max_size=40)

@@ -50,7 +50,6 @@ def test_total_hits_are_parsed_from_partial_responses(answer: bytes, totals: lis
         (".kibana*,-.kibana_old", True),
         ("es-sbert-searches-*", True),
         ("es-sbert-searches-2026.01", True),
-        ("es-sbert-loads", True),
         ("docs", False),
         ("docs,.kibana", False),
         ("es-sbert-searches", False),  # no month of the log

@@ -37,7 +37,7 @@ def summary(*, unseen: int = 0, **options: Any) -> LoadReport:
     for name, value in options.items():
         if name in set(DocumentOutcome):
             ledger.add_outcome(DocumentOutcome(name), value)
-            ledger.add_read(value)
+            ledger.add(read=value)
         else:
             facts[name] = value
     return LoadReport.from_ledger(ledger, INFO, **facts)
@@ -105,7 +105,7 @@ def test_languages_of_another_model_are_a_warning() -> None:
 
 def test_unbalanced_counts_raise_ledger_error() -> None:
     ledger = Ledger()
-    ledger.add_read()
+    ledger.add(read=1)
     with pytest.raises(LedgerError):
         LoadReport.from_ledger(ledger, INFO, **FACTS)
 

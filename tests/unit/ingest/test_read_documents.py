@@ -142,7 +142,7 @@ def test_every_document_read_is_counted_once(tmp_path_factory: pytest.TempPathFa
 
 def test_unbalanced_ledger_raises_ledger_error() -> None:
     ledger = Ledger()
-    ledger.add_read(2)
+    ledger.add(read=2)
     ledger.add_indexed([(3, 0)])
     with pytest.raises(LedgerError, match="2 documents were read, but 1 accounted for"):
         ledger.verify()
