@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
-from es_sbert.gateway.writes.bulk_sender import (
+from es_sbert.gateway.writes.write_handler import (
     JoinedBulkResponse,
     failed_part_response,
     parse_bulk_response,
@@ -35,7 +35,10 @@ def joined(*windows: Window) -> Any:
     whole = JoinedBulkResponse()
     for answers, items, refused in windows:
         whole.add(answers, items, refused)
-    return json.loads(whole.body())
+    length, parts = whole.response()
+    body = b"".join(parts)
+    assert len(body) == length
+    return json.loads(body)
 
 
 @given(
@@ -106,7 +109,7 @@ def test_error_reason_may_contain_lone_surrogate() -> None:
     assert answer is not None
     whole = JoinedBulkResponse()
     whole.add([answer], [item(0)], {})
-    assert b"\xed\xa0\xbd" in whole.body()
+    assert b"\xed\xa0\xbd" in b"".join(whole.response()[1])
 
 
 @pytest.mark.parametrize(
