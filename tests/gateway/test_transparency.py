@@ -252,18 +252,6 @@ def test_invalid_http_response_becomes_502(url: str, echo: Echo, name: str) -> N
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
-def test_connection_refused_becomes_502(tiny: Path, silent_port: int) -> None:
-    gone = f"http://127.0.0.1:{silent_port}"
-    with gateway(gone, tiny) as address:
-        answer = send(address, Request("GET", "/a"))
-        assert "the engine behind the gateway cannot be reached" in assert_engine_error(answer, 502)
-        told = send(address, Request("GET", "/metrics")).body.decode()
-        assert 'es_sbert_gateway_requests_total{kind="passed",status="502"} 1.0' in told
-        assert 'es_sbert_gateway_upstream_errors_total{reason="unreachable"} 1.0' in told
-        # An engine that has not been seen yet signs nothing.
-        assert answer.header("x-elastic-product") is None
-
-
 @pytest.mark.parametrize(
     "cut",
     [

@@ -178,23 +178,6 @@ def test_write_index_without_the_field_counts_as_without_a_vector(
     assert without() == before + 1505, "by its own name, the index is one without vectors"
 
 
-def test_index_created_by_template_has_vectors_at_once(
-    engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
-) -> None:
-    with open_engine(engine_url) as engine:
-        template = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info))
-    client.put(
-        f"/_index_template/{index_name}", json={"index_patterns": [index_name], "template": template, "priority": 500}
-    ).raise_for_status()
-    try:
-        assert client.post(f"/{index_name}/_doc", json={"text": "a cat"}).status_code == 201
-        assert client.put(f"/{index_name}/_doc/2", json={"text": "the mat"}).status_code == 201
-        for source in contents(engine_url, index_name).values():
-            assert_vector(source, tiny_encoder, source["text"])
-    finally:
-        client.delete(f"/_index_template/{index_name}").raise_for_status()
-
-
 # The build of Elasticsearch at hand makes data streams and has no API to delete them again.
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
 def test_data_stream_uses_its_newest_backing_index(

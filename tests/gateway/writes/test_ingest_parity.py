@@ -21,7 +21,6 @@ from tests.engine.vectors import field_of
 from tests.gateway.writes.support import (
     FIELDS,
     JSON,
-    assert_vector,
     bulk_lines,
     documents,
     make,
@@ -161,26 +160,3 @@ def test_bulk_of_5000_documents(
     file = write_jsonl(tmp_path / "docs.jsonl", made)
     summary = load(engine_url, tiny_encoder, index_name, file, dead=tmp_path / "dead", id_field="id")
     assert (summary.read, summary.unchanged) == (5000, 5000)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16", "utf-32-be"])
-def test_every_body_encoding_gets_vectors(
-    engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder, encoding: str
-) -> None:
-    """Engines go by a body's first bytes, not by its headers, and read each line of a bulk request by itself."""
-    document, partial = '{"text": "a cät"}', '{"doc": {"text": "a cät"}}'
-    headers = {"content-type": f"application/json; charset={encoding}"}
-    for answer in (
-        client.put(f"/{empty}/_doc/1", content=document.encode(encoding), headers=JSON),
-        client.put(f"/{empty}/_doc/2", content=document.encode(encoding), headers=headers),
-        client.post(
-            f"/{empty}/_bulk", content=b'{"index":{"_id":"3"}}\n' + document.encode(encoding) + b"\n", headers=JSON
-        ),
-        client.put(f"/{empty}/_doc/4", json={"text": "a man"}),
-        client.post(f"/{empty}/_update/4", content=partial.encode(encoding), headers=headers),
-    ):
-        assert answer.status_code in (200, 201), answer.text
-    held = contents(engine_url, empty)
-    assert sorted(held) == ["1", "2", "3", "4"]
-    for source in held.values():
-        assert_vector(source, tiny_encoder, "a cät")

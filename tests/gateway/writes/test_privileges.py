@@ -107,10 +107,9 @@ def test_date_math_needs_the_privileges_of_what_it_resolves_to(secured_es8: Secu
             assert text_of(secured_es8, "1") == text_hash(f"{body['title']}. {body['text']}")
 
 
-@pytest.mark.parametrize("kind", ["_template", "_index_template"])
 @pytest.mark.parametrize("has_own", [False, True])
 def test_first_document_of_index_from_template_needs_manage_index_templates(
-    secured_es8: Secured, tiny: Path, info: Any, kind: str, has_own: bool
+    secured_es8: Secured, tiny: Path, info: Any, has_own: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = {f"{name}-*": ["index", "create_index", "view_index_metadata"]}
@@ -118,8 +117,8 @@ def test_first_document_of_index_from_template_needs_manage_index_templates(
     own = SecretStr(secured_es8.api_key(cluster=manager, index=names)) if has_own else None
     key = secured_es8.api_key(index=writes) if has_own else secured_es8.api_key(cluster=manager, index=names)
     template = index_body(EngineType.ELASTICSEARCH, "embedding", field_of(info))
-    template = template if kind == "_template" else {"template": template}
-    secured_es8.ask("PUT", f"/{kind}/{name}", {"index_patterns": [f"{name}-*"]} | template)
+    body = {"index_patterns": [f"{name}-*"], "template": template}
+    secured_es8.ask("PUT", f"/_index_template/{name}", body)
     try:
         with gateway(secured_es8, tiny, **({"api_key": own} if has_own else {})) as url, writer(url, key) as client:
             for created_by in (f"{name}-1", quote(f"<{name}-{{now/y{{yyyy}}}}>", safe="")):
@@ -137,4 +136,4 @@ def test_first_document_of_index_from_template_needs_manage_index_templates(
                     assert unread in client.get("/metrics").text
                 secured_es8.ask("DELETE", f"/{name}-2")
     finally:
-        secured_es8.ask("DELETE", f"/{kind}/{name}")
+        secured_es8.ask("DELETE", f"/_index_template/{name}")

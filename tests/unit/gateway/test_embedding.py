@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
+from tests.event_loop import in_event_loop
 from tests.unit.gateway.encoders import POISON, TellingEncoder
 
 Call = tuple[list[str], PromptKind | None]
@@ -37,14 +38,6 @@ def embedder(encoder: TellingEncoder, cache: VectorCache | None = None, **settin
     chosen = EmbeddingSettings(**settings)
     cache = VectorCache(chosen.cached_vectors) if cache is None else cache
     return BatchingEmbedder(cast(Encoder, encoder), chosen, cache, GatewayMetrics())
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await scenario
-
-    asyncio.run(limited())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -62,48 +55,43 @@ def assert_own(encoder: TellingEncoder, call: Call, encoded: EncodeResult) -> No
 
 
 @given(_CALLS, st.integers(1, 100), st.integers(0, 6))
-def test_every_caller_gets_its_own_vectors(calls: list[Call], batch_tokens: int, cached: int) -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        embed = embedder(encoder, batch_tokens=batch_tokens, cached_vectors=cached).embed
-        for _ in range(2):
-            answers = await asyncio.gather(*(embed(texts, kind) for texts, kind in calls))
-            for call, encoded in zip(calls, answers, strict=True):
-                assert_own(encoder, call, encoded)
-        assert all(len(batch) == 1 or len(batch) * max(batch) <= batch_tokens for batch in encoder.lengths)
-
-    run(scenario())
+@in_event_loop
+async def test_every_caller_gets_its_own_vectors(calls: list[Call], batch_tokens: int, cached: int) -> None:
+    encoder = TellingEncoder()
+    embed = embedder(encoder, batch_tokens=batch_tokens, cached_vectors=cached).embed
+    for _ in range(2):
+        answers = await asyncio.gather(*(embed(texts, kind) for texts, kind in calls))
+        for call, encoded in zip(calls, answers, strict=True):
+            assert_own(encoder, call, encoded)
+    assert all(len(batch) == 1 or len(batch) * max(batch) <= batch_tokens for batch in encoder.lengths)
 
 
 @given(_CALLS, st.data())
-def test_cancelled_or_failed_callers_do_not_affect_others(calls: list[Call], data: st.DataObject) -> None:
+@in_event_loop
+async def test_cancelled_or_failed_callers_do_not_affect_others(calls: list[Call], data: st.DataObject) -> None:
     fates = [data.draw(st.sampled_from(["stays", "gives up", "fails"])) for _ in calls]
-
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        encoder.may_run.clear()
-        one = embedder(encoder, batch_tokens=20)
-        tasks = []
-        for (texts, kind), fate in zip(calls, fates, strict=True):
-            extra = [POISON] if fate == "fails" else []
-            tasks.append(asyncio.create_task(one.embed([*texts, *extra], kind)))
-        await asyncio.sleep(0)
-        for task, fate in zip(tasks, fates, strict=True):
-            if fate == "gives up":
-                task.cancel()
-        encoder.may_run.set()
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        for call, fate, answer in zip(calls, fates, answers, strict=True):
-            if fate == "fails":
-                assert isinstance(answer, MemoryError)
-            elif fate == "gives up" and call[0]:
-                assert isinstance(answer, asyncio.CancelledError)
-            elif fate == "stays":
-                assert isinstance(answer, EncodeResult)
-                assert_own(encoder, call, answer)
-        assert_own(encoder, (["again"], None), await one.embed(["again"]))
-
-    run(scenario())
+    encoder = TellingEncoder()
+    encoder.may_run.clear()
+    one = embedder(encoder, batch_tokens=20)
+    tasks = []
+    for (texts, kind), fate in zip(calls, fates, strict=True):
+        extra = [POISON] if fate == "fails" else []
+        tasks.append(asyncio.create_task(one.embed([*texts, *extra], kind)))
+    await asyncio.sleep(0)
+    for task, fate in zip(tasks, fates, strict=True):
+        if fate == "gives up":
+            task.cancel()
+    encoder.may_run.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    for call, fate, answer in zip(calls, fates, answers, strict=True):
+        if fate == "fails":
+            assert isinstance(answer, MemoryError)
+        elif fate == "gives up" and call[0]:
+            assert isinstance(answer, asyncio.CancelledError)
+        elif fate == "stays":
+            assert isinstance(answer, EncodeResult)
+            assert_own(encoder, call, answer)
+    assert_own(encoder, (["again"], None), await one.embed(["again"]))
 
 
 async def occupy(one: BatchingEmbedder, encoder: TellingEncoder) -> list[asyncio.Task[EncodeResult]]:
@@ -116,32 +104,29 @@ async def occupy(one: BatchingEmbedder, encoder: TellingEncoder) -> list[asyncio
     return tasks
 
 
-def test_texts_queued_during_a_batch_form_the_next_batch() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        one = embedder(encoder)
-        busy = await occupy(one, encoder)
-        others = [asyncio.create_task(one.embed([f"text{number}"], "query")) for number in range(20)]
-        await asyncio.sleep(0.01)
-        assert encoder.running == one.batches_in_flight
-        encoder.may_run.set()
-        await asyncio.gather(*busy, *others)
-        assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 20]
-
-    run(scenario())
+@in_event_loop
+async def test_texts_queued_during_a_batch_form_the_next_batch() -> None:
+    encoder = TellingEncoder()
+    one = embedder(encoder)
+    busy = await occupy(one, encoder)
+    others = [asyncio.create_task(one.embed([f"text{number}"], "query")) for number in range(20)]
+    await asyncio.sleep(0.01)
+    assert encoder.running == one.batches_in_flight
+    encoder.may_run.set()
+    await asyncio.gather(*busy, *others)
+    assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 20]
 
 
-def test_concurrent_callers_share_a_batch() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        one = embedder(encoder)
-        await asyncio.gather(one.embed(["a"]), one.embed(["b"], "query"), one.embed(["c"]))
-        assert encoder.batches == [3]
-
-    run(scenario())
+@in_event_loop
+async def test_concurrent_callers_share_a_batch() -> None:
+    encoder = TellingEncoder()
+    one = embedder(encoder)
+    await asyncio.gather(one.embed(["a"]), one.embed(["b"], "query"), one.embed(["c"]))
+    assert encoder.batches == [3]
 
 
-def test_out_of_order_batches_keep_vector_order() -> None:
+@in_event_loop
+async def test_out_of_order_batches_keep_vector_order() -> None:
     call: Call = (["abc", "a" * 8, "ab", "b" * 7, "c" * 5, "", "abcd", "aaa"], None)
     others_ran = threading.Event()
 
@@ -156,148 +141,127 @@ def test_out_of_order_batches_keep_vector_order() -> None:
                 others_ran.set()
             return vectors
 
-    async def scenario() -> None:
-        encoder = LongestLast()
-        assert_own(encoder, call, await embedder(encoder, batch_tokens=10).embed(*call))
-        assert sorted(encoder.batches) == [1, 1, 1, 1, 2, 2]
-        assert max(encoder.lengths[-1]) == 9
-
-    run(scenario())
+    encoder = LongestLast()
+    assert_own(encoder, call, await embedder(encoder, batch_tokens=10).embed(*call))
+    assert sorted(encoder.batches) == [1, 1, 1, 1, 2, 2]
+    assert max(encoder.lengths[-1]) == 9
 
 
-def test_texts_are_batched_by_length() -> None:
+@in_event_loop
+async def test_texts_are_batched_by_length() -> None:
     """What pads a batch to its longest text computes as much for each of the others."""
-
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        texts = ["a" * (number * 7 % 23) for number in range(40)]
-        assert_own(encoder, (texts, None), await embedder(encoder, batch_tokens=100).embed(texts))
-        assert len(encoder.lengths) > 3
-        longest_first = sorted(encoder.lengths, key=max, reverse=True)  # two run at a time
-        assert all(min(batch) >= max(after) for batch, after in pairwise(longest_first))
-
-    run(scenario())
+    encoder = TellingEncoder()
+    texts = ["a" * (number * 7 % 23) for number in range(40)]
+    assert_own(encoder, (texts, None), await embedder(encoder, batch_tokens=100).embed(texts))
+    assert len(encoder.lengths) > 3
+    longest_first = sorted(encoder.lengths, key=max, reverse=True)  # two run at a time
+    assert all(min(batch) >= max(after) for batch, after in pairwise(longest_first))
 
 
-def test_short_request_does_not_wait_for_a_large_one() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        encoder.may_run.clear()
-        one = embedder(encoder, batch_tokens=60)
-        many = asyncio.create_task(one.embed([f"text{number}" for number in range(1000)], "document"))
-        await asyncio.to_thread(encoder.started.wait, 60)
-        single = asyncio.create_task(one.embed(["query"], "query"))
-        await asyncio.sleep(0)
-        encoder.may_run.set()
-        await single
-        assert not many.done()
-        assert len(encoder.batches) < 20
-        assert_own(encoder, ([f"text{number}" for number in range(1000)], "document"), await many)
-
-    run(scenario())
+@in_event_loop
+async def test_short_request_does_not_wait_for_a_large_one() -> None:
+    encoder = TellingEncoder()
+    encoder.may_run.clear()
+    one = embedder(encoder, batch_tokens=60)
+    many = asyncio.create_task(one.embed([f"text{number}" for number in range(1000)], "document"))
+    await asyncio.to_thread(encoder.started.wait, 60)
+    single = asyncio.create_task(one.embed(["query"], "query"))
+    await asyncio.sleep(0)
+    encoder.may_run.set()
+    await single
+    assert not many.done()
+    assert len(encoder.batches) < 20
+    assert_own(encoder, ([f"text{number}" for number in range(1000)], "document"), await many)
 
 
-def test_full_queue_rejects_texts_but_keeps_waiting_callers() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        one = embedder(encoder, waiting_texts=4)
-        busy = await occupy(one, encoder)
-        waiting = asyncio.create_task(one.embed(["a"]))
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="3 texts wait"):
-            await one.embed(["c", "d"])
-        # One who gives up makes room.
-        given_up = asyncio.create_task(one.embed(["c"]))
-        await asyncio.sleep(0)
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
-        last = asyncio.create_task(one.embed(["d"]))
-        await asyncio.sleep(0)
-        encoder.may_run.set()
-        await asyncio.gather(*busy)
-        assert_own(encoder, (["a"], None), await waiting)
-        assert_own(encoder, (["d"], None), await last)
-        assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 2]
-        with pytest.raises(UsageError, match="5 texts are too many"):
-            await one.embed(list("vwxyz"))
-
-    run(scenario())
+@in_event_loop
+async def test_full_queue_rejects_texts_but_keeps_waiting_callers() -> None:
+    encoder = TellingEncoder()
+    one = embedder(encoder, waiting_texts=4)
+    busy = await occupy(one, encoder)
+    waiting = asyncio.create_task(one.embed(["a"]))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="3 texts wait"):
+        await one.embed(["c", "d"])
+    # One who gives up makes room.
+    given_up = asyncio.create_task(one.embed(["c"]))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    last = asyncio.create_task(one.embed(["d"]))
+    await asyncio.sleep(0)
+    encoder.may_run.set()
+    await asyncio.gather(*busy)
+    assert_own(encoder, (["a"], None), await waiting)
+    assert_own(encoder, (["d"], None), await last)
+    assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 2]
+    with pytest.raises(UsageError, match="5 texts are too many"):
+        await one.embed(list("vwxyz"))
 
 
-def test_query_vectors_are_cached_but_document_vectors_are_not() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        cache = VectorCache(10)
-        one = embedder(encoder, cache)
-        first = await one.embed(["a", "b"], "query")
-        first.vectors[:] = 7  # callers may do with their vectors what they like
-        assert_own(encoder, (["b", "a", "b"], "query"), await one.embed(["b", "a", "b"], "query"))
-        assert encoder.batches == [2]
-        await one.embed(["a"])  # of another kind
-        await one.embed(["a"], "document")
-        await one.embed(["a"], "document")
-        assert encoder.batches == [2, 1, 1, 1]
-        other = TellingEncoder("0" * 32)
-        await embedder(other, cache).embed(["a"], "query")  # of another model
-        assert other.batches == [1]
-        await one.embed([f"text{number}" for number in range(30)], "query")
-        assert len(cache) == 10
-
-    run(scenario())
+@in_event_loop
+async def test_query_vectors_are_cached_but_document_vectors_are_not() -> None:
+    encoder = TellingEncoder()
+    cache = VectorCache(10)
+    one = embedder(encoder, cache)
+    first = await one.embed(["a", "b"], "query")
+    first.vectors[:] = 7  # callers may do with their vectors what they like
+    assert_own(encoder, (["b", "a", "b"], "query"), await one.embed(["b", "a", "b"], "query"))
+    assert encoder.batches == [2]
+    await one.embed(["a"])  # of another kind
+    await one.embed(["a"], "document")
+    await one.embed(["a"], "document")
+    assert encoder.batches == [2, 1, 1, 1]
+    other = TellingEncoder("0" * 32)
+    await embedder(other, cache).embed(["a"], "query")  # of another model
+    assert other.batches == [1]
+    await one.embed([f"text{number}" for number in range(30)], "query")
+    assert len(cache) == 10
 
 
-def test_invalid_unicode_is_refused_before_the_tokenizer() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        with pytest.raises(UsageError):
-            await embedder(encoder).embed(["lone \ud800 surrogate"])
-        assert encoder.batches == []
-
-    run(scenario())
+@in_event_loop
+async def test_invalid_unicode_is_refused_before_the_tokenizer() -> None:
+    encoder = TellingEncoder()
+    with pytest.raises(UsageError):
+        await embedder(encoder).embed(["lone \ud800 surrogate"])
+    assert encoder.batches == []
 
 
-def test_close_after_drain_answers_all_callers() -> None:
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        encoder.may_run.clear()
-        one = embedder(encoder, batch_tokens=12)
-        tasks = [asyncio.create_task(one.embed([f"text{number}"])) for number in range(7)]
-        await asyncio.to_thread(encoder.started.wait, 60)
-        encoder.may_run.set()
-        await one.drain()
-        one.close()
-        assert encoder.closed.is_set()
-        assert all(task.done() or not task.cancelled() for task in tasks)
-        for number, task in enumerate(tasks):
-            assert_own(encoder, ([f"text{number}"], None), await task)
-
-    run(scenario())
+@in_event_loop
+async def test_close_after_drain_answers_all_callers() -> None:
+    encoder = TellingEncoder()
+    encoder.may_run.clear()
+    one = embedder(encoder, batch_tokens=12)
+    tasks = [asyncio.create_task(one.embed([f"text{number}"])) for number in range(7)]
+    await asyncio.to_thread(encoder.started.wait, 60)
+    encoder.may_run.set()
+    await one.drain()
+    one.close()
+    assert encoder.closed.is_set()
+    assert all(task.done() or not task.cancelled() for task in tasks)
+    for number, task in enumerate(tasks):
+        assert_own(encoder, ([f"text{number}"], None), await task)
 
 
-def test_vector_cache_is_per_caller() -> None:
+@in_event_loop
+async def test_vector_cache_is_per_caller() -> None:
     """Otherwise the time of an answer would tell what others have searched for."""
-
-    async def scenario() -> None:
-        encoder = TellingEncoder()
-        embed = embedder(encoder).embed
-        for caller in (b"anna", b"ben", b""):
-            made = len(encoder.batches)
-            for _ in range(2):
-                assert_own(encoder, (["a", "b"], "query"), await embed(["a", "b"], "query", caller))
-            assert len(encoder.batches) == made + 1
-
-    run(scenario())
+    encoder = TellingEncoder()
+    embed = embedder(encoder).embed
+    for caller in (b"anna", b"ben", b""):
+        made = len(encoder.batches)
+        for _ in range(2):
+            assert_own(encoder, (["a", "b"], "query"), await embed(["a", "b"], "query", caller))
+        assert len(encoder.batches) == made + 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
-def test_embedding_threads_have_lower_priority_than_event_loop() -> None:
+@in_event_loop
+async def test_embedding_threads_have_lower_priority_than_event_loop() -> None:
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    async def scenario() -> None:
-        embedding = embedder(TellingEncoder())
-        assert await embedding.run_in_thread(priority) > priority()
-        embedding.close()
-
-    run(scenario())
+    embedding = embedder(TellingEncoder())
+    assert await embedding.run_in_thread(priority) > priority()
+    embedding.close()

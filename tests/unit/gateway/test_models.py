@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
 from es_sbert.index.mapping import VectorFieldMeta
+from tests.event_loop import in_event_loop
 from tests.tiny import write_tiny_bert
 
 
@@ -55,14 +56,6 @@ def models(*names: Path | str, **settings: Any) -> ModelRegistry:
     return ModelRegistry(chosen, EmbeddingSettings(), GatewayMetrics())
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(120):
-            await scenario
-
-    asyncio.run(limited())
-
-
 def fingerprint_of(folder: Path) -> str:
     with Encoder(str(folder), device="cpu", precision="fp32") as encoder:
         return encoder.info.fingerprint
@@ -88,99 +81,89 @@ def test_ambiguous_model_names_are_rejected(settings: dict[str, Any]) -> None:
         ModelSettings(**settings)
 
 
-def test_concurrent_first_requests_load_the_model_once(folders: list[Path], loads: list[str]) -> None:
-    async def scenario() -> None:
-        served = models(*folders)
-        assert served.not_ready_reason == "the model model0 is not loaded yet"
-        many = [asyncio.create_task(served.get()) for _ in range(5)]
-        await asyncio.sleep(0)
-        many.pop().cancel()  # one who gives up takes nothing from the others
-        embedders = await asyncio.gather(*many, served.get("model1"))
-        assert len(set(map(id, embedders))) == 2
-        assert sorted(loads) == sorted(map(str, folders[:2]))
-        assert served.not_ready_reason is None
-        encoded = await embedders[0].embed(["a man plays guitar", "cat"], "query")
-        with Encoder(str(folders[0]), device="cpu", precision="fp32") as reference:
-            np.testing.assert_allclose(
-                encoded.vectors, reference.encode(["a man plays guitar", "cat"], "query"), atol=1e-6
-            )
-        await served.close()
-
-    run(scenario())
+@in_event_loop
+async def test_concurrent_first_requests_load_the_model_once(folders: list[Path], loads: list[str]) -> None:
+    served = models(*folders)
+    assert served.not_ready_reason == "the model model0 is not loaded yet"
+    many = [asyncio.create_task(served.get()) for _ in range(5)]
+    await asyncio.sleep(0)
+    many.pop().cancel()  # one who gives up takes nothing from the others
+    embedders = await asyncio.gather(*many, served.get("model1"))
+    assert len(set(map(id, embedders))) == 2
+    assert sorted(loads) == sorted(map(str, folders[:2]))
+    assert served.not_ready_reason is None
+    encoded = await embedders[0].embed(["a man plays guitar", "cat"], "query")
+    with Encoder(str(folders[0]), device="cpu", precision="fp32") as reference:
+        np.testing.assert_allclose(encoded.vectors, reference.encode(["a man plays guitar", "cat"], "query"), atol=1e-6)
+    await served.close()
 
 
-def test_failed_model_load_is_reported_and_retried(tmp_path: Path, folders: list[Path]) -> None:
-    async def scenario() -> None:
-        place = tmp_path / "model"
-        served = models(place)
-        with pytest.raises(ModelNotFound):
-            await served.get()
-        assert served.not_ready_reason is not None
-        assert "cannot be loaded" in served.not_ready_reason
-        shutil.copytree(folders[0], place)
+@in_event_loop
+async def test_failed_model_load_is_reported_and_retried(tmp_path: Path, folders: list[Path]) -> None:
+    place = tmp_path / "model"
+    served = models(place)
+    with pytest.raises(ModelNotFound):
         await served.get()
-        assert served.not_ready_reason is None
-        await served.close()
-
-    run(scenario())
-
-
-def test_index_model_is_found_by_fingerprint(folders: list[Path], loads: list[str]) -> None:
-    async def scenario() -> None:
-        served = models(folders[0], folders[1])
-        wanted = fingerprint_of(folders[1])
-        for name in ("/elsewhere/model", "model1", None):
-            assert (await served.get(name, wanted)).info.fingerprint == wanted
-        assert loads == [str(folders[1])]
-        await served.close()
-
-    run(scenario())
+    assert served.not_ready_reason is not None
+    assert "cannot be loaded" in served.not_ready_reason
+    shutil.copytree(folders[0], place)
+    await served.get()
+    assert served.not_ready_reason is None
+    await served.close()
 
 
-def test_index_cannot_use_a_bundle_from_the_export_cache(folders: list[Path], loads: list[str]) -> None:
-    async def scenario() -> None:
-        served = models(folders[0])
-        wanted = fingerprint_of(folders[2])  # exports it to the cache
-        assert cached_bundle_path(wanted).exists()
-        with pytest.raises(ModelNotFound, match="does not have") as unknown:
-            await served.get("whatever", wanted)
-        assert "--also-model MODEL" in unknown.value.remedy
-        assert loads == []
-        await served.close()
-
-    run(scenario())
+@in_event_loop
+async def test_index_model_is_found_by_fingerprint(folders: list[Path], loads: list[str]) -> None:
+    served = models(folders[0], folders[1])
+    wanted = fingerprint_of(folders[1])
+    for name in ("/elsewhere/model", "model1", None):
+        assert (await served.get(name, wanted)).info.fingerprint == wanted
+    assert loads == [str(folders[1])]
+    await served.close()
 
 
-def test_index_can_use_a_registered_model(
+@in_event_loop
+async def test_index_cannot_use_a_bundle_from_the_export_cache(folders: list[Path], loads: list[str]) -> None:
+    served = models(folders[0])
+    wanted = fingerprint_of(folders[2])  # exports it to the cache
+    assert cached_bundle_path(wanted).exists()
+    with pytest.raises(ModelNotFound, match="does not have") as unknown:
+        await served.get("whatever", wanted)
+    assert "--also-model MODEL" in unknown.value.remedy
+    assert loads == []
+    await served.close()
+
+
+@in_event_loop
+async def test_index_can_use_a_registered_model(
     folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
     wanted = read_sentence_model(own).fingerprint
     monkeypatch.setattr(es_sbert.gateway.model_registry, "_RECHECK_SECONDS", 0.0)
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        with pytest.raises(ModelNotFound, match=r"needs the model 'quickstart'.*does not have\n") as unknown:
-            await served.get("quickstart", wanted)
-        assert "es-sbert model add FOLDER" in unknown.value.remedy
-        assert "quickstart" not in unknown.value.remedy
-        # No restart is needed.
-        register_model(own, wanted)
-        own.rename(tmp_path / "moved")
-        with pytest.raises(ModelNotFound, match=f"its folder {own} was moved or deleted"):
-            await served.get("quickstart", wanted)
-        write_tiny_bert(own, seed=8)
-        with pytest.raises(ModelNotFound, match=f"its folder {own} now holds another model"):
-            await served.get("quickstart", wanted)
-        register_model(tmp_path / "moved", wanted)
-        assert (await served.get("quickstart", wanted)).info.fingerprint == wanted
-        assert loads == [str(tmp_path / "moved")]
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0])
+    with pytest.raises(ModelNotFound, match=r"needs the model 'quickstart'.*does not have\n") as unknown:
+        await served.get("quickstart", wanted)
+    assert "es-sbert model add FOLDER" in unknown.value.remedy
+    assert "quickstart" not in unknown.value.remedy
+    # No restart is needed.
+    register_model(own, wanted)
+    own.rename(tmp_path / "moved")
+    with pytest.raises(ModelNotFound, match=f"its folder {own} was moved or deleted"):
+        await served.get("quickstart", wanted)
+    write_tiny_bert(own, seed=8)
+    with pytest.raises(ModelNotFound, match=f"its folder {own} now holds another model"):
+        await served.get("quickstart", wanted)
+    register_model(tmp_path / "moved", wanted)
+    assert (await served.get("quickstart", wanted)).info.fingerprint == wanted
+    assert loads == [str(tmp_path / "moved")]
+    await served.close()
 
 
-def test_changed_folder_is_hashed_once(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_changed_folder_is_hashed_once(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
     register_model(own, "f" * 32)
     read: list[Path] = []
@@ -190,37 +173,31 @@ def test_changed_folder_is_hashed_once(folders: list[Path], tmp_path: Path, monk
         return read_sentence_model(folder).fingerprint
 
     monkeypatch.setattr(es_sbert.bundle.local_registry, "fingerprint_of", counted)
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        for _ in range(3):
-            with pytest.raises(ModelNotFound, match="now holds another model"):
-                await served.get("quickstart", "f" * 32)
-        assert read == [own]
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0])
+    for _ in range(3):
+        with pytest.raises(ModelNotFound, match="now holds another model"):
+            await served.get("quickstart", "f" * 32)
+    assert read == [own]
+    await served.close()
 
 
-def test_missing_index_model_is_logged_but_not_sent_to_caller(
+@in_event_loop
+async def test_missing_index_model_is_logged_but_not_sent_to_caller(
     folders: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     meta = VectorFieldMeta(fingerprint="f" * 32, model="quickstart", dimensions=16, index_type="hnsw")
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        with pytest.raises(ModelError) as refused:
-            await served.for_field(meta, "docs")
-        assert "quickstart" not in str(refused.value)
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0])
+    with pytest.raises(ModelError) as refused:
+        await served.for_field(meta, "docs")
+    assert "quickstart" not in str(refused.value)
+    await served.close()
     [line] = [record.getMessage() for record in caplog.records]
     assert "the model of docs cannot be used: an index needs the model 'quickstart' (ffffffffffff)" in line
     assert "es-sbert model add FOLDER" in line
 
 
-def test_model_name_in_mapping_opens_no_path(
+@in_event_loop
+async def test_model_name_in_mapping_opens_no_path(
     folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that a mapping says makes the gateway open a folder that the operator did not name."""
@@ -229,54 +206,46 @@ def test_model_name_in_mapping_opens_no_path(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_SBERT_CACHE", str(tmp_path / "other"))
         unknown = fingerprint_of(stranger)
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        for name in (str(stranger), "stranger", "./stranger", "../x", "~/stranger", "a/../../b", "", "x\0y"):
-            with pytest.raises(ModelNotFound, match="does not have"):
-                await served.get(name, unknown)
-        for claim in ("../" * 11, f"../../{unknown}"[:32], unknown.upper(), "", f"{unknown}\n", "/etc"):
-            with pytest.raises(IndexMismatch, match="is not a model fingerprint"):
-                await served.get("model0", claim)
-        with pytest.raises(IndexMismatch, match="another model"):
-            await served.get(str(folders[0]), unknown)
-        assert loads == []
-        assert not cached_bundle_path(unknown).exists()
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0])
+    for name in (str(stranger), "stranger", "./stranger", "../x", "~/stranger", "a/../../b", "", "x\0y"):
+        with pytest.raises(ModelNotFound, match="does not have"):
+            await served.get(name, unknown)
+    for claim in ("../" * 11, f"../../{unknown}"[:32], unknown.upper(), "", f"{unknown}\n", "/etc"):
+        with pytest.raises(IndexMismatch, match="is not a model fingerprint"):
+            await served.get("model0", claim)
+    with pytest.raises(IndexMismatch, match="another model"):
+        await served.get(str(folders[0]), unknown)
+    assert loads == []
+    assert not cached_bundle_path(unknown).exists()
+    await served.close()
 
 
-def test_model_that_changed_before_it_was_loaded_is_refused(folders: list[Path], tmp_path: Path) -> None:
+@in_event_loop
+async def test_model_that_changed_before_it_was_loaded_is_refused(folders: list[Path], tmp_path: Path) -> None:
     served_folder = tmp_path / "served"
     shutil.copytree(folders[1], served_folder)
     wanted = fingerprint_of(folders[1])
-
-    async def scenario() -> None:
-        served = models(folders[0], served_folder)
-        with pytest.raises(ModelNotFound):
-            await served.get("another", "0" * 32)  # hashes the served models
-        shutil.rmtree(served_folder)
-        shutil.copytree(folders[2], served_folder)
-        with pytest.raises(IndexMismatch, match="whose folder was changed"):
-            await served.get("quickstart", wanted)
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0], served_folder)
+    with pytest.raises(ModelNotFound):
+        await served.get("another", "0" * 32)  # hashes the served models
+    shutil.rmtree(served_folder)
+    shutil.copytree(folders[2], served_folder)
+    with pytest.raises(IndexMismatch, match="whose folder was changed"):
+        await served.get("quickstart", wanted)
+    await served.close()
 
 
-def test_hub_model_of_a_mapping_is_not_downloaded(folders: list[Path], loads: list[str]) -> None:
-    async def scenario() -> None:
-        served = models(folders[0])
-        with pytest.raises(ModelNotFound):
-            await served.get("org/name", "0" * 32)
-        assert loads == []
-        await served.close()
-
-    run(scenario())
+@in_event_loop
+async def test_hub_model_of_a_mapping_is_not_downloaded(folders: list[Path], loads: list[str]) -> None:
+    served = models(folders[0])
+    with pytest.raises(ModelNotFound):
+        await served.get("org/name", "0" * 32)
+    assert loads == []
+    await served.close()
 
 
-def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     may_load, began = threading.Event(), threading.Event()
     encoders: list[Encoder] = []
 
@@ -287,24 +256,23 @@ def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest
         return encoders[0]
 
     monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", slow)
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        caller = asyncio.create_task(served.get())
-        await asyncio.to_thread(began.wait, 60)
-        closing = asyncio.create_task(served.close())
-        await asyncio.sleep(0)
-        may_load.set()
-        await closing
-        await caller
-        closed: Callable[[], object] = lambda: encoders[0].encode(["a cat"])  # noqa: E731
-        with pytest.raises(UsageError, match="the model is closed"):
-            closed()
-
-    run(scenario())
+    served = models(folders[0])
+    caller = asyncio.create_task(served.get())
+    await asyncio.to_thread(began.wait, 60)
+    closing = asyncio.create_task(served.close())
+    await asyncio.sleep(0)
+    may_load.set()
+    await closing
+    await caller
+    closed: Callable[[], object] = lambda: encoders[0].encode(["a cat"])  # noqa: E731
+    with pytest.raises(UsageError, match="the model is closed"):
+        closed()
 
 
-def test_index_that_names_a_registered_pair_is_refused(folders: list[Path], loads: list[str], tmp_path: Path) -> None:
+@in_event_loop
+async def test_index_that_names_a_registered_pair_is_refused(
+    folders: list[Path], loads: list[str], tmp_path: Path
+) -> None:
     """Its model for documents is registered too, but queries were embedded by the other one."""
     own = write_tiny_bert(tmp_path / "own", seed=7)
     wanted = register_model(own, read_sentence_model(own).fingerprint).fingerprint
@@ -317,20 +285,17 @@ def test_index_that_names_a_registered_pair_is_refused(folders: list[Path], load
     }
     stored["models"].append(pair)
     registry_path().write_text(json.dumps(stored))
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        with pytest.raises(ModelNotFound, match="does not have: fast-search is a pair of two models") as refused:
-            await served.get("fast-search", wanted)
-        assert "es-sbert index migrate" in refused.value.remedy
-        assert (await served.get("own", wanted)).info.fingerprint == wanted
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0])
+    with pytest.raises(ModelNotFound, match="does not have: fast-search is a pair of two models") as refused:
+        await served.get("fast-search", wanted)
+    assert "es-sbert index migrate" in refused.value.remedy
+    assert (await served.get("own", wanted)).info.fingerprint == wanted
+    await served.close()
     assert loads == [str(own)]
 
 
-def test_encoder_warnings_are_logged(
+@in_event_loop
+async def test_encoder_warnings_are_logged(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class WarningEncoder(Encoder):
@@ -339,12 +304,8 @@ def test_encoder_warnings_are_logged(
             self.info = replace(self.info, warnings=("CUDA does not work here: no cuBLAS",))
 
     monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", WarningEncoder)
-
-    async def scenario() -> None:
-        served = models(folders[0])
-        await served.get()
-        await served.close()
-
-    run(scenario())
+    served = models(folders[0])
+    await served.get()
+    await served.close()
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said == ["model0: CUDA does not work here: no cuBLAS"]

@@ -222,7 +222,14 @@ def test_undecodable_body_is_unchanged(body: bytes) -> None:
     assert lines_to_utf8(body) == body
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**80, "half \ud83d", -0.0, "\u2028"])
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
@@ -251,7 +258,9 @@ def test_what_is_not_utf8_is_rejected(text: bytes) -> None:
     require_utf8("ä猫".encode() + b"\xed\xa0\x80")  # a lone surrogate, which some clients send
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b"{", b"\xff", b'{"a":' * 100_000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b'{"a":1e400}', b"{", b"\xff", b'{"a":' * 100_000]
+)
 def test_json_that_engines_parse_differently_is_rejected(raw: bytes) -> None:
     with pytest.raises(UnreadableJson):
         parse_object(raw)
@@ -396,16 +405,3 @@ def test_require_object_raises_on_invalid_upstream_reply(reply: UpstreamReply) -
         upstream.require_object(reply, "GET /docs")
     assert caught.value.remedy
     assert upstream.require_object(UpstreamReply(200, {"a": 1}), "GET /docs") == {"a": 1}
-
-
-@pytest.mark.parametrize("body", [
-    {"query": {"match": {"title": "half \ud83d"}}, "n": 2**80, "x": [0.1, 1e300, -0.0, 5]},
-    {"a": "é\u2028", "b": [None, True, {"c": 1.5}]},
-])  # fmt: skip
-def test_json_objects_round_trip(body: dict[str, object]) -> None:
-    assert parse_object(write_object(body)) == body
-
-
-def test_number_beyond_float64_is_left_to_the_engine() -> None:
-    with pytest.raises(UnreadableJson, match="1e400"):
-        parse_object(b'{"query": {"range": {"n": {"lt": 1e400}}}}')

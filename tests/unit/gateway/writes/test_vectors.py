@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import EmbeddingSettings
 from es_sbert.gateway.writes.prepare_items import DocumentEmbedder, EmbeddedText
 from es_sbert.index.mapping import ChunkRules
+from tests.event_loop import in_event_loop
 from tests.unit.gateway.encoders import TellingEncoder
 from tests.unit.ingest.support import target
 
@@ -57,14 +58,6 @@ class Served:
         return self.embedders[name]
 
 
-def run(scenario: Awaitable[None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await scenario
-
-    asyncio.run(limited())
-
-
 def assert_is(made: EmbeddedText | EsSbertError, encoder: TellingEncoder, *texts: str) -> None:
     assert isinstance(made, EmbeddedText)
     assert made.chunked.texts == texts
@@ -73,58 +66,52 @@ def assert_is(made: EmbeddedText | EsSbertError, encoder: TellingEncoder, *texts
     assert made.max_tokens == 8
 
 
-def test_each_text_is_embedded_by_its_model_and_chunk_rules() -> None:
-    async def scenario() -> None:
-        served = Served()
-        one, two = served.encoders["one"], served.encoders["two"]
-        assert await served.vectorize([]) == []
-        for _ in range(2):
-            made = await served.vectorize(
-                [
-                    (PLAIN, "a"),
-                    (OTHER, "b"),
-                    (PARTS, "long text in words"),
-                    (UNKNOWN, "c"),
-                    (PLAIN, "d"),
-                    (PARTS, "  "),
-                    (MISMATCH, "e"),
-                ]
-            )
-            assert_is(made[0], one, "a")
-            assert_is(made[1], two, "b")
-            assert_is(made[2], one, "long", "text", "in", "words")
-            assert_is(made[4], one, "d")
-            assert_is(made[5], one, "  ")
-            # Clients send a document again that an error of the model's kept back.
-            assert all(isinstance(made[number], ModelError) for number in (3, 6))
-        # Each text once in each round, in batches of like length.
-        assert sum(one.batches) == 14
-
-    run(scenario())
+@in_event_loop
+async def test_each_text_is_embedded_by_its_model_and_chunk_rules() -> None:
+    served = Served()
+    one, two = served.encoders["one"], served.encoders["two"]
+    assert await served.vectorize([]) == []
+    for _ in range(2):
+        made = await served.vectorize(
+            [
+                (PLAIN, "a"),
+                (OTHER, "b"),
+                (PARTS, "long text in words"),
+                (UNKNOWN, "c"),
+                (PLAIN, "d"),
+                (PARTS, "  "),
+                (MISMATCH, "e"),
+            ]
+        )
+        assert_is(made[0], one, "a")
+        assert_is(made[1], two, "b")
+        assert_is(made[2], one, "long", "text", "in", "words")
+        assert_is(made[4], one, "d")
+        assert_is(made[5], one, "  ")
+        # Clients send a document again that an error of the model's kept back.
+        assert all(isinstance(made[number], ModelError) for number in (3, 6))
+    # Each text once in each round, in batches of like length.
+    assert sum(one.batches) == 14
 
 
-def test_request_larger_than_the_queue_is_embedded_in_parts() -> None:
-    async def scenario() -> None:
-        served = Served(waiting_texts=32)
-        texts = [f"text {number}" for number in range(100)]
-        for text, made in zip(texts, await served.vectorize([(PLAIN, text) for text in texts]), strict=True):
-            assert_is(made, served.encoders["one"], text)
-        assert max(served.encoders["one"].batches) == 2, "others find room too"
-
-    run(scenario())
+@in_event_loop
+async def test_request_larger_than_the_queue_is_embedded_in_parts() -> None:
+    served = Served(waiting_texts=32)
+    texts = [f"text {number}" for number in range(100)]
+    for text, made in zip(texts, await served.vectorize([(PLAIN, text) for text in texts]), strict=True):
+        assert_is(made, served.encoders["one"], text)
+    assert max(served.encoders["one"].batches) == 2, "others find room too"
 
 
-def test_only_texts_beyond_the_queue_are_rejected() -> None:
-    async def scenario() -> None:
-        served = Served(waiting_texts=32)
-        one = served.encoders["one"]
-        one.may_run.clear()
-        waiting = asyncio.create_task(served.embedders["one"].embed(["x"] * 31))
-        await asyncio.to_thread(one.started.wait, 60)
-        made = await served.vectorize([(PLAIN, "a"), (OTHER, "b"), (PLAIN, "c")])
-        assert [type(found) for found in made] == [Overloaded, EmbeddedText, Overloaded]
-        one.may_run.set()
-        await waiting
-        assert_is((await served.vectorize([(PARTS, "a b c")]))[0], one, "a", "b", "c")
-
-    run(scenario())
+@in_event_loop
+async def test_only_texts_beyond_the_queue_are_rejected() -> None:
+    served = Served(waiting_texts=32)
+    one = served.encoders["one"]
+    one.may_run.clear()
+    waiting = asyncio.create_task(served.embedders["one"].embed(["x"] * 31))
+    await asyncio.to_thread(one.started.wait, 60)
+    made = await served.vectorize([(PLAIN, "a"), (OTHER, "b"), (PLAIN, "c")])
+    assert [type(found) for found in made] == [Overloaded, EmbeddedText, Overloaded]
+    one.may_run.set()
+    await waiting
+    assert_is((await served.vectorize([(PARTS, "a b c")]))[0], one, "a", "b", "c")
