@@ -55,7 +55,7 @@ def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], sha
 
 
 def _setting_option(
-    name: str, field: FieldInfo, flag: str, help: str, metavar: str | None, unit: int
+    name: str, field: FieldInfo, flag: str | None, help: str, metavar: str | None, unit: int
 ) -> Callable[[shared.F], shared.F]:
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not NoneType)
     bounds = {
@@ -79,7 +79,7 @@ def _setting_option(
         settings |= {"type": click.Choice(list(map(str, kind))), "default": str(default)}
     elif default == "":
         settings |= {"show_default": False}
-    return click.option(flag, name, **settings)
+    return click.option(flag or f"--{name.replace('_', '-')}", name, **settings)
 
 
 _model_options = option_group(

@@ -69,11 +69,14 @@ class SearchLogSettings:
             )
 
 
-def _option(default: Any, flag: str, help: str, metavar: str | None = None, *, unit: int = 1, **bounds: float) -> Any:
+def _option(
+    default: Any, help: str, metavar: str | None = None, *, flag: str | None = None, unit: int = 1, **bounds: float
+) -> Any:
     """Declare a field that an option of `es-sbert serve` sets. Its default and bounds are those of the field.
 
     Args:
         metavar: Placeholder of the value in the help; None for the type's.
+        flag: The option; None for the name of the field.
         unit: Unit of the option, as a multiple of the field's.
         bounds: Those of pydantic's `Field`.
     """
@@ -208,37 +211,37 @@ class Limits(FrozenSettings):
 
     body_bytes: int = _option(
         100 * MIB,
-        "--max-body",
         "Maximum size of a request body. All bodies together may take ten times as much, but no more than 1024 MiB or "
         "two bodies; more are refused (429).",
         "MIB",
+        flag="--max-body",
         unit=MIB,
         ge=1,
     )
     concurrency: int = _option(
         512,
-        "--max-requests",
         "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
+        flag="--max-requests",
         ge=1,
     )
     # An IPv6 /64 network counts as one address.
     client_connections: int = _option(
         1024,
-        "--max-connections-per-client",
         "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
         "reverse proxy, which gives all of them one address.",
+        flag="--max-connections-per-client",
         ge=1,
     )
     # Long, because a synchronous reindex sends nothing until its end.
     answer_seconds: float = _option(
-        3600.0, "--answer-timeout", "Maximum time for the engine to respond.", "SECONDS", gt=0
+        3600.0, "Maximum time for the engine to respond.", "SECONDS", flag="--answer-timeout", gt=0
     )
     health_seconds: float = _option(
         3.0,
-        "--health-timeout",
         "Maximum time for a node to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
         "node that answers neither counts as stopped.",
         "SECONDS",
+        flag="--health-timeout",
         gt=0,
     )
     buffered_bytes: int | None = None
@@ -287,33 +290,27 @@ class SemanticSettings(FrozenSettings):
 
     virtual_field: str = _option(
         "semantic",
-        "--virtual-field",
         'Name of the field that semantic queries search: semantic: "how do plants make energy".',
     )
-    k: int = _option(100, "-k", "Number of documents per semantic query.", ge=1, le=10_000)
+    k: int = _option(100, "Number of documents per semantic query.", flag="-k", ge=1, le=10_000)
     min_cosine: float | None = _option(
         None,
-        "--min-cosine",
         "Drop hits whose cosine is below this value.  [default: that of `es-sbert index calibrate --save`]",
         ge=-1,
         le=1,
     )
     num_candidates: int | None = _option(
-        None, "--num-candidates", "Candidates per shard.  [default: twice k, at least 100]", ge=1, le=10_000
+        None, "Candidates per shard.  [default: twice k, at least 100]", ge=1, le=10_000
     )
-    hybrid: bool = _option(
-        False, "--hybrid", "Turn match and multi_match queries on an embedded text into hybrid queries."
-    )
+    hybrid: bool = _option(False, "Turn match and multi_match queries on an embedded text into hybrid queries.")
     semantic_weight: float | None = _option(
         None,
-        "--semantic-weight",
         "Weight of the semantic ranking in hybrid queries; the keyword ranking has weight 1.  [default: 3]",
         gt=0,
     )
     writes: bool = True
     hide_vectors: HideVectors = _option(
         HideVectors.AUTO,
-        "--hide-vectors",
         "Leave vectors and their metadata out of hits, unless the search asks for them. auto: only if a document "
         "that is written back without them gets them again.",
     )
@@ -334,22 +331,20 @@ class ListenSettings(FrozenSettings):
 
     host: str = _option(
         "127.0.0.1",
-        "--host",
         "Address to listen on. An address other than the default opens the gateway to other machines.",
     )
-    port: int = _option(DEFAULT_PORT, "--port", "TCP port.", ge=0, le=65_535)
-    certificate: Path | None = _option(None, "--tls-certificate", "PEM file of the certificate, for HTTPS.")
-    key: Path | None = _option(None, "--tls-key", "PEM file of the certificate's key.")
+    port: int = _option(DEFAULT_PORT, "TCP port.", ge=0, le=65_535)
+    certificate: Path | None = _option(None, "PEM file of the certificate, for HTTPS.", flag="--tls-certificate")
+    key: Path | None = _option(None, "PEM file of the certificate's key.", flag="--tls-key")
     allowed_hosts: tuple[str, ...] = _option(
         (),
-        "--allowed-host",
         "Accept only requests to this host name (421 for others), to prevent DNS rebinding. May be given several "
         "times.  [default: any]",
         "HOST",
+        flag="--allowed-host",
     )
     drain_seconds: float = _option(
         0.0,
-        "--drain-seconds",
         "On SIGTERM, fail /readyz and keep answering for this long, so that a load balancer notices before the gateway "
         "stops listening. Requests in progress then have 30 more seconds.",
         "SECONDS",
