@@ -43,6 +43,7 @@ def check_uvicorn() -> None:
         )
 
 
+_HEALTH_PAGES = tuple(page.encode() for page in HEALTH_PATHS)
 # Engines refuse heads of more than 16 kB themselves.
 MAX_HEAD_BYTES = 64 * 1024
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
@@ -148,7 +149,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             raise self._too_long()
-        is_health = self.url.partition(b"?")[0].decode("latin-1") in HEALTH_PATHS
+        is_health = self.url.partition(b"?")[0] in _HEALTH_PAGES
         self._check_host(is_health=is_health)
         if self._surplus is not None and not is_health:
             self._refusal = HTTPStatus(http_status(self._surplus)), error_body(self._surplus)
