@@ -1,4 +1,4 @@
-"""OpenAI-compatible API: `POST /v1/embeddings`, `GET /v1/models` and `GET /v1/openapi.json`.
+"""OpenAI-compatible API: `POST /v1/embeddings` and `GET /v1/models`.
 
 OpenAI's API does not distinguish queries from documents, but models with prompts encode them differently. `input_type`
 selects the prompt, as in the APIs of Cohere and Voyage. Without it, the model's default prompt (if any) is used.
@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -55,7 +54,6 @@ class OpenAIApi:
         self._limits = settings.limits.model_copy(update={"body_bytes": self._settings.max_body})
         self._metrics = metrics
         self._admission = admission
-        self._openapi = (files("es_sbert.gateway") / "openapi.json").read_bytes()
         self._listed = model_objects(models.settings.public_names, int(time.time()))
 
     def routes(self) -> list[Route]:
@@ -64,7 +62,7 @@ class OpenAIApi:
             Route("/v1/embeddings", self._endpoint("embeddings", self._embeddings), methods=["POST"]),
             Route("/v1/models", self._endpoint("models", self._list_models), methods=["GET"]),
             Route("/v1/models/{model:path}", self._endpoint("models", self._get_model), methods=["GET"]),
-            Route("/v1/openapi.json", self._get_openapi, methods=["GET"]),
+            Route("/v1/openapi.json", _no_description, methods=["GET"]),
         ]
 
     def _endpoint(self, kind: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -92,9 +90,6 @@ class OpenAIApi:
         incoming = IncomingRequest.from_scope(request.scope, request.receive, self._limits, slot)
         parsed = parse_embeddings_request(await incoming.body(), self._settings)
         return await cancel_on_disconnect(incoming, self._embed(parsed))
-
-    async def _get_openapi(self, request: Request) -> Response:
-        return Response(self._openapi, media_type="application/json")
 
     async def _embed(self, request: EmbeddingsRequest) -> Response:
         embedder = await self._models.get(request.model)
@@ -260,6 +255,10 @@ def error_response(
     """
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return JSONResponse(body, status, headers=_ERROR_HEADERS.get(status))
+
+
+async def _no_description(request: Request) -> Response:
+    return error_response(404, "The gateway has no OpenAPI description. Its API is that of OpenAI's embeddings.")
 
 
 def exception_response(error: Exception) -> Response:

@@ -109,6 +109,11 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("org/other")
 
 
+def test_openapi_description_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="has no OpenAPI description"):
+        client.get("/openapi.json", cast_to=object)
+
+
 def test_unknown_model_raises_openai_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="Use one of: tiny, text-embedding-3-small") as caught:
         client.embeddings.create(model="other", input="cat")
