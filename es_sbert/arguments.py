@@ -36,7 +36,7 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", NoneT
 
 
 def check_arguments(function: F) -> F:
-    """Decorator: an argument that does not fit its annotation raises a `UsageError` that names it.
+    """Decorator: an argument that does not fit its annotation, or an unknown option, raises a `UsageError`.
 
     Annotations with names that are only imported for type checkers are not checked, nor are the elements of an
     `Iterable`. Values of NumPy and pandas, views of a dict and sets of str become numbers and lists of Python where
@@ -68,6 +68,10 @@ def check_arguments(function: F) -> F:
 
     def check_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         positional = checks()[0]
+        options = vars(function).get("__signature__")  # spelled out, see `spell_out`
+        if options is not None and (unknown := kwargs.keys() - options.parameters.keys()):
+            known = [name for name, each in options.parameters.items() if each.kind is each.KEYWORD_ONLY]
+            raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(known)}.")
         checked = list(map(check, positional, args))
         return [*checked, *args[len(positional) :]], {name: check(name, value) for name, value in kwargs.items()}
 

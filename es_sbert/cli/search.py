@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
+import orjson
 from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
+from es_sbert.messages import drop_unprintable, escape_unprintable, escape_unprintable_lines, pluralize
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from es_sbert.engines.rest import Json
-    from es_sbert.search.search_result import HybridResult, SearchResult
+    from es_sbert.index.mapping import VectorFieldMeta
+    from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult
     from es_sbert.search.semantic_index import SemanticIndex
 
 
@@ -118,33 +125,43 @@ def search(
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
 
-    fields = _parse_fields(options["fields"])
-    if full and as_json:
-        raise UsageError("--full cannot be combined with --json, which prints whole documents", "Leave --full out.")
+    reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
+    names = [] if options["fields"] is None else [name.strip() for name in options["fields"].split(",")]
+    query = like if text is None else text
+    refusals = (
+        (not all(names), f"--fields {options['fields']!r} has an empty name", "Separate the names by commas."),
+        (full and as_json, "--full cannot be combined with --json, which prints whole documents", "Leave --full out."),
+        (
+            query is None or (text is not None and like is not None),
+            "exactly one of TEXT and --like is required",
+            "Pass a text, or --like ID.",
+        ),
+        (
+            like is not None and (hybrid or reranker_name is not None),
+            "--hybrid and --rerank need a query text, but --like searches with the vector of a document",
+            "Leave them out, or pass TEXT instead of --like.",
+        ),
+        (
+            options["weights"] is not None and not hybrid,
+            "--weights requires --hybrid",
+            "Add --hybrid, or leave --weights out.",
+        ),
+        (
+            rerank_window is not None and reranker_name is None,
+            "--rerank-window requires --rerank",
+            "Add --rerank MODEL, a cross-encoder.",
+        ),
+    )
+    for is_wrong, message, remedy in refusals:
+        if is_wrong:
+            raise UsageError(message, remedy)
+    assert query is not None, "checked above"
     search_options = shared.select_options(
         options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial")
     )
     search_options["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
     if options["weights"] is not None:
         search_options["weights"] = _parse_weights(options["weights"])
-    query = like if text is None else text
-    if query is None or (text is not None and like is not None):
-        raise UsageError("exactly one of TEXT and --like is required", "Pass a text, or --like ID.")
-    if like is not None and hybrid:
-        raise UsageError(
-            "--hybrid needs a query text, but --like searches with the vector of a document",
-            "Leave --hybrid out, or pass TEXT instead of --like.",
-        )
-    if options["weights"] is not None and not hybrid:
-        raise UsageError("--weights requires --hybrid", "Add --hybrid, or leave --weights out.")
-    reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
-    if rerank_window is not None and reranker_name is None:
-        raise UsageError("--rerank-window requires --rerank", "Add --rerank MODEL, a cross-encoder.")
-    if reranker_name is not None and text is None:
-        raise UsageError(
-            "--rerank requires a query text and cannot be combined with --like",
-            "Leave out --rerank, or pass TEXT instead of --like.",
-        )
     settings = shared.engine_settings(options)
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
@@ -156,11 +173,11 @@ def search(
         vector_field = options["vector_field"]
         searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
         semantic = opened.enter_context(searched)
-        if fields:
+        if names:
             # Also fetch the fields of the embedded text, which the cross-encoder reads.
             embedded = semantic.field.meta.text
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
-            search_options["source"] = [*fields, *read]
+            search_options["source"] = [*names, *read]
         if options["show_body"]:
             depth = search_depth(reranker, k, rerank_window, search_options)
             if like is not None:
@@ -169,7 +186,8 @@ def search(
                 bodies = semantic.hybrid_bodies(query, depth, **search_options)
             else:
                 bodies = (semantic.body(query, depth, **search_options),)
-            _print_bodies(bodies, index, as_json)
+            for shown in map(orjson.dumps, bodies) if as_json else [console_requests(index, bodies)]:
+                click.echo(shown)
             return
         result: SearchResult | HybridResult
         if like is not None:
@@ -195,7 +213,7 @@ def search(
             for hit in result:
                 click.echo(dump_object(hit.as_json() | mark))
         else:
-            _print_hits(result, semantic, fields, full)
+            _print_hits(result, semantic, names, full)
 
 
 def _print_message(message: str) -> None:
@@ -216,45 +234,158 @@ def _parse_weights(text: str) -> tuple[float, float]:
         ) from None
 
 
-def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
-    import orjson
-
-    from es_sbert.search.search_output import console_requests
-
-    if not as_json:
-        click.echo(console_requests(index, bodies))
-        return
-    for body in bodies:
-        click.echo(orjson.dumps(body))
-
-
-def _parse_fields(text: str | None) -> list[str]:
-    names = [] if text is None else [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise UsageError(f"--fields {text!r} has an empty name", "Separate the names by commas: title,date.")
-    return names
-
-
-def _print_hits(
-    result: SearchResult | HybridResult, semantic: SemanticIndex, fields: Sequence[str], full: bool
-) -> None:
+def _print_hits(result: SearchResult | HybridResult, semantic: SemanticIndex, names: Sequence[str], full: bool) -> None:
     from rich.console import Console
 
-    from es_sbert.messages import pluralize
-    from es_sbert.search.search_output import hit_list, select_fields
     from es_sbert.search.search_result import HybridResult
 
     if result.hits:
         # Without a terminal, use a width that fits the text.
         console = Console(width=None if sys.stdout.isatty() else 120)
         with console.capture() as hits:
-            console.print(hit_list(result, semantic.field.name, semantic.field.meta, fields=fields, full=full))
+            console.print(hit_list(result, semantic.field.name, semantic.field.meta, names, full=full))
         for line in hits.get().splitlines():
             click.echo(line.rstrip())
-    for name in fields:
+    for name in names:
         if result.hits and not any(select_fields(hit.source, [name]) for hit in result):
             print_message(f"Warning: no hit has the field {name!r}; `--json` shows all fields.")
     method = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
     print_message(f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({method}, {semantic.engine.info.label})")
     if result.reranking is not None:
         print_message(str(result.reranking))
+
+
+_SNIPPET = 300  # characters
+_MAX_ID_WIDTH = 40  # columns; a longer id is truncated
+_INDENT = 3  # columns
+
+
+def hit_list(
+    result: SearchResult | HybridResult,
+    vector_field: str,
+    meta: VectorFieldMeta,
+    names: Sequence[str] = (),
+    *,
+    full: bool = False,
+) -> RenderableType:
+    """Format hits for a terminal: a line with rank, scores, id and title, and below it the text.
+
+    Hits of a hybrid search have the fused score, the BM25 score and the cosine; reranked hits also the cross-encoder's.
+
+    Args:
+        vector_field: The field that was searched.
+        meta: Metadata of this field, which names the embedded fields.
+        names: Names or patterns of fields to show instead of title and text.
+        full: Show whole texts, with their line breaks, instead of their beginning.
+    """
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    hits: list[Hit | HybridHit] = [*result]
+    rank = max(_INDENT - 1, len(str(len(hits))))
+    widest = min(_MAX_ID_WIDTH, max((len(escape_unprintable(hit.id)) for hit in hits), default=0))
+    if names:
+        shown = [("", _field_lines(hit.source, names, full=full)) for hit in hits]
+    else:
+        shown = [_title_and_text(hit, vector_field, meta, full) for hit in hits]
+    renderables: list[RenderableType] = []
+    for number, (hit, (title, texts)) in enumerate(zip(hits, shown, strict=True), start=1):
+        scores: dict[str, float | None] = {"rerank": hit.rerank_score} if result.reranking is not None else {}
+        if hasattr(hit, "lexical"):
+            scores |= {"score": hit.score, "keyword": hit.lexical}
+        scores["cosine"] = hit.cosine
+        if number == 1:
+            heading = "  ".join(["#".rjust(rank), *(f"{name:>8}" for name in scores), "id".ljust(widest)])
+            heading += "  title" if any(title for title, _ in shown) else ""
+            renderables.append(Text(heading, no_wrap=True, overflow="ellipsis"))
+        columns = [f"{'–' if score is None else f'{score:.4f}':>8}" for score in scores.values()]
+        shown_id = _truncate(escape_unprintable(hit.id), widest).ljust(widest)
+        line, shown_title = "  ".join([str(number).rjust(rank), *columns, shown_id, ""]), _single_line([title], None)
+        renderables.append(Text.assemble(line, (shown_title, "bold"), no_wrap=True, overflow="ellipsis"))
+        # A Text object, because rich reads square brackets in a str as markup.
+        renderables += [Padding(Text(text), (0, 0, 0, _INDENT)) for text in texts if text]
+    return Group(*renderables)
+
+
+def select_fields(source: Json, names: Sequence[str]) -> dict[str, object]:
+    """Return the leaves of a document that match these names or patterns, by dotted name, in the order of `names`.
+
+    A leaf inside a list of objects has the values of all objects.
+    """
+    from es_sbert.index.text_template import document_field_names, find_field
+
+    leaves = {name: find_field(source, name) for name in document_field_names(source)}
+    return {
+        name: value
+        for pattern in names
+        for name, value in leaves.items()
+        if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+    }
+
+
+def _title_and_text(
+    hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta, full: bool
+) -> tuple[str, list[str]]:
+    """Return the title of a hit, and the text to show: its nearest passage, or else its document without the title.
+
+    The text begins with the fields of the embedded text.
+    """
+    from es_sbert.index.mapping import document_meta_field
+    from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, document_field_names
+
+    template = TextTemplate("", ()) if meta.text is None else TextTemplate.parse(meta.text)
+    titles = (template.of_fields([name]).readable_text(hit.source) for name in TITLE_FIELDS)
+    title = next((title for title in titles if title.strip()), "")
+    if hit.passage is not None and hit.passage.text is not None:
+        passage = hit.passage.text
+        texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
+    else:
+        ours = (vector_field, document_meta_field(vector_field))
+        content = {name: value for name, value in hit.source.items() if name not in ours}
+        names = template.fields or document_field_names(content)
+        found = [template.of_fields([name]).readable_text(content) for name in names]
+        found += [value for name, value in content.items() if name not in names and isinstance(value, str)]
+        others = [text for text in found if text and text != title]
+        # Values without a space are left out: they are ids and other keywords.
+        texts = [text for text in others if " " in text.strip()]
+        if not texts:
+            title, texts = "", [title] if title else others
+    return title, [escape_unprintable_lines("\n".join(texts)) if full else _single_line(texts, _SNIPPET)]
+
+
+def _field_lines(source: Json, names: Sequence[str], *, full: bool) -> list[str]:
+    lines = []
+    for name, value in select_fields(source, names).items():
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        shown = escape_unprintable_lines(text) if full else _single_line([text], _SNIPPET)
+        lines.append(f"{escape_unprintable(name)}: {shown}")
+    return lines
+
+
+def _single_line(texts: Sequence[str], length: int | None) -> str:
+    line = " · ".join(" ".join(text.split()) for text in texts)
+    # Documents are untrusted: control characters must not reach a terminal.
+    line = drop_unprintable(line)
+    return line if length is None else _truncate(line, length)
+
+
+def _truncate(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+# A list of numbers on several lines, which no string of JSON has.
+_NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]+\]")
+
+
+def console_requests(index: str, bodies: Sequence[Json]) -> str:
+    """Format a search for the consoles of Kibana and Dashboards: a request line and indented JSON, with the vector on
+    one line.
+
+    Several bodies become one `_msearch`, with each body on one line.
+    """
+    if len(bodies) > 1:
+        lines = [f"{{}}\n{orjson.dumps(body).decode()}" for body in bodies]
+        return "\n".join([f"POST /{index}/_msearch", *lines])
+    indented = orjson.dumps(bodies[0], option=orjson.OPT_INDENT_2).decode()
+    return f"POST /{index}/_search\n" + _NUMBERS.sub(lambda numbers: "".join(numbers[0].split()), indented)

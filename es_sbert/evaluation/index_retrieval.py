@@ -15,7 +15,7 @@ from es_sbert.evaluation.evaluation_report import EvaluationReport, retrieval_ro
 from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.messages import pluralize
-from es_sbert.search.search_request import SearchParams, search_request
+from es_sbert.search.search_request import SearchOptions, search_request
 from es_sbert.search.search_scope import ModelOptions, read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
 
@@ -93,11 +93,11 @@ def _search_queries(semantic: SemanticIndex, index: str, data: RetrievalCollecti
     """
     engine, vectors = semantic.engine, semantic.encoder.encode(list(data.queries.values()), "query")
     scope = read_search_scope(engine, [index], [vector_field])
-    params = SearchParams(k=DEPTH + 1, source=False)
+    options: SearchOptions = {"source": False}
     ranked: dict[str, list[str]] = {}
     for query, vector in zip(data.queries, vectors, strict=True):
         own = data.own(query)
-        request = search_request(engine.info.engine_type, scope, {vector_field: vector}, params)
-        hits = request.read([engine.search(request.indices, request.bodies[0], routing=request.routing)])
+        request = search_request(engine.info.engine_type, scope, {vector_field: vector}, DEPTH + 1, options)
+        hits = request.read([engine.search(request.indices, request.bodies[0], routing=scope.routing)])
         ranked[query] = list(dict.fromkeys(hit.id for hit in hits if hit.id != own))[:DEPTH]
     return ranked

@@ -1,8 +1,8 @@
 """Hybrid search: a semantic search and a keyword search, fused by rank, with exact matches first.
 
 One `_msearch` asks for the nearest documents of each vector field, for the best of the keyword search (BM25), and for
-the documents that hold the words of the query as they are (`exact_matches.py`). `rank_fusion.py` orders them. The
-gateway does the same for full-text queries of applications.
+the documents that hold the words of the query as they are. `rank_fusion.py` orders them. The gateway does the same for
+full-text queries of applications.
 """
 
 from __future__ import annotations
@@ -10,29 +10,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.search.exact_matches import EXACT_HITS, exact_match_query, read_exact_matches
-from es_sbert.search.rank_fusion import FusedDocument, fuse_rankings
+from es_sbert.search.rank_fusion import (
+    EXACT_HITS,
+    FusedDocument,
+    exact_match_query,
+    fuse_rankings,
+    read_exact_matches,
+)
 from es_sbert.search.search_request import (
     SEARCH_DEFAULTS,
     SearchOptions,
-    SearchParams,
     SearchRequest,
     build_vector_queries,
+    page_body,
 )
 from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import MAX_K, check_query, search_body
+from es_sbert.search.vector_query import check_query, search_body
 from es_sbert.vectors import Vectors
 
 LEXICAL = "lexical"  # name of the ranking by keywords; those of vector fields have the field's name
 EXACT = "exact"  # name of the search for exact matches
-DEFAULT_DEPTH = 100
+DEFAULT_DEPTH = 100  # documents of each ranking, or k if that is more
 
 _DocumentKey = tuple[str, str]  # index and id
 
@@ -83,7 +87,6 @@ class HybridOptions(SearchOptions, total=False):
         weights: Semantic and keyword weight; the default is measured, see docs/search.md.
         lexical_fields: Fields of the keyword query and of exact matches; by default those of the embedded text.
         lexical: Query in the engine's language instead of the keyword query.
-        depth: Number of documents that each ranking contributes, at least k. Default: 100, or k if that is more.
         min_cosine: Minimum cosine of the semantic search; by default the value that `es-sbert index calibrate --save`
             stored. -1 drops nothing.
     """
@@ -91,11 +94,9 @@ class HybridOptions(SearchOptions, total=False):
     weights: Sequence[float] | None
     lexical_fields: Sequence[str] | None
     lexical: Json | None
-    depth: int | None
 
 
-_HYBRID_ONLY = HybridOptions.__annotations__.keys() - SearchOptions.__annotations__.keys()
-HYBRID_DEFAULTS: dict[str, object] = {**SEARCH_DEFAULTS, **dict.fromkeys(_HYBRID_ONLY)}
+HYBRID_DEFAULTS: dict[str, object] = dict.fromkeys(HybridOptions.__annotations__) | SEARCH_DEFAULTS
 
 
 def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions) -> tuple[Json, Json | None]:
@@ -143,15 +144,14 @@ class HybridReader(ResponseReader):
         *,
         weights: Mapping[str, float],
         depth: int,
-        offset: int,
-        size: int,
+        k: int,
     ) -> HybridResult:
         """Fuse the responses.
 
         Args:
             answers: Vector field, `LEXICAL` or `EXACT` → response.
             weights, depth: See `fuse_rankings`.
-            offset, size: The page of the fused hits to return.
+            k: Number of fused hits to return.
         """
         found = {
             name: {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
@@ -164,7 +164,7 @@ class HybridReader(ResponseReader):
             weights=weights,
             matches=read_exact_matches([(key, hit["_score"]) for key, hit in exact.items()]),
         )
-        hits = [self._hybrid_hit(document, found) for document in fused[offset : offset + size]]
+        hits = [self._hybrid_hit(document, found) for document in fused[:k]]
         took = max(answer["took"] for answer in answers.values())
         by_words = total_hits(answers[LEXICAL])
         others = [document for document in fused if not _matches_words(document.key, found)]
@@ -201,48 +201,36 @@ def _matches_words(key: _DocumentKey, found: Mapping[str, Mapping[_DocumentKey, 
     )
 
 
-def hybrid_params(k: int, options: HybridOptions) -> SearchParams:
-    """Read the options that a hybrid search shares with every search.
-
-    Raises:
-        UsageError: an option does not exist, or a value is out of range.
-    """
-    shared: Any = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
-    return SearchParams.from_options(k, shared)
-
-
 def hybrid_request(
     engine_type: EngineType,
     scope: SearchScope,
     vectors: Mapping[str, Vectors],
-    text: str,
-    params: SearchParams,
+    k: int,
     options: HybridOptions,
+    text: str,
     min_cosines: Mapping[str, float] | None = None,
 ) -> SearchRequest[HybridResult]:
     """Build the request for a hybrid search.
 
     Args:
         vectors: As for `search_request`.
-        params: The result of `hybrid_params` for the same options.
         min_cosines: Vector field → minimum cosine of its hits if the search sets none.
 
     Raises:
         UsageError: an option is invalid, or a hybrid search does not support it.
     """
-    if params.aggregations is not None or params.sort is not None:
+    if options.get("aggregations") is not None or options.get("sort") is not None:
         raise UsageError(
             "a hybrid search does not support sort or aggregations",
             "Leave them out, search without hybrid, or send the query to `es-sbert serve --hybrid`, which does.",
         )
-    depth, (semantic_weight, lexical_weight) = _read_depth(params.k, options), _read_weights(options)
-    method = scope.method(engine_type, params.exact)
-    queries = build_vector_queries(scope, vectors, params, depth)
-    if params.min_cosine is None and min_cosines:
+    depth, (semantic_weight, lexical_weight) = max(DEFAULT_DEPTH, k), _read_weights(options.get("weights"))
+    method = scope.method(engine_type, options.get("exact", False))
+    queries = build_vector_queries(scope, vectors, depth, options)
+    if options.get("min_cosine") is None and min_cosines:
         queries = [replace(query, min_cosine=min_cosines.get(query.field)) for query in queries]
     ranked, exact = build_keyword_queries(scope, text, options)
-    offset, size = params.bounds()
-    shown = replace(params, k=depth, offset=0, size=None).page(engine_type, scope.names, text)
+    shown = page_body(engine_type, scope.names, depth, options, text)
     # A named query that all documents pass says which of them the words match.
     named = {"bool": {"must": [ranked], "_name": LEXICAL}}
     shown_with_name = shown | {"post_filter": {"bool": {"should": [{"match_all": {}}, named]}}}
@@ -257,23 +245,13 @@ def hybrid_request(
 
     def read(answers: Sequence[Json]) -> HybridResult:
         found = dict(zip(bodies, answers, strict=True))
-        return reader.read_hybrid(found, weights=weight_of, depth=depth, offset=offset, size=size)
+        return reader.read_hybrid(found, weights=weight_of, depth=depth, k=k)
 
-    searches = tuple(bodies.values())
-    return SearchRequest(scope.all_indices, searches, method, False, read, params.allow_partial, scope.routing)
-
-
-def _read_depth(k: int, options: HybridOptions) -> int:
-    depth = options.get("depth")
-    depth = max(DEFAULT_DEPTH, k) if depth is None else depth
-    if not k <= depth <= MAX_K:
-        raise UsageError(f"depth is {depth}", f"Set it to at least k ({k}) and at most {MAX_K:,}.")
-    return depth
+    return SearchRequest(scope.all_indices, tuple(bodies.values()), method, read)
 
 
-def _read_weights(options: HybridOptions) -> tuple[float, float]:
+def _read_weights(weights: Sequence[float] | None) -> tuple[float, float]:
     """Read the semantic and the keyword weight."""
-    weights = options.get("weights")
     if weights is None:
         return DEFAULT_WEIGHTS
     try:

@@ -33,8 +33,7 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
         options: Options of the search.
 
     Raises:
-        UsageError: the window is given without a reranker or is out of range, or a reranker is combined with `offset`,
-            `size` or `sort`.
+        UsageError: the window is given without a reranker or is out of range, or a reranker is combined with `sort`.
     """
     if reranker is None:
         if window is not None:
@@ -42,12 +41,10 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
         return k
     if not hasattr(reranker, "score_pairs"):
         raise wrong_argument("rerank", reranker, "a Reranker")
-    unpaged = {"offset": 0, "size": None, "sort": None}
-    clash = sorted(name for name, default in unpaged.items() if options.get(name, default) != default)
-    if clash:
+    if options.get("sort") is not None:
         raise UsageError(
-            f"{' and '.join(clash)} cannot be combined with a reranker, which must read the hits first",
-            "Search with the reranker alone, then select from the hits of the result or sort them.",
+            "sort cannot be combined with a reranker, which must read the hits first",
+            "Search with the reranker alone, then sort the hits of the result.",
         )
     return max(k, _rerank_window(k, window))
 

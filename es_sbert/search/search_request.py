@@ -6,7 +6,7 @@ Pure functions, except that `read_document_vectors` reads the index.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar
 
 import numpy as np
@@ -56,8 +56,6 @@ class SearchOptions(TypedDict, total=False):
             the default suits the type (`es-sbert index advise` measures it).
         min_cosine: Drop hits whose cosine is below it.
         boosts: Vector field → factor of its score, if several are searched.
-        size: Hits to return of the k that the search finds; None for all k.
-        offset: Hits to skip.
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
         aggregations: The engine's own `aggs`, over the documents that the search matches (see the module
@@ -73,8 +71,6 @@ class SearchOptions(TypedDict, total=False):
     oversample: float | None
     min_cosine: float | None
     boosts: Mapping[str, float] | None
-    size: int | None
-    offset: int
     source: Sequence[str] | bool | None
     highlight: Sequence[str] | Json | None
     aggregations: Json | None
@@ -82,128 +78,64 @@ class SearchOptions(TypedDict, total=False):
     allow_partial: bool
 
 
-@dataclass(frozen=True)
-class SearchParams:
-    """The options of one search (see `SearchOptions`), and k."""
+SEARCH_DEFAULTS: dict[str, object] = dict.fromkeys(SearchOptions.__annotations__) | {
+    "exact": False,
+    "allow_partial": False,
+}
 
-    k: int = 10
-    filter: Json | None = None
-    exact: bool = False
-    num_candidates: int | None = None
-    oversample: float | None = None
-    min_cosine: float | None = None
-    boosts: Mapping[str, float] = field(default_factory=dict)
-    size: int | None = None
-    offset: int = 0
-    source: Sequence[str] | bool | None = None
-    highlight: Sequence[str] | Json | None = None
-    aggregations: Json | None = None
-    sort: Sequence[str | Json] | None = None
-    allow_partial: bool = False
 
-    @classmethod
-    def from_options(cls, k: int, options: SearchOptions) -> SearchParams:
-        """Read the options of a search.
+def check_search(k: int, options: SearchOptions, text: str | None = None) -> None:
+    """Check what can be checked of a search before its text is embedded.
 
-        Raises:
-            UsageError: an option does not exist, or a value is out of range.
-        """
-        check_k(k)
-        unknown = options.keys() - SearchOptions.__annotations__.keys()
-        if unknown:
-            raise UsageError(
-                f"unknown option: {', '.join(sorted(unknown))}",
-                f"Options of a search are {', '.join(SearchOptions.__annotations__)}.",
-            )
-        if options.get("filter") is not None:
-            check_query(options["filter"], "the filter")
-        values: dict[str, Any] = {**options, "boosts": options.get("boosts") or {}}
-        return cls(k, **values)
+    Raises:
+        UsageError: the text is empty, or is longer than `MAX_QUERY_CHARACTERS`; or k or the filter is invalid.
+    """
+    check_k(k)
+    if (filter := options.get("filter")) is not None:
+        check_query(filter, "the filter")
+    if text is not None and not text.strip():
+        raise UsageError("the query text is empty", "Pass the words to search for.")
+    if text is not None and len(text) > MAX_QUERY_CHARACTERS:
+        raise UsageError(
+            f"the query text is too long: {len(text):,} characters",
+            f"Pass at most {MAX_QUERY_CHARACTERS:,}; a model reads only the beginning anyway.",
+        )
 
-    def __post_init__(self) -> None:
-        if self.offset < 0 or (self.size is not None and self.size < 0):
-            raise UsageError(
-                f"offset and size must not be negative, but are {self.offset} and {self.size}",
-                "Set offset to the number of hits to skip, and size to the number to return.",
-            )
 
-    def bounds(self) -> tuple[int, int]:
-        """Offset and size of the page among the k hits.
+def page_body(
+    engine_type: EngineType, vector_fields: Sequence[str], size: int, options: SearchOptions, text: str | None
+) -> Json:
+    """Return the part of a request body that says how to return the hits.
 
-        Raises:
-            UsageError: the page extends beyond the k hits.
-        """
-        size = max(0, self.k - self.offset) if self.size is None else self.size
-        if self.offset + size > self.k or (self.offset >= self.k and size == 0 and self.offset > 0):
-            raise UsageError(
-                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} are requested, but k is {self.k}",
-                "Raise k to at least the last requested hit: a vector search finds k documents and no more.",
-            )
-        return self.offset, size
+    Args:
+        text: The query text, whose words are highlighted; None for a search without a text.
 
-    def page(self, engine_type: EngineType, vector_fields: Sequence[str], text: str | None) -> Json:
-        """Return the part of a request body that says which of the k hits to return, and how.
-
-        Args:
-            text: The query text, whose words are highlighted; None for a search without a text.
-
-        Raises:
-            UsageError: the page extends beyond the k hits, or `highlight` lists fields and there is no text.
-        """
-        offset, size = self.bounds()
-        body: Json = {"size": size, "_source": self._source_filter(vector_fields)}
-        if offset:
-            body["from"] = offset
-        if self.highlight is not None:
-            body["highlight"] = self._highlight(engine_type, text)
-        if self.aggregations is not None:
-            body["aggs"] = self.aggregations
-        if self.sort is not None:
-            # Scores are requested, because sorted hits otherwise have none, and so no cosines.
-            body |= {"sort": list(self.sort), "track_scores": True}
-        return body
-
-    def _source_filter(self, vector_fields: Sequence[str]) -> Json | bool:
-        if self.source is not None and not self.source:
-            return False  # to the engines an empty list of fields means all of them
-        excludes: Json = {"excludes": list(vector_fields)}
-        if self.source is None or self.source is True:
-            return excludes
-        return {"includes": list(self.source), **excludes}
-
-    def _highlight(self, engine_type: EngineType, text: str | None) -> Json:
-        if isinstance(self.highlight, Mapping):
-            return dict(self.highlight)
+    Raises:
+        UsageError: `highlight` lists fields and there is no text.
+    """
+    source, highlight, sort = options.get("source"), options.get("highlight"), options.get("sort")
+    body: Json = {"size": size, "_source": {"excludes": list(vector_fields)}}
+    if source is not None and not source:
+        body["_source"] = False  # to the engines an empty list of fields means all of them
+    elif source is not None and source is not True:
+        body["_source"] = {"includes": list(source), **body["_source"]}
+    if isinstance(highlight, Mapping):
+        body["highlight"] = dict(highlight)
+    elif highlight is not None:
         if text is None:
             raise UsageError(
                 "a search without a text has no words to highlight",
                 "Leave highlight out, or pass the engine's own highlight object with a highlight_query.",
             )
         # The text is passed as `highlight_query`, because a kNN query has no words to highlight.
-        highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
-        return HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
-
-
-SEARCH_DEFAULTS: dict[str, object] = {
-    option.name: None if option.default is MISSING else option.default
-    for option in fields(SearchParams)
-    if option.name in SearchOptions.__annotations__
-}
-
-
-def check_query_text(text: str) -> None:
-    """Check a query text.
-
-    Raises:
-        UsageError: the text is empty, or is longer than `MAX_QUERY_CHARACTERS`.
-    """
-    if not text.strip():
-        raise UsageError("the query text is empty", "Pass the words to search for.")
-    if len(text) > MAX_QUERY_CHARACTERS:
-        raise UsageError(
-            f"the query text is too long: {len(text):,} characters",
-            f"Pass at most {MAX_QUERY_CHARACTERS:,}; a model reads only the beginning anyway.",
-        )
+        highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in highlight}
+        body["highlight"] = HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
+    if (aggregations := options.get("aggregations")) is not None:
+        body["aggs"] = aggregations
+    if sort is not None:
+        # Scores are requested, because sorted hits otherwise have none, and so no cosines.
+        body |= {"sort": list(sort), "track_scores": True}
+    return body
 
 
 Result = TypeVar("Result", bound=RankedHits[Any], covariant=True)
@@ -217,26 +149,23 @@ class SearchRequest(Generic[Result]):
         indices: The indices to search.
         bodies: One for `_search`, several for `_msearch`.
         method: The search method.
-        named_scores: Whether hits must have the scores of named clauses.
         read: Converts the responses, in the order of the bodies, to the result.
-        allow_partial: Whether responses may lack shards.
-        routing: See `SearchScope.routing`.
+        named_scores: Whether hits must have the scores of named clauses.
     """
 
     indices: tuple[str, ...]
     bodies: tuple[Json, ...]
     method: SearchMethod
-    named_scores: bool
     read: Callable[[Sequence[Json]], Result]
-    allow_partial: bool
-    routing: str | None
+    named_scores: bool = False
 
 
 def search_request(
     engine_type: EngineType,
     scope: SearchScope,
     vectors: Mapping[str, Vectors],
-    params: SearchParams,
+    k: int,
+    options: SearchOptions,
     text: str | None = None,
 ) -> SearchRequest[SearchResult]:
     """Build the request for a search for the nearest vectors.
@@ -246,32 +175,27 @@ def search_request(
         text: The query text; None for a search by vectors.
 
     Raises:
-        UsageError: an option is invalid (see `VectorQuery`, `SearchParams`), or `sort` is used with an exact search
-            that matches every document.
+        UsageError: an option is invalid (see `VectorQuery`, `page_body`), or `sort` is used with an exact search that
+            matches every document.
     """
-    method = scope.method(engine_type, params.exact)
-    queries = build_vector_queries(scope, vectors, params, params.k)
-    check_sort(method, params)
-    page = params.page(engine_type, scope.names, text)
-    several = len(queries) > 1
-    if several:
-        body: Json = {"query": named_vector_clause(engine_type, method, queries)} | page
+    method = scope.method(engine_type, options.get("exact", False))
+    if options.get("sort") is not None and method is SearchMethod.EXACT and options.get("min_cosine") is None:
+        raise UsageError(
+            "exact search matches every document, so a sort would ignore the query",
+            "Set min_cosine, or leave sort out and sort the hits.",
+        )
+    queries = build_vector_queries(scope, vectors, k, options)
+    if several := len(queries) > 1:
+        body: Json = {"query": named_vector_clause(engine_type, method, queries)}
     else:
-        body = search_body(engine_type, method, queries[0]) | page
+        body = search_body(engine_type, method, queries[0])
+    body |= page_body(engine_type, scope.names, k, options, text)
     reader = ResponseReader(engine_type, method, scope, queries)
-    return SearchRequest(
-        scope.indices,
-        (body,),
-        method,
-        several,
-        lambda answers: reader.read_knn(answers[0]),
-        params.allow_partial,
-        scope.routing,
-    )
+    return SearchRequest(scope.indices, (body,), method, lambda answers: reader.read_knn(answers[0]), several)
 
 
 def build_vector_queries(
-    scope: SearchScope, vectors: Mapping[str, Vectors], params: SearchParams, k: int
+    scope: SearchScope, vectors: Mapping[str, Vectors], k: int, options: SearchOptions
 ) -> list[VectorQuery]:
     """Build one query for each vector field, with the filters of the aliases.
 
@@ -279,13 +203,14 @@ def build_vector_queries(
         UsageError: a vector has the wrong length, a boost is for a field that is not searched, or a value is out of
             range.
     """
-    strange = params.boosts.keys() - set(scope.names)
+    boosts = options.get("boosts") or {}
+    strange = boosts.keys() - set(scope.names)
     if strange:
         raise UsageError(
             f"boosts for vector fields that are not searched: {', '.join(sorted(strange))}",
             f"Pass boosts only for {', '.join(scope.names)}.",
         )
-    filter = scope.combine_filter(params.filter)
+    filter = scope.combine_filter(options.get("filter"))
     queries = []
     for name in scope.names:
         meta = scope.field_meta(name)
@@ -301,11 +226,11 @@ def build_vector_queries(
                 vector,
                 k,
                 filter,
-                params.num_candidates,
-                scope.oversample(name, params.oversample),
+                options.get("num_candidates"),
+                scope.oversample(name, options.get("oversample")),
                 passages=meta.passages is not None,
-                min_cosine=params.min_cosine,
-                boost=params.boosts.get(name, 1.0),
+                min_cosine=options.get("min_cosine"),
+                boost=boosts.get(name, 1.0),
                 inner_hits=name,
             )
         )
@@ -323,19 +248,6 @@ def _to_float32(vector: Any) -> Vectors:
         raise wrong_argument("vector", vector, "an array or a list of numbers")
     with np.errstate(over="ignore"):  # values that become infinite as float32 are refused later
         return numbers.astype(np.float32)
-
-
-def check_sort(method: SearchMethod, params: SearchParams) -> None:
-    """Refuse to sort an exact search that matches every document.
-
-    Raises:
-        UsageError: `sort` is used with an exact search without a minimum cosine.
-    """
-    if params.sort is not None and method is SearchMethod.EXACT and params.min_cosine is None:
-        raise UsageError(
-            "exact search matches every document, so a sort would ignore the query",
-            "Set min_cosine, or leave sort out and sort the hits.",
-        )
 
 
 def read_document_vectors(

@@ -86,7 +86,7 @@ class HybridHit:
             read.
         ranks: Ranking → rank of the document, from 1. The rankings are `lexical` and the names of the vector fields.
         match: `phrase`, `all_words`, `literal` or `prefix` if the document is an exact match, else None. See the module
-            `exact_matches`.
+            `rank_fusion`.
         source, index, passage, highlight, rerank_score: As in `Hit`.
     """
 

@@ -18,15 +18,14 @@ from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
-from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_params, hybrid_request
+from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
 from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.reranking import scope_text_reader, search_depth
 from es_sbert.search.search_request import (
     SEARCH_DEFAULTS,
     SearchOptions,
-    SearchParams,
     SearchRequest,
-    check_query_text,
+    check_search,
     exclude_document,
     read_document_vectors,
     search_request,
@@ -131,7 +130,7 @@ class SemanticIndex:
     def __init__(
         self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
     ) -> None:
-        _check_options(options, OpenOptions)
+        _check_model(options)
         self._names = as_names(index)
         self._alias_resolver: AliasResolver | None = None
         self._owns_engine = _opens_engine(engine)
@@ -161,7 +160,7 @@ class SemanticIndex:
             ModelError: the model cannot be found or is broken.
             EngineError: the engine cannot be used.
         """
-        _check_options(options, CreateOptions)
+        _check_model(options)
         model, encoder = options.get("model"), options.get("encoder")
         opening: Any = {name: value for name, value in options.items() if name in OpenOptions.__annotations__}
         if encoder is None and model is None:
@@ -239,7 +238,8 @@ class SemanticIndex:
             EngineError: the engine failed, or rejected the filter.
         """
         depth = search_depth(rerank, k, window, options)
-        return self._rerank(text, self._run(self._text_request(text, depth, options)), rerank, k, window)
+        found = self._run(self._text_request(text, depth, options), options)
+        return self._rerank(text, found, rerank, k, window)
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -252,11 +252,11 @@ class SemanticIndex:
         Raises:
             IndexMissing: the index was deleted. If its alias points to another index now, open the alias again.
         """
-        scope = self._scope()
-        vectors = dict.fromkeys(scope.names, vector)
-        params = SearchParams.from_options(k, options)
-        result = self._send(search_request(self._engine.info.engine_type, scope, vectors, params))
-        return replace(result, indices_without_field=scope.indices_without_field)
+        check_search(k, options)
+        target = self._resolver.cached_target
+        vectors = dict.fromkeys(target.scope.names, vector)
+        request = search_request(self._engine.info.engine_type, target.scope, vectors, k, options)
+        return self._send(request, target.scope, options)
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -272,7 +272,7 @@ class SemanticIndex:
         Raises:
             UsageError: as for `search`; or the document does not exist or has no embedding.
         """
-        return self._run(self._similar_request(id, index, k, options), with_encoder=False)
+        return self._run(self._similar_request(id, index, k, options), options, with_encoder=False)
 
     @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
@@ -295,7 +295,8 @@ class SemanticIndex:
             UsageError, EngineError: as for `search`.
         """
         depth = search_depth(rerank, k, window, options)
-        return self._rerank(text, self._run(self._hybrid_request(text, depth, options)), rerank, k, window)
+        found = self._run(self._hybrid_request(text, depth, options), options)
+        return self._rerank(text, found, rerank, k, window)
 
     @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
@@ -398,7 +399,6 @@ class SemanticIndex:
         from es_sbert.ingest.ledger import ErrorLimit
         from es_sbert.ingest.load_documents import load_documents
 
-        _check_options(options, AddOptions)
         load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "max_errors" in load_options:
             load_options["max_errors"] = ErrorLimit.parse(str(load_options["max_errors"]))
@@ -427,44 +427,48 @@ class SemanticIndex:
         return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
 
     def _text_request(self, text: str, k: int, options: SearchOptions) -> BuildRequest[SearchResult]:
-        check_query_text(text)
-        engine_type, params = self._engine.info.engine_type, SearchParams.from_options(k, options)
-        return lambda target: search_request(engine_type, target.scope, target.encode(text), params, text)
+        check_search(k, options, text)
+        engine_type = self._engine.info.engine_type
+        return lambda target: search_request(engine_type, target.scope, target.encode(text), k, options, text)
 
     def _similar_request(
         self, id: str, index: str | None, k: int, options: SearchOptions
     ) -> BuildRequest[SearchResult]:
-        params = SearchParams.from_options(k, options)
+        check_search(k, options)
+        partial = options.get("allow_partial", False)
 
         def build(target: SearchTarget) -> SearchRequest[SearchResult]:
-            where, vectors = read_document_vectors(
-                self._engine, target.scope, id, index, allow_partial=params.allow_partial
-            )
-            others = replace(params, filter=exclude_document(params.filter, where, id))
-            return search_request(self._engine.info.engine_type, target.scope, vectors, others)
+            where, vectors = read_document_vectors(self._engine, target.scope, id, index, allow_partial=partial)
+            others: SearchOptions = {**options, "filter": exclude_document(options.get("filter"), where, id)}
+            return search_request(self._engine.info.engine_type, target.scope, vectors, k, others)
 
         return build
 
     def _hybrid_request(self, text: str, k: int, options: HybridOptions) -> BuildRequest[HybridResult]:
-        check_query_text(text)
-        engine_type, params = self._engine.info.engine_type, hybrid_params(k, options)
+        check_search(k, options, text)
+        engine_type = self._engine.info.engine_type
         return lambda target: hybrid_request(
-            engine_type, target.scope, target.encode(text), text, params, options, target.scope.min_cosines
+            engine_type, target.scope, target.encode(text), k, options, text, target.scope.min_cosines
         )
 
-    def _run(self, build: BuildRequest[Result], *, with_encoder: bool = True) -> Result:
+    def _run(self, build: BuildRequest[Result], options: SearchOptions, *, with_encoder: bool = True) -> Result:
         target = self._resolver.target(with_encoder=with_encoder)
         try:
-            result = self._send(build(target))
+            return self._send(build(target), target.scope, options)
         except IndexMissing:
             # The alias may now point to another index, with a different model (`es-sbert index migrate`).
             target = self._resolver.resolve_again(target)
-            result = self._send(build(target))
-        return replace(result, indices_without_field=target.scope.indices_without_field)
+            return self._send(build(target), target.scope, options)
 
-    def _send(self, request: SearchRequest[Result]) -> Result:
+    def _send(self, request: SearchRequest[Result], scope: SearchScope, options: SearchOptions) -> Result:
+        partial = options.get("allow_partial", False)
+        shared: Any = {"allow_partial": partial, "default_pipeline": True, "routing": scope.routing}
         try:
-            answers = self._answers(request)
+            if len(request.bodies) > 1:
+                answers = self._engine.multi_search(request.indices, request.bodies, **shared)
+            else:
+                named = request.named_scores
+                answers = [self._engine.search(request.indices, request.bodies[0], named_scores=named, **shared)]
         except FeatureMissing as error:
             if request.method is not SearchMethod.EXACT or error.module != SCRIPTS_MODULE:
                 raise
@@ -476,29 +480,8 @@ class SemanticIndex:
                 error.status,
                 error.module,
             ) from error
-        result = request.read(answers)
-        return replace(result, partial=read_partial(answers)) if request.allow_partial else result
-
-    def _answers(self, request: SearchRequest[Any]) -> list[Json]:
-        partial = request.allow_partial
-        if len(request.bodies) > 1:
-            return self._engine.multi_search(
-                request.indices,
-                request.bodies,
-                allow_partial=partial,
-                default_pipeline=True,
-                routing=request.routing,
-            )
-        [body] = request.bodies
-        answer = self._engine.search(
-            request.indices,
-            body,
-            named_scores=request.named_scores,
-            allow_partial=partial,
-            default_pipeline=True,
-            routing=request.routing,
-        )
-        return [answer]
+        missing = read_partial(answers) if partial else None
+        return replace(request.read(answers), partial=missing, indices_without_field=scope.indices_without_field)
 
     def close(self) -> None:
         """Close what this object opened itself."""
@@ -522,11 +505,6 @@ def _opens_engine(engine: object) -> bool:
     return engine is None or isinstance(engine, EngineSettings) or is_address(engine)
 
 
-def _check_options(options: Mapping[str, Any], allowed: Any) -> None:
-    unknown = options.keys() - allowed.__annotations__.keys()
-    if unknown:
-        raise UsageError(
-            f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(allowed.__annotations__)}."
-        )
+def _check_model(options: OpenOptions | CreateOptions) -> None:
     if options.get("model") is not None and options.get("encoder") is not None:
         raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.")

@@ -132,8 +132,8 @@ def test_rerank_from_python(
         assert asyncio.run(_search_async(index_name, engine_url, opened)) == from_cli
         with pytest.raises(UsageError, match="needs a reranker"):
             index.search(QUESTION, window=3)
-        with pytest.raises(UsageError, match="offset and size cannot be combined with a reranker"):
-            index.search(QUESTION, rerank=opened, offset=1, size=2)
+        with pytest.raises(UsageError, match="sort cannot be combined with a reranker"):
+            index.search(QUESTION, rerank=opened, sort=["number"])
 
 
 def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:

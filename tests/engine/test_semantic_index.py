@@ -16,6 +16,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageErr
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from es_sbert.search.hybrid_search import DEFAULT_DEPTH
 from es_sbert.search.rank_fusion import fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.ingest_support import tiny_encoder
@@ -164,16 +165,6 @@ def test_hits_carry_best_passage(site: SampleIndices, split: SemanticIndex) -> N
                 assert (hit.passage.start, hit.passage.end) == half(text, which)
 
 
-def test_offset_pages_through_nearest(site: SampleIndices, one: SemanticIndex) -> None:
-    whole = one.search(TEXT, 30)
-    pages = [one.search(TEXT, 30, offset=offset, size=10) for offset in (0, 10, 20)]
-    assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
-    assert [hit.id for hit in one.search(TEXT, 30, offset=25)] == [hit.id for hit in whole.hits[25:]]
-    with pytest.raises(UsageError, match="hits 26 to 35 are requested, but k is 30") as caught:
-        one.search(TEXT, 30, offset=25, size=10)
-    assert "Raise k" in caught.value.remedy
-
-
 def test_source_and_highlight_options(site: SampleIndices, one: SemanticIndex) -> None:
     assert one.search(TEXT, 1, source=False).hits[0].source == {}
     assert set(one.search(TEXT, 1, source=["group", "v"]).hits[0].source) == {"group"}
@@ -212,11 +203,10 @@ def test_aggregations_and_custom_sort(site: SampleIndices, one: SemanticIndex) -
         TEXT,
         COUNT,
         min_cosine=least,
-        size=7,
         sort=[{"number": "desc"}],
         aggregations={"groups": {"terms": {"field": "group", "size": 20}}},
     )
-    assert [number(hit) for hit in result] == sorted(near, reverse=True)[:7]
+    assert [number(hit) for hit in result] == sorted(near, reverse=True)
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
     counts = {bucket["key"]: bucket["doc_count"] for bucket in result.aggregations["groups"]["buckets"]}
     assert counts == {group: rows for group in range(10) if (rows := sum(row % 10 == group for row in near))}
@@ -234,11 +224,14 @@ def lexical(site: SampleIndices, index: str, filter: Any = None) -> dict[str, fl
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
 @also_es8
 def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, filter: Any) -> None:
-    result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), depth=50)
-    near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]
+    result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0))
+    near = [hit.id for hit in one.search(TEXT, DEFAULT_DEPTH, filter=filter)]
     words = lexical(site, site.one, filter)
     expected = fuse_rankings(
-        {"v": near, "lexical": list(words)[:50]}, depth=50, weights={"v": 2.0, "lexical": 1.0}, matches={}
+        {"v": near, "lexical": list(words)[:DEFAULT_DEPTH]},
+        depth=DEFAULT_DEPTH,
+        weights={"v": 2.0, "lexical": 1.0},
+        matches={},
     )
     assert [hit.score for hit in result] == pytest.approx([document.score for document in expected[:20]], abs=1e-9)
     values = cosines(site.query(TEXT), site.v)
@@ -249,7 +242,6 @@ def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, fi
             assert near[hit.ranks["v"] - 1] == hit.id
         if hit.lexical is not None:
             assert hit.lexical == pytest.approx(words[hit.id], rel=1e-5)
-    assert result.hits[3:7] == one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), depth=50, offset=3, size=4).hits
 
 
 def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIndex) -> None:
@@ -269,10 +261,10 @@ def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
 # Argument → a value of a wrong type or out of range. The error names the argument.
 _WRONG: dict[str, Any] = {
     "k": True, "filter": [], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
-    "boosts": {1: 2}, "size": -1, "offset": None, "source": np.array([1]), "highlight": "text", "aggregations": [],
+    "boosts": {1: 2}, "source": np.array([1]), "highlight": "text", "aggregations": [],
     "sort": {"number": 1}, "allow_partial": "no", "rerank": "model", "window": 0,
 }  # fmt: skip
-_WRONG_HYBRID: dict[str, Any] = {"weights": (1,), "lexical_fields": "text", "lexical": [], "depth": 1.5}
+_WRONG_HYBRID: dict[str, Any] = {"weights": (1,), "lexical_fields": "text", "lexical": []}
 
 
 def _refused(name: str, value: object, call: Callable[..., object]) -> None:
@@ -296,9 +288,9 @@ def test_values_of_numpy_and_views_of_a_dict_are_arguments(site: SampleIndices, 
     for source in (np.array(["text"]), fields.keys(), set(fields)):
         assert one.body(TEXT, np.int64(3), source=source) == one.body(TEXT, 3, source=["text"])
     assert one.body(TEXT, source=np.bool_(False), boosts={"v": np.float32(1)}) == one.body(TEXT, source=False)
-    expected = one.hybrid_bodies(TEXT, 3, weights=[0.25, 0.75], lexical_fields=["text"], depth=9)
+    expected = one.hybrid_bodies(TEXT, 3, weights=[0.25, 0.75], lexical_fields=["text"])
     for weights in (np.array([0.25, 0.75]), [np.float32(0.25), np.float32(0.75)], {"a": 0.25, "b": 0.75}.values()):
-        options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys(), "depth": np.int64(9)}
+        options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys()}
         assert one.hybrid_bodies(TEXT, np.int64(3), **options) == expected
     _refused("weights", {0.25, 0.75}, partial(one.hybrid, TEXT))  # in no order
     vector = np.arange(1, one.field.meta.dimensions + 1)

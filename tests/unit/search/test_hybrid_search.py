@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.search.exact_matches import (
+from es_sbert.search.rank_fusion import (
     EXACT_HITS,
     MAX_MATCHES,
+    FusedDocument,
     MatchType,
     exact_match_query,
+    fuse_rankings,
     literal_parts,
     read_exact_matches,
 )
-from es_sbert.search.rank_fusion import FusedDocument, fuse_rankings
 
 DEPTH = 15
 rankings = st.dictionaries(

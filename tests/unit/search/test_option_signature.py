@@ -11,12 +11,14 @@ import pytest
 
 from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
 from es_sbert.arguments import spell_out
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
-from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_params
+from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
 from es_sbert.search.reranking import search_depth
-from es_sbert.search.search_request import SEARCH_DEFAULTS, SearchOptions, SearchParams
+from es_sbert.search.search_request import SEARCH_DEFAULTS, SearchOptions, search_request
 from es_sbert.search.semantic_index import ADD_DEFAULTS, AddOptions
 from tests.tiny import write_tiny_bert
+from tests.unit.search.test_search_request import ONE, VECTOR
 
 PUBLIC = [
     (kind, name)
@@ -47,15 +49,18 @@ def test_signature_names_all_options_in_both_classes(name: str, options: Any) ->
 
 
 def test_shown_defaults_are_those_of_a_call_without_options() -> None:
-    given: Any = SEARCH_DEFAULTS
-    assert SearchParams.from_options(7, given) == SearchParams.from_options(7, {})
+    given: Any = HYBRID_DEFAULTS
+    vectors, scope = {"embedding": VECTOR}, ONE
+    for engine_type in EngineType:
+        default = search_request(engine_type, scope, vectors, 7, {})
+        assert search_request(engine_type, scope, vectors, 7, given).bodies == default.bodies
+        hybrid = hybrid_request(engine_type, scope, vectors, 7, {}, "storm damage")
+        assert hybrid_request(engine_type, scope, vectors, 7, given, "storm damage").bodies == hybrid.bodies
     assert search_depth(None, 7, None, SEARCH_DEFAULTS) == 7
     reranker: Any = SimpleNamespace(score_pairs=None)
     assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})
-    hybrid: Any = HYBRID_DEFAULTS
-    assert hybrid_params(7, hybrid) == hybrid_params(7, {})
     parameters = inspect.signature(SemanticIndex.search).parameters
-    assert (parameters["exact"].default, parameters["offset"].default, parameters["filter"].default) == (False, 0, None)
+    assert (parameters["exact"].default, parameters["filter"].default) == (False, None)
     assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == ADD_DEFAULTS["retry_seconds"]
 
 

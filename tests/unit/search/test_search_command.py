@@ -14,12 +14,12 @@ from es_sbert.errors import UsageError
     [
         (["x", "--like", "1"], "exactly one of TEXT and --like"),
         ([], "exactly one of TEXT and --like"),
-        (["--like", "1", "--hybrid"], "--hybrid needs a query text"),
+        (["--like", "1", "--hybrid"], "--hybrid and --rerank need a query text"),
         (["x", "--weights", "2:1"], "--weights requires --hybrid"),
         (["x", "--hybrid", "--weights", "2"], "must be two numbers"),
         (["x", "--hybrid", "--weights", "a:b"], "must be two numbers"),
         (["x", "--rerank-window", "3"], "--rerank-window requires --rerank"),
-        (["--like", "1", "--rerank", "model"], "cannot be combined with --like"),
+        (["--like", "1", "--rerank", "model"], "--hybrid and --rerank need a query text"),
         (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
     ],
 )

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from rich.console import Console
 
+from es_sbert.cli.search import console_requests, hit_list, select_fields
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.search.search_output import console_requests, hit_list, select_fields
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
@@ -87,7 +87,7 @@ def test_long_text_is_truncated_unless_full() -> None:
 
 def test_selected_fields_are_shown_in_the_given_order() -> None:
     source = {"title": "Storm", "text": "Rain.", "author": {"name": "Ann", "born": 1970}, "tags": ["a", "b"]}
-    lines = shown(result_of(source), "{text}", fields=["tags", "author", "gone"])
+    lines = shown(result_of(source), "{text}", names=["tags", "author", "gone"])
     assert lines == [
         " #    cosine  id",
         " 1    0.5000  d0",
@@ -112,7 +112,7 @@ def test_text_in_lists_is_shown() -> None:
         " 1    0.5000  d0  Storm Rain",
         "   Sun at noon.",
     ]
-    lines = shown(result_of(source), "{chapters.text}", fields=["chapters.text", "meta", "chapters.n"])
+    lines = shown(result_of(source), "{chapters.text}", names=["chapters.text", "meta", "chapters.n"])
     assert lines[2:] == [
         '   chapters.text: ["Rain and wind.","Sun at noon."]',
         '   meta.tags: ["on the coast","at sea"]',
@@ -122,7 +122,7 @@ def test_text_in_lists_is_shown() -> None:
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     source = {"title": "\x1b[31mred", "text": "a \x1b[2J text\u202e"}
-    for options in ({}, {"full": True}, {"fields": ["text", "title"]}):
+    for options in ({}, {"full": True}, {"names": ["text", "title"]}):
         assert not any(
             character in line for line in shown(result_of(source), "{text}", **options) for character in "\x1b\u202e"
         )

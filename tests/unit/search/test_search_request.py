@@ -15,17 +15,16 @@ from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import (
     HybridOptions,
-    hybrid_params,
     hybrid_request,
     keyword_query,
     query_in_scope,
 )
 from es_sbert.search.search_request import (
     SearchOptions,
-    SearchParams,
     SearchRequest,
-    check_query_text,
+    check_search,
     exclude_document,
+    page_body,
     search_request,
 )
 from es_sbert.search.search_result import HybridResult
@@ -46,7 +45,7 @@ def field(name: str = "embedding", index: str = "docs", **meta: Any) -> VectorFi
 ONE = SearchScope((field(),))
 TWO = SearchScope((field("title", index_type="int8_hnsw"), field("body", passages=ChunkRules(tokens=64, overlap=8))))
 PAGED: SearchOptions = {
-    "filter": FILTER, "size": 5, "offset": 10, "source": ["title"], "highlight": ["title"], "min_cosine": 0.3,
+    "filter": FILTER, "source": ["title"], "highlight": ["title"], "min_cosine": 0.3,
     "aggregations": {"languages": {"terms": {"field": "language"}}}, "sort": [{"year": "desc"}],
 }  # fmt: skip
 SEARCHES: dict[str, tuple[SearchScope, SearchOptions]] = {
@@ -64,7 +63,7 @@ def request_of(
     searched: SearchScope, options: HybridOptions, engine_type: EngineType = EngineType.ELASTICSEARCH
 ) -> SearchRequest[HybridResult]:
     vectors = dict.fromkeys(searched.names, VECTOR)
-    return hybrid_request(engine_type, searched, vectors, TEXT, hybrid_params(20, options), options)
+    return hybrid_request(engine_type, searched, vectors, 20, options, TEXT)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
@@ -72,7 +71,7 @@ def request_of(
 def test_search_requests_match_golden_files(engine_type: EngineType, name: str) -> None:
     searched, options = SEARCHES[name]
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = search_request(engine_type, searched, vectors, SearchParams.from_options(20, options), TEXT)
+    request = search_request(engine_type, searched, vectors, 20, options, TEXT)
     [body] = request.bodies
     assert_golden(engine_type, f"search-{name}", body)
     assert request.named_scores == (len(searched.names) > 1)
@@ -110,13 +109,13 @@ def test_alias_filters_are_combined_with_the_search_filter(
 
 def test_empty_source_fields_return_no_source() -> None:
     for none in (False, [], ()):
-        assert SearchParams(source=none).page(EngineType.OPENSEARCH, ["embedding"], None)["_source"] is False
+        assert page_body(EngineType.OPENSEARCH, ["embedding"], 10, {"source": none}, None)["_source"] is False
 
 
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
 def test_k_must_be_an_int(k: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"k is {k!r}")):
-        SearchParams.from_options(k, {})
+        check_search(k, {})
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
@@ -126,28 +125,21 @@ def test_weights_must_be_two_numbers(weights: Any) -> None:
     assert "(3, 1)" in caught.value.remedy
 
 
-def test_zero_depth_and_oversample_are_rejected() -> None:
-    with pytest.raises(UsageError, match="depth is 0"):
-        request_of(ONE, {"depth": 0})
+def test_zero_oversample_is_rejected() -> None:
     with pytest.raises(UsageError, match="oversample is 0"):
-        search_request(
-            EngineType.ELASTICSEARCH,
-            TWO,
-            dict.fromkeys(TWO.names, VECTOR),
-            SearchParams.from_options(10, {"oversample": 0.0}),
-        )
+        request_of(TWO, {"oversample": 0.0})
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
 def test_query_vector_with_overflowing_norm_is_rejected(length: float) -> None:
     with pytest.raises(UsageError, match="no direction"):
-        search_request(EngineType.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, SearchParams())
+        search_request(EngineType.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, 10, {})
 
 
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
 def test_invalid_filter_is_rejected_before_wrapping(filter: Any) -> None:
     with pytest.raises(UsageError, match="the filter must be a JSON object with one query"):
-        SearchParams.from_options(10, {"filter": filter})
+        check_search(10, {"filter": filter})
 
 
 def test_exclude_document() -> None:
@@ -165,20 +157,6 @@ def test_flat_index_makes_the_whole_opensearch_search_exact() -> None:
     assert mixed.oversample("embedding", 3.0) == 3.0
     assert ONE.oversample("embedding", None) is None
     assert IndexType(mixed.field_meta("embedding", "news").index_type) is IndexType.FLAT
-
-
-@pytest.mark.parametrize(
-    ("offset", "size", "k", "expected"),
-    [(0, None, 10, (0, 10)), (4, None, 10, (4, 6)), (4, 6, 10, (4, 6)), (0, 0, 10, (0, 0)), (9, 1, 10, (9, 1))],
-)
-def test_page_bounds_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
-    assert SearchParams(k, size=size, offset=offset).bounds() == expected
-
-
-@pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
-def test_pages_beyond_k_are_rejected(offset: int, size: int | None, k: int) -> None:
-    with pytest.raises(UsageError, match=f"are requested, but k is {k}\n"):
-        SearchParams(k, size=size, offset=offset).bounds()
 
 
 def test_nested_fields_are_searched_by_nested_queries() -> None:
@@ -228,6 +206,6 @@ def test_hybrid_search_without_known_text_fields_is_rejected() -> None:
 
 
 def test_too_long_query_text_is_rejected() -> None:
-    check_query_text("x" * 100_000)
+    check_search(10, {}, "x" * 100_000)
     with pytest.raises(UsageError, match="100,001 characters"):
-        check_query_text("x" * 100_001)
+        check_search(10, {}, "x" * 100_001)

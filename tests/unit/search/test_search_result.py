@@ -81,7 +81,7 @@ def test_fused_hits_have_ranks_and_both_scores() -> None:
     words["hits"]["total"] = {"value": 9, "relation": "eq"}
     exact = answer({"_id": "d", "_score": 13.0, "matched_queries": ["lexical"]})
     result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_hybrid(
-        {"v": near, "lexical": words, "exact": exact}, weights={"v": 1.0, "lexical": 1.0}, depth=2, offset=0, size=3
+        {"v": near, "lexical": words, "exact": exact}, weights={"v": 1.0, "lexical": 1.0}, depth=2, k=3
     )
     assert [(hit.id, hit.match) for hit in result] == [("d", "phrase"), ("b", None), ("a", None)]
     exact_hit, first, second = result.hits
@@ -106,8 +106,7 @@ def test_fused_hit_keeps_the_chunk_of_the_nearest_field() -> None:
         {"v": near("v", 0.75, 0), "w": near("w", 0.5, 9), "lexical": words},
         weights={"v": 1.0, "w": 1.0, "lexical": 1.0},
         depth=1,
-        offset=0,
-        size=1,
+        k=1,
     )
     assert (result.hits[0].cosine, result.hits[0].passage) == (0.5, Passage(0, 4, "Rain"))
 
