@@ -100,7 +100,7 @@ class Gateway:
             unsupported.append(EngineApi.BULK_STREAM)
         self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
-        page_api = PageApi(settings, self._upstream, self._indices, self._models, rewriter)
+        page_api = PageApi(settings, self._upstream, self._indices, rewriter)
         routes = [
             *OpenAIApi(self._models, settings, self._metrics, self._admission).routes(),
             *health_routes(self._models, self._upstream, self._admission, connections),

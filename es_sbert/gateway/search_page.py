@@ -1,4 +1,4 @@
-"""The search page at `/ui`: its files, and its API: indices, facets, rewritten bodies, similar documents, cosines.
+"""The search page at `/ui`: its files, and its API: indices, facets, rewritten bodies, similar documents.
 
 Every request to the engine carries the credentials of the page's user, never the gateway's own.
 """
@@ -6,15 +6,14 @@ Every request to the engine carries the credentials of the page's user, never th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from html.entities import html5
 from importlib import resources
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -27,21 +26,19 @@ from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
 from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.forward import StaleRewriteError
-from es_sbert.gateway.incoming_request import (
+from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
+from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.proxy.forward import StaleRewriteError
+from es_sbert.gateway.proxy.incoming_request import (
     Headers,
     IncomingRequest,
     credential_headers,
     is_uncompressed_json,
     parse_object,
 )
-from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
-from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
-from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream, UpstreamReply
 from es_sbert.index.document_vectors import read_vector
@@ -61,7 +58,6 @@ from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import VectorQuery
 from es_sbert.vectors import Vectors
 
-MAX_DOCUMENTS = 1000
 NonEmptyName = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -110,28 +106,6 @@ class SimilarDocumentsRequest(_PageRequest):
     filter: tuple[dict[str, Any], ...] = ()
 
 
-class CosinesRequest(_PageRequest):
-    """Hits to compare with the query, which is a text or a document.
-
-    Attributes:
-        field: The vector field.
-        query: The text, or None.
-        document: The document, or None.
-        hits: The hits.
-    """
-
-    field: NonEmptyName
-    query: str | None = None
-    document: DocumentRef | None = None
-    hits: tuple[DocumentRef, ...] = Field(max_length=MAX_DOCUMENTS)
-
-    @model_validator(mode="after")
-    def _has_one_origin(self) -> Self:
-        if (self.query is None) == (self.document is None):
-            raise ValueError("exactly one of query and document is required")
-        return self
-
-
 def parse_page_request(kind: type[RequestT], raw: bytes) -> RequestT:
     """Parse and validate a request body.
 
@@ -167,22 +141,15 @@ class PageApi:
         settings: Settings of the gateway.
         upstream: The engine.
         indices: Resolves index expressions.
-        models: Models of the vector fields.
         rewriter: Rewrites search bodies.
     """
 
     def __init__(
-        self,
-        settings: GatewaySettings,
-        upstream: Upstream,
-        indices: IndexLookup,
-        models: ModelRegistry,
-        rewriter: SearchRewriter,
+        self, settings: GatewaySettings, upstream: Upstream, indices: IndexLookup, rewriter: SearchRewriter
     ) -> None:
         self._settings = settings
         self._upstream = upstream
         self._indices = indices
-        self._models = models
         self._rewriter = rewriter
 
     async def list_indices(self, headers: Headers, params: Mapping[str, str]) -> Json:
@@ -231,7 +198,12 @@ class PageApi:
     async def similar_documents(self, headers: Headers, raw: bytes) -> Json:
         """Create a native query for the documents nearest to a given document."""
         request = parse_page_request(SimilarDocumentsRequest, raw)
-        field = await self._resolve_field(headers, request.index, request.field)
+        await self._require_search_permission(headers, request.index)
+        virtual = self._settings.semantic.virtual_field
+        resolved = await self._indices.get(IndexExpression(quote_expression(request.index), {}, headers))
+        field = FieldResolver(resolved, virtual).virtual(f"{virtual}.{request.field}")
+        if field is None:
+            raise UsageError(f"{request.index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
         vector = await self._document_vector(headers, request.index, field, request.document)
         excluded = exclude_document(None, request.document.index, request.document.id)
         query = VectorQuery(
@@ -246,90 +218,43 @@ class PageApi:
         )
         return {"query": knn_clause(self._upstream.engine_type_or_default, field, query, CandidateCounts())}
 
-    async def cosines(self, headers: Headers, raw: bytes) -> Json:
-        """Return the cosine of each hit and the query; hits without vectors are left out."""
-        request = await offload_if_large(len(raw), parse_page_request, CosinesRequest, raw)
-        field = await self._resolve_field(headers, request.index, request.field)
-        if request.document is None:
-            text = parse_query_text(request.query, "the query", self._settings.limits.query_characters)
-            embedder = await self._models.for_field(field.meta, field.indices[0])
-            origin = (await embedder.embed([text], "query")).vectors[0]  # (dimensions,)
-        else:
-            origin = await self._document_vector(headers, request.index, field, request.document)
-        vectors = await self._vectors(headers, request.index, field, frozenset(request.hits))
-        return {
-            "hits": [
-                {"index": document.index, "id": document.id, "cosine": _greatest_cosine(candidates, origin)}
-                for document, candidates in vectors.items()
-            ]
-        }
-
-    async def _read(self, headers: Headers, target: str) -> Json:
-        """Send a GET request with the caller's credentials and return the response.
+    async def _read(self, headers: Headers, target: str, body: Json | None = None) -> Json:
+        """Send a GET request, or a search with a body, with the caller's credentials and return the response.
 
         Raises:
             EngineErrorReply: the response is an error in the engine's format, or requires authentication.
             EngineUnreachable: there is no response, or none that an engine sends.
             EsSbertError: the response is an error in another format.
         """
-        reply = await self._upstream.request("GET", target, credential_headers(headers))
-        return self._answer(reply, f"GET {target}")
-
-    async def _search(self, headers: Headers, index: str, body: Json) -> Json:
-        """Search with the caller's credentials and return the response; raises as `_read`."""
-        target = f"/{quote_expression(index)}/_search"
-        reply = await self._upstream.search(target, credential_headers(headers), body)
-        return self._answer(reply, f"POST {target}")
-
-    def _answer(self, reply: UpstreamReply, action: str) -> Json:
+        credentials = credential_headers(headers)
+        if body is None:
+            reply = await self._upstream.request("GET", target, credentials)
+        else:
+            reply = await self._upstream.search(target, credentials, body)
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
             raise EngineErrorReply(reply)
-        return self._upstream.require_object(reply, action)
+        return self._upstream.require_object(reply, f"{'GET' if body is None else 'POST'} {target}")
+
+    async def _search(self, headers: Headers, index: str, body: Json) -> Json:
+        return await self._read(headers, f"/{quote_expression(index)}/_search", body)
 
     async def _require_search_permission(self, headers: Headers, index: str) -> None:
         """Check that the caller may search an index before the gateway reveals anything of it; raises as `_read`."""
         await self._search(headers, index, {"size": 0, "query": {"match_none": {}}})
 
-    async def _resolve_field(self, headers: Headers, index: str, name: str) -> SearchScope:
-        await self._require_search_permission(headers, index)
-        virtual = self._settings.semantic.virtual_field
-        resolved = await self._indices.get(IndexExpression(quote_expression(index), {}, headers))
-        field = FieldResolver(resolved, virtual).virtual(f"{virtual}.{name}")
-        if field is None:
-            raise UsageError(f"{index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
-        return field
-
     async def _document_vector(
         self, headers: Headers, index: str, field: SearchScope, document: DocumentRef
     ) -> Vectors:
-        vectors = await self._vectors(headers, index, field, [document])
-        if document not in vectors:
-            raise UsageError(
-                f"{document.index} has no document {document.id!r} with a vector in {field.name}",
-                "If the document exists, embed it first: es-sbert ingest --index INDEX.",
-            )
-        return mean_direction(vectors[document])
-
-    async def _vectors(
-        self, headers: Headers, index: str, field: SearchScope, documents: Collection[DocumentRef]
-    ) -> dict[DocumentRef, list[Vectors]]:
-        """Read the vector of each document, or the vectors of its chunks. Documents without vectors are left out.
-
-        Args:
-            index: Index expression through which the documents are read.
-            field: The vector field.
+        """Read the vector of a document, or the mean direction of those of its chunks.
 
         Raises:
             EngineErrorReply, EngineUnreachable: see `_read`.
             IndexMismatch: the vectors cannot be read.
+            UsageError: there is no such document, or it has no vector.
         """
-        if not documents:
-            return {}
         path = vector_path(field.name, field.meta)
-        ids = sorted({document.id for document in documents})
-        indices = sorted({document.index for document in documents})
-        filters: list[Json] = [{"ids": {"values": ids}}, {"terms": {"_index": indices}}]
-        body: Json = {"query": {"bool": {"filter": filters}}, "size": min(10_000, len(documents) * len(indices))}
+        filters: list[Json] = [{"ids": {"values": [document.id]}}, {"term": {"_index": document.index}}]
+        body: Json = {"query": {"bool": {"filter": filters}}}
         engine_type = self._upstream.engine_type_or_default
         if doc_values := doc_value_request(engine_type, field.fields):
             body |= {"_source": False, **doc_values}
@@ -339,39 +264,25 @@ class PageApi:
         else:
             # A chunk's vector is replaced by a placeholder unless its full path is named.
             body["_source"] = [field.name, path]
-        vectors: dict[DocumentRef, list[Vectors]] = {}
         answer = await self._search(headers, index, body)
-        with self._upstream.parsing("a search for vectors"):
+        with self._upstream.parsing("a search for a vector"):
             for hit in answer["hits"]["hits"]:
-                document = DocumentRef(index=hit["_index"], id=hit["_id"])
                 value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
-                value = stored_value(hit, field.name) if doc_values else value
-                if document in documents and value:
-                    vectors[document] = _read_vectors(value)
-        return vectors
+                if value := stored_value(hit, field.name) if doc_values else value:
+                    chunks = [each[CHUNK_VECTOR] for each in value] if isinstance(value[0], dict) else [value]
+                    # `fields` may wrap a vector in a list.
+                    is_wrapped = [isinstance(chunk, list) and isinstance(chunk[0], list | str) for chunk in chunks]
+                    plain = [chunk[0] if wrapped else chunk for chunk, wrapped in zip(chunks, is_wrapped, strict=True)]
+                    return mean_direction([read_vector(vector) for vector in plain])
+        raise UsageError(
+            f"{document.index} has no document {document.id!r} with a vector in {field.name}",
+            "If the document exists, embed it first: es-sbert ingest --index INDEX.",
+        )
 
 
 def quote_expression(index: str) -> str:
     """Percent-encode an index expression for a path."""
     return quote(index, safe=",*")
-
-
-def _read_vectors(value: Any) -> list[Vectors]:
-    """Read the vectors in a field's value, from `_source` or from `fields`, which may wrap a vector in a list."""
-    if not isinstance(value[0], dict):
-        return [read_vector(_unwrapped(value))]
-    return [read_vector(_unwrapped(chunk[CHUNK_VECTOR])) for chunk in value]
-
-
-def _unwrapped(vector: Any) -> Any:
-    return vector[0] if isinstance(vector, list) and isinstance(vector[0], list | str) else vector
-
-
-def _greatest_cosine(vectors: Sequence[Vectors], origin: Vectors) -> float:
-    """The cosine of the vector nearest to the origin. Each vector has the *shape* ``(dimensions,)``."""
-    stacked = np.stack(vectors)  # (vectors, dimensions)
-    cosines = stacked @ origin / (np.linalg.norm(stacked, axis=1) * np.linalg.norm(origin))
-    return float(np.clip(cosines.max(), -1.0, 1.0))
 
 
 # The parts of `GET /_all` that `list_searchable_indices` reads.
@@ -543,7 +454,6 @@ def ui_routes(api: PageApi, limits: Limits, admission: AdmissionControl, metrics
         api_route("GET", "facets", api.facets),
         api_route("POST", "body", api.rewrite_body),
         api_route("POST", "like", api.similar_documents),
-        api_route("POST", "cosines", api.cosines),
     ]
 
 

@@ -1,8 +1,9 @@
-// The cosines of all hits, also of those that only the lexical search found; the gateway reads their vectors.
+// The cosines of all hits, also of those that only the lexical search found.
 
 import { byId } from "./dom.js";
-import { askPage } from "./engine.js";
+import { search } from "./engine.js";
 import { addCosines, keyOf } from "./hits.js";
+import { COLUMNS, cosineOf, cosinesBody } from "./queries.js";
 
 let latest = new AbortController();
 
@@ -11,15 +12,14 @@ export async function showCosines(asked, answers, searched) {
   latest.abort();
   latest = new AbortController();
   const signal = AbortSignal.any([searched, latest.signal]);
-  const hits = new Map();
-  for (const answer of answers.values()) {
-    for (const { _index, _id } of answer.hits.hits) hits.set(keyOf(_index, _id), { index: _index, id: _id });
-  }
-  if (hits.size === 0) return;
-  const origin = asked.like === null ? { query: asked.text } : { document: asked.like };
+  const hits = [...answers.values()].flatMap((answer) => answer.hits.hits);
+  // Documents like another one have their cosine as a score.
+  if (hits.length === 0 || asked.like !== null) return;
   try {
-    const found = await askPage("cosines", { index: asked.index, field: asked.field.name, ...origin, hits: [...hits.values()] }, signal);
-    const cosines = new Map(found.hits.map(({ index, id, cosine }) => [keyOf(index, id), cosine]));
+    const { answer } = await search(asked.index, cosinesBody(asked, hits), COLUMNS[0].mode, signal);
+    // Elasticsearch 9.4 also finds documents without a vector, with the score 0.
+    const near = answer.hits.hits.filter((hit) => hit._score > 0);
+    const cosines = new Map(near.map((hit) => [keyOf(hit._index, hit._id), cosineOf(COLUMNS[0], hit)]));
     for (const list of document.querySelectorAll(".hits")) addCosines(list, cosines);
   } catch (error) {
     if (!signal.aborted) byId("cosines").textContent = `Some cosines are missing: ${error.message}`;

@@ -51,6 +51,17 @@ function queryOf(column, { text, field, filters, k, size }) {
   return filters.length === 0 ? query : { bool: { must: [query], filter: filters } };
 }
 
+const LARGEST_K = 10_000; // of the engines
+
+/** The body of a search for the cosines of these hits, at any minimum cosine that the gateway has. */
+export function cosinesBody({ text, field }, hits) {
+  const [ids, indices] = ["_id", "_index"].map((name) => [...new Set(hits.map((hit) => hit[name]))]);
+  const size = Math.min(LARGEST_K, ids.length * indices.length);
+  const near = { match: { [field.semantic]: { query: text, k: size, min_cosine: -1 } } };
+  const filter = [{ ids: { values: ids } }, { terms: { _index: indices } }];
+  return { query: { bool: { must: [near], filter } }, size, _source: false };
+}
+
 function highlighted(column, { text, field, highlight }) {
   if (column.name === "semantic") return {};
   const options = { number_of_fragments: 1, fragment_size: 300 };

@@ -34,8 +34,6 @@ LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"
         ("like", LIKE | {"field": "title"}, "title is not a vector field"),
         ("like", LIKE | {"k": 0}, "k is 0"),
         ("like", LIKE | {"k": 10_001}, "k is 10001"),
-        ("cosines", {"index": "{index}", "field": "embedding", "query": " ", "hits": []}, "is empty"),
-        ("cosines", {"index": "{index}", "field": "embedding", "query": "x" * 10_001, "hits": []}, "limit is 10,000"),
         ("body", {"index": "{index}", "body": {"query": {"match": {"semantic": ""}}}}, "is empty"),
         ("body", {"index": "{index}"}, "body: Field required"),
     ],
@@ -184,8 +182,8 @@ def test_signed_in_user_sees_only_permitted_indices(open_page: OpenPage, secured
     assert page.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     page.refused = True
 
-    asked = {"index": "not-annas", "field": "embedding", "query": "sun", "hits": []}
-    refused = httpx.post(f"{secured_gateway}/ui/api/cosines", json=asked, auth=("anna", PASSWORD), timeout=60)
+    asked = _filled(LIKE, "not-annas")
+    refused = httpx.post(f"{secured_gateway}/ui/api/like", json=asked, auth=("anna", PASSWORD), timeout=60)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "security_exception")
 
 

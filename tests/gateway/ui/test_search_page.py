@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Request, Route, expect
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
@@ -90,11 +90,21 @@ def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_ind
 def test_stale_cosines_never_replace_newer_ones(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     held: list[Route] = []
-    page.page.route("**/ui/api/cosines", lambda route: route.continue_() if held else held.append(route))
+
+    def is_for_cosines(request: Request) -> bool:
+        return "min_cosine" in (request.post_data or "")
+
+    def hold_first(route: Route) -> None:
+        if held or not is_for_cosines(route.request):
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.page.route("**/_search", hold_first)
     page.page.get_by_role("button", name="Show more Semantic hits").click()
     expect(page.titles("semantic")).to_have_count(20)
 
-    with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/api/cosines")):
+    with page.page.expect_event("requestfailed", is_for_cosines):
         page.page.get_by_role("button", name="Show more Lexical hits").click()
     expect(page.titles("lexical")).to_have_count(20)
     assert len(page.cosines("lexical")) == 20

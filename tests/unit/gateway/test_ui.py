@@ -15,8 +15,7 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.search_page import (
     CONTENT_TYPES,
-    CosinesRequest,
-    DocumentRef,
+    RewriteBodyRequest,
     SimilarDocumentsRequest,
     list_searchable_indices,
     page_files,
@@ -230,35 +229,19 @@ def test_damaged_mapping_skips_only_its_index(fields: Any) -> None:
 # Requests
 
 
-def test_page_request_is_parsed() -> None:
-    raw = b'{"index":"docs","field":"embedding","query":"sun","hits":[{"index":"docs-2","id":"1"}]}'
-    assert parse_page_request(CosinesRequest, raw).hits == (DocumentRef(index="docs-2", id="1"),)
-
-
-PLACE = {"index": "i", "id": "1"}
+LIKE: dict[str, Any] = {"index": "docs", "field": "f", "document": {"index": "i", "id": "7"}, "k": 3}
 
 
 @pytest.mark.parametrize(
     ("kind", "raw", "why"),
     [
-        (CosinesRequest, b"[]", "not an object"),
-        (CosinesRequest, b"{", "as JSON"),
-        (CosinesRequest, b'{"index":"docs","field":"f","hits":[]}', "exactly one of query and document"),
-        (
-            CosinesRequest,
-            b'{"index":"docs","field":"f","query":"a","document":{"index":"i","id":"1"},"hits":[]}',
-            "exactly one of query and document",
-        ),
-        (CosinesRequest, b'{"index":"","field":"f","query":"a","hits":[]}', "index"),
-        (CosinesRequest, orjson.dumps({"index": "i", "field": "f", "query": "a", "hits": [PLACE] * 1001}), "hits"),
-        (SimilarDocumentsRequest, b'{"index":"docs","field":"f","document":{"index":"i","id":7},"k":3}', "document.id"),
-        (
-            SimilarDocumentsRequest,
-            b'{"index":"docs","field":"f","document":{"index":"i","id":"7"},"k":3,"size":1}',
-            "size",
-        ),
+        (RewriteBodyRequest, b"[]", "not an object"),
+        (RewriteBodyRequest, b"{", "as JSON"),
+        (RewriteBodyRequest, b'{"index":"","body":{}}', "index"),
+        (SimilarDocumentsRequest, orjson.dumps(LIKE | {"document": {"index": "i", "id": 7}}), "document.id"),
+        (SimilarDocumentsRequest, orjson.dumps(LIKE | {"size": 1}), "size"),
     ],
-)  # fmt: skip
-def test_invalid_page_request_is_rejected(kind: type[CosinesRequest], raw: bytes, why: str) -> None:
+)
+def test_invalid_page_request_is_rejected(kind: type[RewriteBodyRequest], raw: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
         parse_page_request(kind, raw)

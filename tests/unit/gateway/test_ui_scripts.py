@@ -75,6 +75,16 @@ def test_highlight_query_omits_stop_words(call: Calls) -> None:
     assert body["highlight"]["highlight_query"] == {"multi_match": {"query": "moon", "fields": ["title", "text"]}}
 
 
+def test_cosines_are_asked_for_all_hits_at_any_minimum(call: Calls) -> None:
+    hits = [{"_index": "a", "_id": "1"}, {"_index": "b", "_id": "1"}, {"_index": "a", "_id": "1"}]
+
+    [body] = call("queries.js", "cosinesBody", [[{"text": "moon", "field": FIELD}, hits]])
+
+    near = {"match": {"semantic.embedding": {"query": "moon", "k": 2, "min_cosine": -1}}}
+    filters = [{"ids": {"values": ["1"]}}, {"terms": {"_index": ["a", "b"]}}]
+    assert body == {"query": {"bool": {"must": [near], "filter": filters}}, "size": 2, "_source": False}
+
+
 def _hit(source: dict[str, Any], **rest: Any) -> dict[str, Any]:
     return {"_index": "docs", "_id": "7", "_source": source, **rest}
 
