@@ -125,7 +125,6 @@ WAYS: dict[str, Json] = {
     "wrapped": {"wrapper": {"query": base64.b64encode(orjson.dumps({"match": {"semantic": QUERY}})).decode()}},
     "phrase": {"match_phrase": {"semantic": {"query": QUERY}}},
     "query_string": {"query_string": {"query": f'semantic:"{QUERY}"', "analyze_wildcard": True}},
-    "simple": {"simple_query_string": {"query": QUERY, "fields": ["semantic"]}},
     "semantic": {"semantic": {"field": "text", "query": QUERY}},
     "neural": NEURAL,
     "knn": {"knn": {"field": "embedding", "k": K, "num_candidates": 100,

@@ -24,7 +24,7 @@ from es_sbert.gateway.search.semantic_query import (
     parse_query_text,
 )
 
-_BOOSTED = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
+BOOSTED_FIELD = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
 
 
 def split_virtual_fields(kind: str, body: Json, parser: SemanticQueryParser) -> Json | None:
@@ -43,16 +43,7 @@ def split_virtual_fields(kind: str, body: Json, parser: SemanticQueryParser) -> 
     if not others:
         check_word_parameters(location, body)
     text = body.get("query")
-    if kind == "simple_query_string" and body.get("flags") not in (None, "ALL", -1):
-        raise BadRequest(
-            f"{location} sets flags, but the gateway reads all operators in the text of a semantic query",
-            "Remove flags, and put a backslash before each operator that is part of the text; or use match.",
-        )
-    if kind == "simple_query_string" and isinstance(text, str):
-        if len(text) > parser.max_text_characters:
-            parse_query_text(text, location, parser.max_text_characters)
-        text = simple_query_text(text)
-    elif kind == "query_string" and isinstance(text, str) and text.strip() and body.get("escape") is not True:
+    if kind == "query_string" and isinstance(text, str) and text.strip() and body.get("escape") is not True:
         text = _plain_text(_parse_lucene(text, location, parser))
     outer_boost = number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
     should = [_virtual_query(field, text, boost * outer_boost) for field, boost in virtual]
@@ -73,7 +64,7 @@ def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tup
     virtual: list[tuple[str, float]] = []
     others: list[str] = []
     for spec in fields:
-        boosted = _BOOSTED.match(spec)
+        boosted = BOOSTED_FIELD.match(spec)
         field, boost = (boosted["field"], float(boosted["boost"])) if boosted else (spec, 1.0)
         if parser.fields.virtual(field) is None:
             others.append(spec)
@@ -86,29 +77,6 @@ def _virtual_query(field: str, text: object, boost: float) -> Json:
     if text == "*":
         return {"exists": {"field": field} if boost == 1.0 else {"field": field, "boost": boost}}
     return {"match": {field: {"query": text, "boost": boost}}}
-
-
-# Phrases and operators of simple_query_string. It has no syntax errors: anything else is text.
-_SIMPLE_SYNTAX = re.compile(
-    r"""\\(?P<escaped>.) | "(?P<phrase>(?:[^"\\]|\\.)*)"(?P<near>~\d+)?
-        | (?P<refused> (?<![^\s()+|"])-+[^\s-][^\s()+|]* | (?<=[^\s()+|"])(?:\*|~\d+)(?=[\s()+|"]|$) ) | [+|()]""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def simple_query_text(text: str) -> str:
-    """Extract the text of a `simple_query_string`, in linear time.
-
-    Raises:
-        BadRequest: the text excludes words, or has prefixes, fuzziness or a distance.
-    """
-
-    def plain(match: re.Match[str]) -> str:
-        if match["near"] or match["refused"]:
-            _refuse_operator(match[0])
-        return match["escaped"] or f" {_unescape(match['phrase'] or '')} "
-
-    return " ".join(_SIMPLE_SYNTAX.sub(plain, text).split()) or text
 
 
 # `*` and `?` in a word; a question mark at its end is punctuation.

@@ -31,7 +31,7 @@ from es_sbert.gateway.search.compound_queries import (
     strip_inner_hits,
     unique_name,
 )
-from es_sbert.gateway.search.full_text_queries import may_name_field, split_virtual_fields
+from es_sbert.gateway.search.full_text_queries import BOOSTED_FIELD, may_name_field, split_virtual_fields
 from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, FullText, HybridDetector
 from es_sbert.gateway.search.incoming_search import sorts_by_score
 from es_sbert.gateway.search.knn_clauses import (
@@ -472,7 +472,10 @@ def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterato
     if isinstance(node.get("field"), str):
         yield part or "a field", node["field"]
     if isinstance(node.get("fields"), list) and (isinstance(node.get("query"), str) or "like" in node):
-        yield from ((part, name) for name in node["fields"] if isinstance(name, str))
+        for name in node["fields"]:
+            if isinstance(name, str):
+                boosted = BOOSTED_FIELD.match(name)
+                yield part, boosted["field"] if boosted else name
     order = node.get("sort") if part != "bucket_sort" else None  # bucket_sort sorts by names of aggregations
     for key in order if isinstance(order, list) else [order]:
         names = [key] if isinstance(key, str) else key if isinstance(key, dict) else ()

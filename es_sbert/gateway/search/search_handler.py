@@ -245,15 +245,15 @@ class SearchHandler:
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = _path(incoming, route)
         target = path + b"?" + incoming.query if incoming.query else path
+        lines = _join_entries([entry for entry in entries if entry.response is None])
+        outgoing = OutgoingRequest.with_body(incoming, lines, target)
         if all(entry.response is None for entry in entries):
-            outgoing = OutgoingRequest.with_body(incoming, _join_entries(entries), target)
             try:
                 hooks = ResponseHooks(recorder.watch().part, enlarged=True)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
-                del outgoing
-        request = OutgoingRequest.with_body(incoming, b"", target)
-        joined = await cancel_on_disconnect(incoming, self._join_responses(request, entries))
+                raise enlarged_error("the request", len(lines)) from None
+        joined = await cancel_on_disconnect(incoming, self._join_responses(outgoing, entries))
         return await send_response(send, joined)
 
     async def _rewrite_entries(
@@ -324,43 +324,35 @@ class SearchHandler:
                     entry.is_changed, entry.body = body is not entry.body, body
 
     async def _join_responses(self, request: OutgoingRequest, entries: Sequence[MsearchEntry]) -> BufferedResponse:
-        """Send the searches without an error, in several requests if they are too large for one.
+        """Send the searches without an error.
 
         Args:
-            request: The request without its body.
+            request: The request for these searches, which may be empty.
 
         Returns:
-            The responses and errors, each at its position; or the engine's response if it rejects a whole request. If
-            the engine leaves out responses because of a `filter_path`, the errors follow the responses.
+            The responses and errors, each at its position; or the engine's response if it rejects the request. If the
+            engine leaves out responses because of a `filter_path`, the errors follow the responses.
+
+        Raises:
+            EsSbertError: the rewritten request is too large for the engine, or the engine is not available.
         """
         is_filtered = b"filter_path" in request.target
         answer: Json = {"took": 0, "responses": []}
         headers: Headers = [(b"content-type", b"application/json")]
-        pending = [[entry for entry in entries if entry.response is None]]
-        while pending:
-            part = pending.pop(0)
-            if not part:
-                continue
-            body = _join_entries(part)
-            response = await fetch_response(self._upstream, replace(request, body=body))
-            if response.status == TOO_LARGE and len(part) > 1:
-                pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
-            elif response.status == TOO_LARGE:
-                answer["responses"].append(_error_response(enlarged_error("the search", len(body))))
-            else:
-                try:
-                    whole = parse_object(response.body)
-                except UnreadableJson:  # not the engine's: the client gets it as it is
-                    return response
-                if response.status != 200:
-                    return response
-                headers = response.headers
-                with self._upstream.parsing("POST /_msearch"):
-                    answer["took"] += whole.get("took", 0)
-                    found = whole.get("responses", []) if is_filtered else whole["responses"]
-                    answer = {**whole, "took": answer["took"], "responses": answer["responses"] + found}
-        responses, errors = deque(answer["responses"]), [entry.response for entry in entries if entry.response]
+        if request.body:
+            response = await fetch_response(self._upstream, request)
+            if response.status == TOO_LARGE:
+                raise enlarged_error("the request", len(request.body))
+            try:
+                whole = parse_object(response.body)
+            except UnreadableJson:  # not the engine's: the client gets it as it is
+                return response
+            if response.status != 200:
+                return response
+            answer, headers = whole | {"took": whole.get("took", 0)}, response.headers
+        errors = [entry.response for entry in entries if entry.response]
         with self._upstream.parsing("POST /_msearch"):
+            responses = deque(answer.get("responses", []) if is_filtered else answer["responses"])
             if is_filtered and len(responses) + len(errors) != len(entries):
                 merged = [*responses, *errors]
             else:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
-from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +10,6 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.gateway.search.full_text_queries import simple_query_text
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.search.vector_query import MAX_K
@@ -108,8 +104,8 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
         ({"multi_match": {"query": TEXT, "fields": ["semantic"], "operator": "and"}}, "multi_match on semantic sets"),
         ({"multi_match": {"query": TEXT, "fields": ["semantic", "title"], "k": 3}}, "has the parameter 'k'"),
         (
-            {"simple_query_string": {"query": "C++", "fields": ["semantic", "title"], "flags": "NONE"}},
-            "simple_query_string on semantic sets flags",
+            {"simple_query_string": {"query": TEXT, "fields": ["title", "semantic^2"]}},
+            "simple_query_string on semantic",
         ),
         ({"multi_match": {"query": TEXT, "fields": ["semantic"], "boost": "x"}}, "boost of multi_match on semantic"),
         ({"query_string": {"query": "semantic:plants", "min_cosine": 0.1}}, "has the parameter 'min_cosine'"),
@@ -147,7 +143,7 @@ def test_defaults_that_clients_send_are_accepted() -> None:
     assert Rewriting().query({"match_phrase": {"semantic": {"query": TEXT, **phrase}}}) == Rewriting().query(SEMANTIC)
 
 
-@pytest.mark.parametrize("kind", ["multi_match", "query_string", "simple_query_string"])
+@pytest.mark.parametrize("kind", ["multi_match", "query_string"])
 def test_word_parameters_apply_to_the_text_fields_of_a_query(kind: str) -> None:
     operator = "operator" if kind == "multi_match" else "default_operator"
     body: Json = {"query": TEXT, "fields": ["semantic", "title"], operator: "and", "minimum_should_match": 2}
@@ -172,65 +168,16 @@ def test_query_string_keeps_its_boost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    "text",
     [
-        ("simple_query_string", "dog -cat"),
-        ("simple_query_string", 'dog -"black cat"'),
-        ("simple_query_string", "dog +-cat"),
-        ("simple_query_string", "(dog | -cat)"),
-        ("simple_query_string", '"dog"-cat'),
-        ("query_string", "dog -cat"),
-        ("query_string", "dog AND NOT cat"),
-        ("query_string", "semantic:(dog -cat)"),
-        ("query_string", "semantic:(dog NOT cat)"),
-        ("query_string", "plants title:light"),
-        *product(("simple_query_string", "query_string"), ("pla*", "plants~2", '"green plants"~3')),
-        ("simple_query_string", r"pla\**"),
+        "dog -cat", "dog AND NOT cat", "semantic:(dog -cat)", "semantic:(dog NOT cat)", "plants title:light", "pla*",
+        "plants~2", '"green plants"~3',
     ],
-)
-def test_operators_in_a_text_are_refused(kind: str, text: str) -> None:
+)  # fmt: skip
+def test_operators_in_a_text_are_refused(text: str) -> None:
     fields = {} if "semantic" in text else {"fields": ["semantic", "title"]}
     with pytest.raises(UsageError, match="excludes words"):
-        Rewriting().query({kind: {"query": text, **fields}})
-
-
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ({"query": "a well-known state - of the +art | (really)"}, "a well-known state - of the art really"),
-        ({"query": r"dog \-cat"}, "dog -cat"),
-        ({"query": '"dog -cat"'}, "dog -cat"),
-        ({"query": "about ~5 2*3"}, "about ~5 2*3"),
-        ({"query": r"C\+\+ (x)"}, "C++ x"),
-        ({"query": r"\"hi\" pla\*"}, '"hi" pla*'),
-        ({"query": r'"a \"b\" c" d'}, 'a "b" c d'),
-        ({"query": 'an "open phrase'}, 'an "open phrase'),
-        ({"query": "C++ x", "flags": "ALL"}, "C x"),
-        ({"query": "C++ x", "flags": -1}, "C x"),
-    ],
-)
-def test_simple_query_string_reads_operators_as_the_engine_does(body: Json, text: str) -> None:
-    rewriting = Rewriting()
-    rewriting.query({"simple_query_string": body | {"fields": ["semantic"]}})
-    assert set(rewriting.texts) == {text}
-
-
-@pytest.mark.parametrize("word", ["a" * 100_000, '"' * 99_999, '\\"' * 50_000, "-" * 100_000, "~1" * 50_000])
-def test_long_simple_query_string_is_refused_at_once(word: str) -> None:
-    start = time.process_time()
-    with pytest.raises(UsageError, match="has [0-9,]+ characters"):
-        Rewriting().query({"simple_query_string": {"query": word, "fields": ["semantic"]}})
-    assert time.process_time() - start < 1
-
-
-@pytest.mark.parametrize(
-    "word", ["a" * 100_000, '"' * 99_999, '\\"' * 50_000, "-" * 100_000, "~1" * 50_000, "*" * 100_000]
-)
-def test_simple_query_string_is_read_in_linear_time(word: str) -> None:
-    start = time.process_time()
-    with suppress(UsageError):
-        simple_query_text(f"{word} ")
-    assert time.process_time() - start < 1
+        Rewriting().query({"query_string": {"query": text, **fields}})
 
 
 def test_escaped_query_string_is_a_text() -> None:
@@ -239,7 +186,7 @@ def test_escaped_query_string_is_a_text() -> None:
     assert set(rewriting.texts) == {"title:light -x"}
 
 
-@pytest.mark.parametrize("kind", ["simple_query_string", "query_string"])
-def test_asterisk_finds_all_documents_with_a_vector(kind: str) -> None:
-    rewritten = Rewriting(meaning=SemanticSettings(k=10)).query({kind: {"query": "*", "fields": ["semantic"]}})
+def test_asterisk_finds_all_documents_with_a_vector() -> None:
+    query = {"query_string": {"query": "*", "fields": ["semantic"]}}
+    rewritten = Rewriting(meaning=SemanticSettings(k=10)).query(query)
     assert [found["field"] for found in clauses(rewritten, "exists")] == ["embedding"]

@@ -196,7 +196,6 @@ def test_neural_query_in_filter_stays_a_filter() -> None:
         ({"match_phrase": {"semantic": TEXT}}, TEXT),
         ({"match_bool_prefix": {"semantic": TEXT}}, TEXT),
         ({"multi_match": {"query": TEXT, "fields": ["semantic^3", "title"]}}, TEXT),
-        ({"simple_query_string": {"query": '"how do" +plants', "fields": ["semantic"]}}, "how do plants"),
         ({"query_string": {"query": f'semantic:"{TEXT}"'}}, TEXT),
         ({"query_string": {"query": "semantic:(how do plants) AND lang:en"}}, "how do plants"),
         ({"query_string": {"query": "semantic:(how do plants make energy?)"}}, "how do plants make energy?"),
