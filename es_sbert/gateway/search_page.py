@@ -26,16 +26,16 @@ from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
 from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
-from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.proxy.forward import StaleRewriteError
-from es_sbert.gateway.proxy.incoming_request import (
+from es_sbert.gateway.forward import StaleRewriteError
+from es_sbert.gateway.incoming_request import (
     Headers,
     IncomingRequest,
     credential_headers,
     is_uncompressed_json,
     parse_object,
 )
+from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
+from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause
 from es_sbert.gateway.search.search_rewriter import SearchRewriter

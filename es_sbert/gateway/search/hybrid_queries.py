@@ -23,9 +23,14 @@ from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.search.compound_queries import Member, clause_list
-from es_sbert.gateway.search.first_searches import MAX_CONCURRENT, first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext, sorts_by_score
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, QueryPlaceholder
+from es_sbert.gateway.search.knn_clauses import (
+    MAX_CONCURRENT,
+    CandidateCounts,
+    QueryPlaceholder,
+    first_body,
+    search_first,
+)
 from es_sbert.gateway.search.semantic_query import (
     SINGLE_FIELD_QUERIES,
     SemanticQuery,

@@ -27,7 +27,6 @@ from es_sbert.gateway.incoming_request import (
 )
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.search.first_searches import TopKCutoff
 from es_sbert.gateway.search.hybrid_queries import HybridDetector, HybridRanker, ranks_hits
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -40,7 +39,7 @@ from es_sbert.gateway.search.incoming_search import (
     request_defined_fields,
     requested_mode,
 )
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, QueryPlaceholder, SectionPlaceholder
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, QueryPlaceholder, SectionPlaceholder, TopKCutoff
 from es_sbert.gateway.search.query_finder import FoundQueries, QueryFinder, strip_extensions
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.gateway.search_log import SearchTrace

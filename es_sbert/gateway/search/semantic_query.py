@@ -226,8 +226,11 @@ class SemanticQueryParser:
             semantic = self._knn(body, is_section=is_section)
         elif kind == "neural":
             semantic = self._neural(body)
-        elif kind == "semantic":
-            semantic = self._semantic(body)
+        elif kind == "semantic" and (target := self._target(body.get("field"), None)) is not None:
+            location = f"semantic on {body['field']}"
+            check_parameters("semantic", location, body)
+            minimum = self.settings.min_cosine
+            semantic = self._query(target, SemanticSyntax.SEMANTIC, body.get("query"), location, body, minimum)
         if semantic is not None:
             self._count += 1
             if self._check is not None:
@@ -235,27 +238,16 @@ class SemanticQueryParser:
         return semantic
 
     def _full_text(self, kind: str, body: Json) -> SemanticQuery | None:
-        if len(body) != 1:
-            return None
-        [(field, options)] = body.items()
+        field, options = next(iter(body.items())) if len(body) == 1 else ("", None)
         target = self.fields.virtual(field)
         if target is None:
             return None
-        return self._on_virtual_field(target, kind, field, options if isinstance(options, dict) else {"query": options})
-
-    def _on_virtual_field(self, target: SearchScope, kind: str, field: str, options: Json) -> SemanticQuery:
-        location = f"{kind} on {field}"
+        options, location = options if isinstance(options, dict) else {"query": options}, f"{kind} on {field}"
         check_parameters(kind, location, options)
         check_word_parameters(location, options)
-        minimum = options.get("min_cosine", self.settings.min_cosine)
-        return self._query(
-            target,
-            SemanticSyntax.VIRTUAL_FIELD,
-            scalar_as_text(options.get("query")),
-            location,
-            options,
-            min_cosine=_cosine_or_none(minimum, f"min_cosine of {location}"),
-        )
+        minimum = _cosine_or_none(options.get("min_cosine", self.settings.min_cosine), f"min_cosine of {location}")
+        text = scalar_as_text(options.get("query"))
+        return self._query(target, SemanticSyntax.VIRTUAL_FIELD, text, location, options, minimum)
 
     def _knn(self, body: Json, *, is_section: bool) -> SemanticQuery | None:
         builder = body.get("query_vector_builder")
@@ -272,15 +264,9 @@ class SemanticQueryParser:
         candidates = body.get("num_candidates")
         if candidates is not None:
             positive_integer(candidates, f"num_candidates of {location}")
-        return self._query(
-            target,
-            SemanticSyntax.TEXT_EMBEDDING,
-            embedding.get("model_text"),
-            location,
-            body,
-            min_cosine=_cosine_or_none(body.get("similarity"), f"similarity of {location}"),
-            num_candidates=candidates,
-        )
+        minimum = _cosine_or_none(body.get("similarity"), f"similarity of {location}")
+        text = embedding.get("model_text")
+        return self._query(target, SemanticSyntax.TEXT_EMBEDDING, text, location, body, minimum, candidates)
 
     def _neural(self, body: Json) -> SemanticQuery | None:
         fields = {name: value for name, value in body.items() if isinstance(value, dict) and "query_text" in value}
@@ -298,31 +284,16 @@ class SemanticQueryParser:
             )
         if "min_score" in options and "max_distance" in options:
             raise BadRequest(f"{location} sets both min_score and max_distance", "Remove one of them.")
-        min_cosine = None
+        minimum = None
         if "min_score" in options:
             # OpenSearch's score of a cosine, see es_sbert.search.vector_query.
-            min_cosine = 2.0 * number_between(options["min_score"], f"min_score of {location}", 0.0, 1.0) - 1.0
+            minimum = 2.0 * number_between(options["min_score"], f"min_score of {location}", 0.0, 1.0) - 1.0
         elif "max_distance" in options:
-            min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {location}", 0.0, 2.0)
+            minimum = 1.0 - number_between(options["max_distance"], f"max_distance of {location}", 0.0, 2.0)
         # A radial search finds all documents from the minimum up.
-        radial = {} if min_cosine is None else {"k": MAX_K}
-        return self._query(
-            target,
-            SemanticSyntax.NEURAL,
-            options["query_text"],
-            location,
-            radial | options | {"_name": _name(body) or _name(options)},
-            min_cosine=min_cosine,
-        )
-
-    def _semantic(self, body: Json) -> SemanticQuery | None:
-        target = self._target(body.get("field"), None)
-        if target is None:
-            return None
-        location = f"semantic on {body['field']}"
-        check_parameters("semantic", location, body)
-        minimum = self.settings.min_cosine
-        return self._query(target, SemanticSyntax.SEMANTIC, body.get("query"), location, body, min_cosine=minimum)
+        radial = {} if minimum is None else {"k": MAX_K}
+        named = radial | options | {"_name": _name(body) or _name(options)}
+        return self._query(target, SemanticSyntax.NEURAL, options["query_text"], location, named, minimum)
 
     def _query(
         self,
@@ -331,7 +302,6 @@ class SemanticQueryParser:
         text: object,
         location: str,
         options: Json,
-        *,
         min_cosine: float | None,
         num_candidates: int | None = None,
     ) -> SemanticQuery:

@@ -97,8 +97,7 @@ def test_search_page_gets_a_rewrite_for_the_current_indices(monkeypatch: pytest.
 
     monkeypatch.setattr(PageApi, "_require_search_permission", may_search)
     moved = ResolvedIndices({"docs-2": {"other": vector_field()}}, {"docs-2": 1}, ordinary=False)
-    models: Any = Models()
-    page = PageApi(SETTINGS, UPSTREAM, Lookup(moved), models, rewriter(DOCS, moved))
+    page = PageApi(SETTINGS, UPSTREAM, Lookup(moved), rewriter(DOCS, moved))
     answer = asyncio.run(page.rewrite_body([], orjson.dumps({"index": "docs", "body": SEMANTIC})))
     assert '"other"' in orjson.dumps(answer).decode()
 

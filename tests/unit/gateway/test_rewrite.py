@@ -19,9 +19,8 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
-from es_sbert.gateway.search.first_searches import kth_hit_body
 from es_sbert.gateway.search.incoming_search import SemanticBudget
-from es_sbert.gateway.search.knn_clauses import CandidateCounts
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, kth_hit_body
 from es_sbert.gateway.search.query_finder import QueryFinder
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 from es_sbert.gateway.settings import Limits, SemanticSettings
