@@ -55,20 +55,14 @@ from es_sbert.errors import (
     UsageError,
     require_extra,
 )
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
-from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
-from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_rotary_weights
+from es_sbert.exporters.parity import ParityCheck, describe_parity, is_packed, read_gold_pairs
 from es_sbert.exporters.rotary_graph import build_rotary_graph
-from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.static_quantization import quantize_statically, sample_batches
-from es_sbert.exporters.transformer_weights import (
-    StaticWeights,
-    TransformerWeights,
-    read_static_weights,
-    read_transformer_weights,
-)
+from es_sbert.exporters.transformer_weights import EncoderWeights, StaticWeights, read_static_weights
 from es_sbert.filesystem import is_vacant, staged_folder
 from es_sbert.installation import install_extra_command
 from es_sbert.messages import setting_text
@@ -157,9 +151,6 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
                 "cannot be built from the weights",
                 f"Install the train extra, which can trace it: {install_extra_command('train')}",
             )
-        if model.architecture in ROTARY_ARCHITECTURES:
-            rotary = read_rotary_weights(model)
-            return partial(build_rotary_graph, model, rotary), rotary
         transformer = read_transformer_weights(model)
     except UnsupportedArchitecture as error:
         if "auto_map" in model.transformer_config:
@@ -173,6 +164,8 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
         from es_sbert.exporters.tracing import TracedSentenceModel
 
         return TracedSentenceModel(model).build, None
+    if transformer.is_rotary:
+        return partial(build_rotary_graph, model, transformer), transformer
     return partial(build_sentence_graph, model, transformer), transformer
 
 
@@ -231,7 +224,7 @@ def export_bundle(
         ParityCheck(model, weights, reference, gold).run,
         on_progress,
         force=force,
-        cuda_attention=None if is_traced else "packed" if isinstance(weights, TransformerWeights) else "fused",
+        cuda_attention=None if is_traced else "packed" if is_packed(weights) else "fused",
     )
     return _Export(EncoderManifest, model, output, writer).run(variants, {})
 

@@ -1,8 +1,9 @@
 """The reference that exported graphs are compared with: sentence-transformers if requested, else a numpy forward
 pass.
 
-The numpy pass shares only the weight names with the graph builder. It follows the papers step by step, folds nothing,
-and computes MPNet's position buckets independently. The tests compare it with transformers for every architecture.
+The numpy pass shares only the weight names with the graph builders. It follows the papers step by step, folds nothing,
+rotates by products of complex numbers, and computes MPNet's position buckets independently. The tests compare it with
+transformers for every architecture.
 """
 
 from __future__ import annotations
@@ -22,15 +23,12 @@ from threadpoolctl import threadpool_limits
 from es_sbert.bundle.model_files import read_optional_json
 from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, VectorModule
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
-from es_sbert.exporters.rotary_weights import (
-    BlockNorms,
-    EncoderWeights,
-    GatedFeedForward,
-    RotaryAttention,
-    RotaryWeights,
-)
 from es_sbert.exporters.transformer_weights import (
+    AttentionWeights,
+    BlockNorms,
     EmbeddingWeights,
+    EncoderWeights,
+    FeedForwardWeights,
     Floats,
     HiddenActivation,
     LinearWeights,
@@ -63,9 +61,6 @@ class Reference:
     encode: EncodeFunction
     tokenize: Callable[[str, PromptKind | None], list[int]] | None = None
 
-
-# (name of an intermediate value, the value) → the value to continue with. `NumpyReference` passes the names.
-ValueHook = Callable[[str, Floats], Floats]
 
 # Small enough that a feed-forward block stays in a core's cache.
 _BATCH_TOKENS = 512
@@ -138,15 +133,11 @@ class NumpyReference:
     Args:
         model: The model.
         transformer: Its weights.
-        observe: Called with every intermediate value, one batch after the other; returns the value that replaces it.
-            Used to measure a model, or to compute as another number format would.
     """
 
-    def __init__(self, model: SentenceModel, transformer: EncoderWeights, observe: ValueHook | None = None) -> None:
+    def __init__(self, model: SentenceModel, transformer: EncoderWeights) -> None:
         self._model = model
         self._transformer = transformer
-        self._threads = available_cores() if observe is None else 1
-        self._observe: ValueHook = observe or (lambda name, value: value)
         self._tokenize = SentenceTokenizer(model)
         self._token_modules = [_vector_function(model, module) for module in model.token_modules]
         self._modules = [_vector_function(model, module) for module in model.modules]
@@ -161,7 +152,7 @@ class NumpyReference:
             vectors[batch] = self.forward(*pad([rows[number] for number in batch]))
 
         # Between products, the other threads of the matrix library would wait in a loop, at twice the processor time.
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self._threads) as threads:
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(available_cores()) as threads:
             list(threads.map(encode_batch, batches))
         return vectors
 
@@ -193,130 +184,78 @@ class NumpyReference:
         if isinstance(weights, StaticWeights):
             table: Floats = weights.table[ids]
             return table
-        if not isinstance(weights, RotaryWeights):
-            return self._hidden_states(weights, ids, mask)
-        texts = [row[: int(keep.sum())] for row, keep in zip(ids, mask, strict=True)]
-        x = np.zeros((*ids.shape, weights.hidden), np.float32)
-        for row, hidden in zip(x, _rotary_hidden_states(weights, texts), strict=True):
-            row[: len(hidden)] = hidden
-        return x
+        x = _embed(weights.embeddings, ids)
+        for layer in weights.layers:
+            norms = layer.attention_norms
+            attended = _attend(weights, layer.attention, _apply_norm(norms.before, x), mask)
+            x = _add_residual(x, norms, attended)
+            norms = layer.feed_forward_norms
+            fed = _feed_forward(weights.activation, layer.feed_forward, _apply_norm(norms.before, x))
+            x = _add_residual(x, norms, fed)
+        return _apply_norm(weights.final_norm, x)
 
-    def _hidden_states(
-        self, transformer: TransformerWeights, ids: NDArray[np.int64], mask: NDArray[np.int64]
-    ) -> Floats:
-        """Two arrays of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
-        observe, heads = self._observe, transformer.heads
-        x = self._embed(transformer.embeddings, ids)  # (batch, tokens, hidden)
-        bias = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e30))  # (batch, 1, 1, tokens)
-        if transformer.relative_bias is not None:
-            bias = bias + _relative_bias(transformer.relative_bias, ids.shape[1])
-        scale = np.float32(math.sqrt(transformer.head_size))
-        for layer in transformer.layers:
-            query = _split_heads(observe("query", _apply_linear(layer.query, x)), heads)
-            key = _split_heads(observe("key", _apply_linear(layer.key, x)), heads)
-            value = _split_heads(observe("value", _apply_linear(layer.value, x)), heads)
-            scores = observe("attention scores", query @ key.swapaxes(-1, -2) / scale + bias)
-            weights = observe("attention weights", _softmax(scores))
-            mixed = observe("attention", (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape))
-            product = observe("attention product", _apply_linear(layer.attention_output, mixed))
-            x = observe("attention norm", _apply_norm(layer.attention_norm, observe("attention sum", x + product)))
-            inner = observe("activation input", _apply_linear(layer.intermediate, x))
-            inner = observe("activation", _ACTIVATIONS[transformer.activation](inner))
-            product = observe("feed-forward product", _apply_linear(layer.output, inner))
-            x = observe("feed-forward norm", _apply_norm(layer.output_norm, observe("feed-forward sum", x + product)))
-        return x
 
-    def _embed(self, embeddings: EmbeddingWeights, ids: NDArray[np.int64]) -> Floats:
-        if embeddings.padding_id is None:
-            positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
-        else:
+def _embed(embeddings: EmbeddingWeights, ids: NDArray[np.int64]) -> Floats:
+    x: Floats = embeddings.words[ids] * np.float32(embeddings.scale)
+    if embeddings.positions is not None:
+        positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+        if embeddings.padding_id is not None:
             real = ids != embeddings.padding_id
             positions = np.where(real, np.cumsum(real, axis=1), 0) + embeddings.padding_id
-        x: Floats = embeddings.words[ids] + embeddings.positions[positions]
-        x = self._observe("embedding sum", x if embeddings.token_type is None else x + embeddings.token_type)
-        return self._observe("embedding norm", _apply_norm(embeddings.norm, x))
-
-
-def _rotary_hidden_states(weights: RotaryWeights, texts: Sequence[NDArray[np.int64]]) -> list[Floats]:
-    """Compute the last hidden states of texts without padding, each of *shape* ``(tokens, hidden)``.
-
-    Nothing but the weights is shared with `rotary_graph`: rotations are products of complex numbers, and windows are
-    slices of the keys.
-    """
-    ends = np.cumsum([len(ids) for ids in texts])[:-1]
-    x: Floats = weights.words[np.concatenate(texts)] * np.float32(weights.embedding_scale)  # (all tokens, hidden)
-    x = _apply_norm(weights.embedding_norm, x if weights.token_type is None else x + weights.token_type)
-    for layer in weights.layers:
-        norms = layer.attention_norms
-        x = _add_residual(x, norms, _attend(weights, layer.attention, _apply_norm(norms.before, x), ends))
-        norms = layer.feed_forward_norms
-        x = _add_residual(x, norms, _feed_forward(weights, layer.feed_forward, _apply_norm(norms.before, x)))
-    return np.split(_apply_norm(weights.final_norm, x), ends)
+        x = x + embeddings.positions[positions]
+    return _apply_norm(embeddings.norm, x if embeddings.token_type is None else x + embeddings.token_type)
 
 
 def _add_residual(x: Floats, norms: BlockNorms, y: Floats) -> Floats:
     return _apply_norm(norms.after, x + _apply_norm(norms.output, y))
 
 
-def _attend(weights: RotaryWeights, block: RotaryAttention, x: Floats, ends: NDArray[np.int64]) -> Floats:
-    """Attention within each text: (all tokens, hidden) → the same."""
-    size = weights.head_size
-    query, key, value = (
-        _apply_linear(linear, x).reshape(len(x), -1, size).swapaxes(0, 1)
-        for linear in (block.query, block.key, block.value)
-    )  # (heads, all tokens, size)
-    query, key = _apply_norm(block.query_norm, query), _apply_norm(block.key_norm, key)
-    group = weights.heads // weights.key_heads
-    mixed = np.empty_like(query)
-    for text in np.split(np.arange(len(x)), ends):
-        turned = [_rotate(heads[:, text], block.frequencies) for heads in (query, key)]
-        for head in range(weights.heads):
-            mixed[head, text] = _mix(
-                turned[0][head] * np.float32(weights.score_scale),
-                turned[1][head // group],
-                value[head // group, text],
-                block.window,
-                is_causal=weights.is_causal,
-            )
-    return _apply_linear(block.output, mixed.swapaxes(0, 1).reshape(len(x), -1))
+# Scores in memory at a time, so that a long text does not need memory for all of them.
+_MAX_SCORES = 1 << 22
 
 
-# Rows of scores in memory at a time, so that a long text does not need memory for all of them.
-_SCORE_ROWS = 512
-
-
-def _mix(query: Floats, key: Floats, value: Floats, window: int | None, *, is_causal: bool) -> Floats:
-    """Attention of one head over one text: each argument and the result (tokens, size)."""
-    tokens = len(query)
-    reach = tokens if window is None else window
+def _attend(weights: TransformerWeights, block: AttentionWeights, x: Floats, mask: NDArray[np.int64]) -> Floats:
+    """Attention: (batch, tokens, hidden) → the same."""
+    tokens = x.shape[1]
+    query = _apply_norm(block.query_norm, _split_heads(_apply_linear(block.query, x), weights.heads))
+    key = _apply_norm(block.key_norm, _split_heads(_apply_linear(block.key, x), weights.key_heads))
+    value = _split_heads(_apply_linear(block.value, x), weights.key_heads)
+    if block.frequencies is not None:
+        query, key = _rotate(query, block.frequencies), _rotate(key, block.frequencies)
+    key, value = (np.repeat(part, weights.heads // weights.key_heads, axis=1) for part in (key, value))
+    query = query * np.float32(weights.score_scale)  # each (batch, heads, tokens, head size)
+    bias = None if weights.relative_bias is None else _relative_bias(weights.relative_bias, tokens)
     mixed = np.empty_like(query)
     places = np.arange(tokens)
-    for start in range(0, tokens, _SCORE_ROWS):
-        rows = places[start : start + _SCORE_ROWS]
-        first = max(0, int(rows[0]) - reach)
-        last = int(rows[-1]) + (0 if is_causal else reach)
-        columns = places[first : last + 1]
-        distance = columns[None, :] - rows[:, None]
-        seen = np.abs(distance) <= reach
-        if is_causal:
-            seen &= distance <= 0
-        scores = np.where(seen, query[rows] @ key[columns].T, np.float32(-np.inf))
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        mixed[rows] = powers @ value[columns] / powers.sum(axis=1, keepdims=True)
-    return mixed
+    reach = tokens if block.window is None else block.window
+    count = max(1, _MAX_SCORES // (query.shape[0] * query.shape[1] * tokens))
+    for start in range(0, tokens, count):
+        rows = slice(start, min(start + count, tokens))
+        columns = slice(max(0, start - reach), rows.stop + (0 if weights.is_causal else reach))
+        distance = places[None, columns] - places[rows, None]
+        is_seen = np.abs(distance) <= reach
+        if weights.is_causal:
+            is_seen &= distance <= 0
+        scores = query[:, :, rows] @ key[:, :, columns].swapaxes(-1, -2)  # (batch, heads, rows, columns)
+        scores = scores if bias is None else scores + bias[:, :, rows, columns]
+        # Finite, because a row of padding may see nothing.
+        scores = np.where(is_seen & (mask[:, None, None, columns] == 1), scores, np.float32(-1e30))
+        mixed[:, :, rows] = _softmax(scores) @ value[:, :, columns]
+    return _apply_linear(block.output, mixed.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
 
 
 def _rotate(heads: Floats, frequencies: Floats) -> Floats:
     """Rotate the coordinates i and i + size / 2, as one complex number, by position times frequency."""
     half = len(frequencies)
-    angles = np.arange(heads.shape[1], dtype=np.float32)[:, None] * frequencies  # (tokens, size / 2)
+    angles = np.arange(heads.shape[-2], dtype=np.float32)[:, None] * frequencies  # (tokens, size / 2)
     turned = (heads[..., :half] + 1j * heads[..., half:]) * np.exp(1j * angles)
     return np.concatenate([turned.real, turned.imag], axis=-1).astype(np.float32)
 
 
-def _feed_forward(weights: RotaryWeights, block: GatedFeedForward, x: Floats) -> Floats:
-    gate = _ACTIVATIONS[weights.activation](_apply_linear(block.gate, x))
-    return _apply_linear(block.down, gate * _apply_linear(block.up, x))
+def _feed_forward(activation: HiddenActivation, block: FeedForwardWeights, x: Floats) -> Floats:
+    up, activate = _apply_linear(block.up, x), _ACTIVATIONS[activation]
+    inner = activate(up) if block.gate is None else activate(_apply_linear(block.gate, x)) * up
+    return _apply_linear(block.down, inner)
 
 
 def _apply_linear(linear: LinearWeights, x: Floats) -> Floats:

@@ -19,8 +19,9 @@ from safetensors.numpy import save_file
 
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, ParityFailed
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.numpy_reference import NumpyReference
-from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import pad
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import open_session

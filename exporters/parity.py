@@ -22,8 +22,7 @@ from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError, 
 from es_sbert.exporters.fp16 import emulate_fp16
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import EncodeFunction, Reference, ReferenceKind, choose_reference
-from es_sbert.exporters.rotary_weights import EncoderWeights
-from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
+from es_sbert.exporters.transformer_weights import EncoderWeights, Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
 from es_sbert.runtime.batching import InputBuilder, plan_batches, token_ids
@@ -338,6 +337,11 @@ def compare_scores(
     )
 
 
+def is_packed(weights: EncoderWeights | None) -> bool:
+    """Whether the fp16 graph of a network takes tokens without padding."""
+    return isinstance(weights, TransformerWeights) and not weights.is_rotary
+
+
 _CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
@@ -453,7 +457,7 @@ class ParityCheck:
 
     def _runnable_graph(self, path: Path, precision: Precision) -> AbstractContextManager[tuple[Path, Device, bool]]:
         """Call `fp16_graph` for a padded fp16 graph. Packed graphs run only on GPUs, so they are not emulated."""
-        if precision is Precision.FP16 and not isinstance(self._transformer, TransformerWeights):
+        if precision is Precision.FP16 and not is_packed(self._transformer):
             return fp16_graph(path)
         return nullcontext((path, choose_device(precision.device, available_providers(), cuda_devices()), False))
 

@@ -21,16 +21,29 @@ from es_sbert.bundle.variants import Precision
 from es_sbert.exporters.fp16 import to_fp16
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, GraphBuilder
 from es_sbert.exporters.pooling import PADDED_INPUTS, TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
-from es_sbert.exporters.rotary_weights import BlockNorms, GatedFeedForward, RotaryAttention, RotaryWeights
-from es_sbert.exporters.sentence_graph import LayerWriter
-from es_sbert.exporters.transformer_weights import Floats, HiddenActivation, LinearWeights, NormWeights
+from es_sbert.exporters.sentence_graph import (
+    LayerWriter,
+    RowsByToken,
+    add_activation,
+    add_padding_bias,
+    join_products,
+    mix_by_text,
+)
+from es_sbert.exporters.transformer_weights import (
+    AttentionWeights,
+    BlockNorms,
+    FeedForwardWeights,
+    Floats,
+    LinearWeights,
+    TransformerWeights,
+)
 
 # Added to scores that are masked. It stays finite if padding and a window both add it, so that a row with nothing but
 # padding does not become NaN.
 _MASK_VALUE = -1e30
 
 
-def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: Precision) -> onnx.ModelProto:
+def build_rotary_graph(model: SentenceModel, weights: TransformerWeights, precision: Precision) -> onnx.ModelProto:
     """Build a graph with the inputs and the output of a padded `build_sentence_graph`.
 
     Args:
@@ -46,7 +59,7 @@ def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: 
     return finish_padded_graph(graph, model, network.token_vectors())
 
 
-def _fp16_network(model: SentenceModel, weights: RotaryWeights) -> onnx.ModelProto:
+def _fp16_network(model: SentenceModel, weights: TransformerWeights) -> onnx.ModelProto:
     """Build the network up to its token vectors, without pooling, with float16 weights and hidden states."""
     graph = GraphBuilder()
     network = _RotaryGraph(LayerWriter(graph), weights, model.longest_input, for_cuda=True)
@@ -78,7 +91,9 @@ class _RotaryGraph:
         for_cuda: Use an operator of onnxruntime for attention.
     """
 
-    def __init__(self, writer: LayerWriter, weights: RotaryWeights, max_tokens: int, *, for_cuda: bool = False) -> None:
+    def __init__(
+        self, writer: LayerWriter, weights: TransformerWeights, max_tokens: int, *, for_cuda: bool = False
+    ) -> None:
         self._writer = writer
         self._for_cuda = for_cuda
         self._by_text = not writer.int8
@@ -86,53 +101,47 @@ class _RotaryGraph:
         self._weights = weights
         self._texts = graph.add("Shape", "input_ids", start=0, end=1)
         self._tokens = graph.add("Shape", "input_ids", start=1, end=2)
-        size, heads = weights.head_size, weights.heads
         rows = [self._texts, self._tokens] if self._by_text else [self._tokens]
-        self._by_head = graph.add("Concat", *rows, graph.integers(-1, size), axis=0)
-        self._square = graph.add("Concat", self._texts, graph.integers(heads), self._tokens, self._tokens, axis=0)
-        self._flat = graph.add("Concat", graph.integers(-1), self._tokens, self._tokens, axis=0)
+        self._by_head = graph.add("Concat", *rows, graph.integers(-1, weights.head_size), axis=0)
+        self._rows = RowsByToken(graph, weights.heads, self._texts, self._tokens)
         attentions = [layer.attention for layer in weights.layers]
         self._masks = self._add_masks({attention.window for attention in attentions})
         self._rotations = self._add_rotations(
-            {attention.frequencies.tobytes(): attention.frequencies for attention in attentions}, max_tokens
+            {each.frequencies.tobytes(): each.frequencies for each in attentions if each.frequencies is not None},
+            max_tokens,
         )
 
     def token_vectors(self) -> str:
         """Add the network, and return its hidden state after the last layer, (B, S, D)."""
-        graph, weights = self._graph, self._weights
-        table = weights.words * np.float32(weights.embedding_scale)
-        table = table if weights.token_type is None else table + weights.token_type
+        graph, weights, embeddings = self._graph, self._weights, self._weights.embeddings
+        table = embeddings.words * np.float32(embeddings.scale)
+        table = table if embeddings.token_type is None else table + embeddings.token_type
         ids = "input_ids" if self._by_text else graph.add("Transpose", "input_ids", perm=[1, 0])
         rows = graph.add("Gather", self._writer.weight("embeddings.words", table), ids)  # (S, B, D) or (B, S, D)
         x = graph.add("Reshape", rows, graph.integers(-1, weights.hidden))
-        x = self._norm(x, "embeddings.norm", weights.embedding_norm)
+        x = self._writer.norm(x, "embeddings.norm", embeddings.norm)
         for number, layer in enumerate(weights.layers):
             name = f"layer_{number}"
             x = self._add_block(x, f"{name}.attention", layer.attention, layer.attention_norms)
             x = self._add_block(x, f"{name}.feed_forward", layer.feed_forward, layer.feed_forward_norms)
-        x = self._norm(x, "final_norm", weights.final_norm)
+        x = self._writer.norm(x, "final_norm", weights.final_norm)
         hidden = graph.integers(weights.hidden)
         if self._by_text:
             return graph.add("Reshape", x, graph.add("Concat", self._texts, self._tokens, hidden, axis=0))
         by_token = graph.add("Concat", self._tokens, self._texts, hidden, axis=0)
         return graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
 
-    def _add_block(self, x: str, name: str, block: RotaryAttention | GatedFeedForward, norms: BlockNorms) -> str:
+    def _add_block(self, x: str, name: str, block: AttentionWeights | FeedForwardWeights, norms: BlockNorms) -> str:
         """Add a block with its residual and its norms, (T, D) → (T, D)."""
-        y = self._norm(x, f"{name}.before", norms.before)
-        y = self._attend(y, name, block) if isinstance(block, RotaryAttention) else self._feed_forward(y, name, block)
-        y = self._norm(y, f"{name}.after_block", norms.output)
-        return self._norm(self._graph.add("Add", x, y), f"{name}.after", norms.after)
-
-    def _norm(self, x: str, name: str, norm: NormWeights | None) -> str:
-        return x if norm is None else self._writer.norm(x, name, norm)
+        y = self._writer.norm(x, f"{name}.before", norms.before)
+        y = self._attend(y, name, block) if isinstance(block, AttentionWeights) else self._feed_forward(y, name, block)
+        y = self._writer.norm(y, f"{name}.after_block", norms.output)
+        return self._writer.norm(self._graph.add("Add", x, y), f"{name}.after", norms.after)
 
     def _add_masks(self, windows: set[int | None]) -> Mapping[int | None, str]:
         """Add, for each window, the mask that is added to attention scores: (B, 1, 1 or S, S)."""
         graph = self._graph
-        keep = graph.add("Cast", "attention_mask", to=FLOAT)
-        masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
-        padding = graph.add("Unsqueeze", masked, graph.integers(1, 2))
+        padding = add_padding_bias(graph, _MASK_VALUE)
         if not self._weights.is_causal and windows == {None}:
             return {None: padding}
         place = graph.add("Range", graph.integer(0), graph.add("Squeeze", self._tokens), graph.integer(1))  # (S,)
@@ -168,23 +177,23 @@ class _RotaryGraph:
             rotations[key] = _Rotation(*names)
         return rotations
 
-    def _attend(self, x: str, name: str, attention: RotaryAttention) -> str:
+    def _attend(self, x: str, name: str, attention: AttentionWeights) -> str:
         """Add attention, (T, D) → (T, D)."""
         graph, weights = self._graph, self._weights
         # The scale of the scores is folded into the weights of the queries or of their norm.
-        scale = np.float32(weights.score_scale)
         query, query_norm = attention.query, attention.query_norm
         if query_norm is None:
-            query = LinearWeights(query.weight * scale, query.bias * scale)
+            query = query.scaled(weights.score_scale)
         else:
-            query_norm = replace(query_norm, weight=query_norm.weight * scale)
+            query_norm = replace(query_norm, weight=query_norm.weight * np.float32(weights.score_scale))
         parts = self._joint_product(x, f"{name}.qkv", [query, attention.key, attention.value])
         # (S, B H or B K, d), or (B, S, H or K, d)
         heads, key, value = (graph.add("Reshape", part, self._by_head) for part in parts)
+        assert attention.frequencies is not None, "rotary"
         rotation = self._rotations[attention.frequencies.tobytes()]
-        heads = self._rotate(self._norm(heads, f"{name}.query_norm", query_norm), rotation)
-        key = self._rotate(self._norm(key, f"{name}.key_norm", attention.key_norm), rotation)
-        mix = self._mix_for_cuda if self._for_cuda else self._mix if self._by_text else self._mix_by_token
+        heads = self._rotate(self._writer.norm(heads, f"{name}.query_norm", query_norm), rotation)
+        key = self._rotate(self._writer.norm(key, f"{name}.key_norm", attention.key_norm), rotation)
+        mix = self._mix_for_cuda if self._for_cuda else self._mix if self._by_text else self._rows.mix
         mixed = mix(heads, self._repeat_heads(key), self._repeat_heads(value), self._masks[attention.window])
         flat = graph.add("Reshape", mixed, graph.integers(-1, weights.heads * weights.head_size))
         return self._product(flat, f"{name}.output", attention.output)
@@ -194,18 +203,7 @@ class _RotaryGraph:
         graph = self._graph
         query, value = (graph.add("Transpose", part, perm=[0, 2, 1, 3]) for part in (query, value))  # (B, H, S, d)
         key = graph.add("Transpose", key, perm=[0, 2, 3, 1])  # (B, H, d, S)
-        scores = graph.add("Add", graph.add("MatMul", query, key), mask)  # (B, H, S, S)
-        mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (B, H, S, d)
-        return graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
-
-    def _mix_by_token(self, query: str, key: str, value: str, mask: str) -> str:
-        """Attention on rows by token: each argument and the result (S, B H, d)."""
-        graph = self._graph
-        scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
-        scores = graph.add("Add", graph.add("Reshape", scores, self._square), mask)  # (B, H, S, S)
-        shares = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), self._flat)  # (B H, S, S)
-        mixed = graph.add("FusedMatMul", shares, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
-        return graph.add("Transpose", mixed, perm=[1, 0, 2])
+        return mix_by_text(graph, query, key, value, mask)
 
     def _mix_for_cuda(self, query: str, key: str, value: str, mask: str) -> str:
         """Attention as one operator: each argument (B, S, H, d), the result (B, S, H d)."""
@@ -237,32 +235,19 @@ class _RotaryGraph:
         repeated = graph.add("Expand", graph.add("Unsqueeze", x, graph.integers(-2)), graph.integers(group, 1))
         return graph.add("Reshape", repeated, self._by_head)
 
-    def _feed_forward(self, x: str, name: str, block: GatedFeedForward) -> str:
+    def _feed_forward(self, x: str, name: str, block: FeedForwardWeights) -> str:
         """Add the gated block, (T, D) → (T, D)."""
+        assert block.gate is not None, "gated"
         gate, up = self._joint_product(x, f"{name}.gate_up", [block.gate, block.up])
-        inner = self._graph.add("Mul", self._activate(gate), up)
+        inner = self._graph.add("Mul", add_activation(self._writer, gate, self._weights.activation), up)
         return self._product(inner, f"{name}.down", block.down)
-
-    def _activate(self, x: str) -> str:
-        graph, activation = self._graph, self._weights.activation
-        if activation is HiddenActivation.RELU:
-            return graph.add("Relu", x)
-        if activation is HiddenActivation.SILU:
-            if self._by_text:
-                return graph.add("Mul", x, graph.add("Sigmoid", x))
-            return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
-        if self._by_text:
-            return graph.add("Gelu", x, approximate="none" if activation is HiddenActivation.GELU else "tanh")
-        # The approximation changes less than quantization does.
-        return graph.add("FastGelu", x, domain=CONTRIB)
 
     def _joint_product(self, x: str, name: str, parts: list[LinearWeights]) -> tuple[str, ...]:
         """Compute several products of the same rows as one, and split the result."""
-        joint = LinearWeights(
-            np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
-        )
         widths = self._graph.integers(*(part.weight.shape[1] for part in parts))
-        return self._graph.add_many("Split", self._product(x, name, joint), widths, outputs=len(parts), axis=-1)
+        return self._graph.add_many(
+            "Split", self._product(x, name, join_products(*parts)), widths, outputs=len(parts), axis=-1
+        )
 
     def _product(self, x: str, name: str, linear: LinearWeights) -> str:
         """x W + b; most of these products have no bias."""

@@ -28,6 +28,7 @@ from es_sbert.exporters.pooling import (
 )
 from es_sbert.exporters.quantization import add_quantized_product
 from es_sbert.exporters.transformer_weights import (
+    AttentionWeights,
     EmbeddingWeights,
     Floats,
     HiddenActivation,
@@ -51,7 +52,7 @@ _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
 def build_sentence_graph(
     model: SentenceModel, transformer: TransformerWeights, precision: Precision, *, packed: bool | None = None
 ) -> onnx.ModelProto:
-    """Build the graph of a sentence encoder.
+    """Build the graph of a BERT or one of its kin; `rotary_graph` builds those with rotary positions.
 
     Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right. A packed graph has the
     inputs of `es_sbert.runtime.batching.PackedBatch` instead. The output is `sentence_embedding`, float32,
@@ -70,12 +71,10 @@ def build_sentence_graph(
     attention = packed_attention if packed else strided_attention if writer.int8 else plain_attention
     form = attention(writer, transformer, model.longest_input)
     x = form.embed()
-    for number, layer in enumerate(map(fold_key_and_value_bias, transformer.layers)):
-        name = f"layer_{number}"
-        attended = form.attend(x, name, layer)
-        x = writer.product_add_norm(
-            attended, x, f"{name}.attention_output", layer.attention_output, layer.attention_norm
-        )
+    for number, layer in enumerate(transformer.layers):
+        name, block = f"layer_{number}", fold_key_and_value_bias(layer.attention)
+        attended = form.attend(x, name, block)
+        x = writer.product_add_norm(attended, x, f"{name}.attention_output", block.output, layer.attention_norms.after)
         x = add_feed_forward(writer, x, name, layer, transformer.activation)
     graph.rename(add_sentence_vector(graph, model, form.token_vectors(x)), "sentence_embedding")
     padding_id = transformer.embeddings.padding_id
@@ -131,16 +130,26 @@ class LayerWriter:
             return add_quantized_product(self.graph, x, name, linear.weight, lower=lower)
         return self.graph.add("MatMul", x, self.weight(f"{name}.weight", linear.weight))
 
-    def norm_weights(self, name: str, norm: NormWeights) -> tuple[str, str]:
-        """Add weight and bias of a layer normalization."""
-        return self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
-
-    def norm(self, x: str, name: str, norm: NormWeights) -> str:
+    def norm(self, x: str, name: str, norm: NormWeights | None) -> str:
         """Layer normalization; onnxruntime computes mean and variance in float32 for every type of x."""
+        if norm is None:
+            return x
         if norm.is_rms:
             return self._rms_norm(x, name, norm)
-        weights = self.norm_weights(name, norm)
+        weights = self._norm_weights(name, norm)
         return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.epsilon)
+
+    def skip_norm(
+        self, x: str, residual: str, name: str, norm: NormWeights | None, bias: tuple[str, Floats] | None = None
+    ) -> str:
+        """norm(x + residual + bias) as one operator of onnxruntime; `bias` has a name."""
+        assert norm is not None, "BERT and its kin have a norm after each sum"
+        inputs = [x, residual, *self._norm_weights(name, norm)]
+        inputs += [] if bias is None else [self.weight(*bias)]
+        return self.graph.add("SkipLayerNormalization", *inputs, domain=CONTRIB, epsilon=norm.epsilon)
+
+    def _norm_weights(self, name: str, norm: NormWeights) -> tuple[str, str]:
+        return self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
 
     def _rms_norm(self, x: str, name: str, norm: NormWeights) -> str:
         """Root-mean-square normalization, for which ONNX has an operator only since opset 23."""
@@ -151,15 +160,21 @@ class LayerWriter:
         return graph.add("Mul", graph.add("Div", x, root), self.weight(f"{name}.weight", norm.weight))
 
     def product_add_norm(
-        self, x: str, residual: str, name: str, linear: LinearWeights, norm: NormWeights, *, lower: float | None = None
+        self,
+        x: str,
+        residual: str,
+        name: str,
+        linear: LinearWeights,
+        norm: NormWeights | None,
+        *,
+        lower: float | None = None,
     ) -> str:
         """norm(x W + b + residual), at the end of both blocks of a layer; no value of x is less than `lower`."""
         if not self.fused:
             product = self.product(x, name, linear, lower=lower)
             return self.norm(self.graph.add("Add", product, residual), f"{name}.norm", norm)
-        inputs = [self.multiply(x, name, linear), residual, *self.norm_weights(f"{name}.norm", norm)]
-        inputs.append(self.weight(f"{name}.bias", linear.bias))
-        return self.graph.add("SkipLayerNormalization", *inputs, domain=CONTRIB, epsilon=norm.epsilon)
+        product = self.multiply(x, name, linear)
+        return self.skip_norm(product, residual, f"{name}.norm", norm, (f"{name}.bias", linear.bias))
 
 
 def add_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
@@ -183,9 +198,8 @@ def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> 
     """Compute the first hidden state from token ids and their positions, (T,) → (T, D)."""
     graph = writer.graph
     words, positions = _embedding_tables(writer, embeddings)
-    vectors = [graph.add("Gather", words, "input_ids"), graph.add("Gather", positions, "position_ids")]
-    weights = writer.norm_weights("embeddings.norm", embeddings.norm)
-    return graph.add("SkipLayerNormalization", *vectors, *weights, domain=CONTRIB, epsilon=embeddings.norm.epsilon)
+    vectors, rows = graph.add("Gather", words, "input_ids"), graph.add("Gather", positions, "position_ids")
+    return writer.skip_norm(vectors, rows, "embeddings.norm", embeddings.norm)
 
 
 def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tuple[str, str]:
@@ -193,6 +207,7 @@ def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tupl
 
     Every token has type 0, so the vector of type 0 is added to all positions.
     """
+    assert embeddings.positions is not None, "not rotary"
     positions = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
     return writer.weight("embeddings.words", embeddings.words), writer.weight("embeddings.positions", positions)
 
@@ -206,16 +221,17 @@ _LOWER_BOUNDS = {
 }
 
 
-def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenActivation) -> str:
-    """Apply the activation to x + bias, elementwise."""
+def add_activation(writer: LayerWriter, x: str, activation: HiddenActivation, bias: str | None = None) -> str:
+    """Apply the activation to x, or to x + bias, elementwise."""
     graph = writer.graph
+    inputs = [x] if bias is None else [x, bias]
     # The tanh approximation of Gelu changes less than quantization does, and its operator adds the bias as well.
     is_gelu = activation in (HiddenActivation.GELU, HiddenActivation.GELU_TANH)
     if is_gelu and (writer.int8 or (writer.fused and activation is HiddenActivation.GELU_TANH)):
-        return graph.add("FastGelu", x, bias, domain=CONTRIB)
+        return graph.add("FastGelu", *inputs, domain=CONTRIB)
     if activation is HiddenActivation.GELU and writer.fused:
-        return graph.add("BiasGelu", x, bias, domain=CONTRIB)
-    x = graph.add("Add", x, bias)
+        return graph.add("BiasGelu", *inputs, domain=CONTRIB)
+    x = x if bias is None else graph.add("Add", x, bias)
     match activation:
         case HiddenActivation.GELU:
             return graph.add("Gelu", x, approximate="none")
@@ -224,16 +240,19 @@ def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenAct
         case HiddenActivation.RELU:
             return graph.add("Relu", x)
         case HiddenActivation.SILU:
+            if writer.int8 and bias is None:
+                return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
             return graph.add("Mul", x, graph.add("Sigmoid", x))
 
 
 def add_feed_forward(writer: LayerWriter, x: str, name: str, layer: LayerWeights, activation: HiddenActivation) -> str:
     """Add the second block of a layer, with its residual and norm."""
-    bias = writer.weight(f"{name}.intermediate.bias", layer.intermediate.bias)
-    product = writer.multiply(x, f"{name}.intermediate", layer.intermediate)  # (…, 4 D)
-    inner = add_activation(writer, product, bias, activation)
-    lower = _LOWER_BOUNDS[activation]
-    return writer.product_add_norm(inner, x, f"{name}.output", layer.output, layer.output_norm, lower=lower)
+    up, down = layer.feed_forward.up, layer.feed_forward.down
+    bias = writer.weight(f"{name}.intermediate.bias", up.bias)
+    product = writer.multiply(x, f"{name}.intermediate", up)  # (…, 4 D)
+    inner = add_activation(writer, product, activation, bias)
+    lower, norm = _LOWER_BOUNDS[activation], layer.feed_forward_norms.after
+    return writer.product_add_norm(inner, x, f"{name}.output", down, norm, lower=lower)
 
 
 # MPNet's code uses these numbers and ignores relative_attention_num_buckets in config.json.
@@ -274,44 +293,73 @@ class AttentionForm:
 
     Attributes:
         embed: Adds the hidden state before the first layer.
-        attend: (hidden state, name, layer) → attention's output before its last product, in the shape of the hidden
-            state. The layer must not have biases on keys and values (`fold_key_and_value_bias`).
+        attend: (hidden state, name, attention) → its output before its last product, in the shape of the hidden
+            state. It must not have biases on keys and values (`fold_key_and_value_bias`).
         token_vectors: Hidden state after the last layer → token vectors to be pooled.
     """
 
     embed: Callable[[], str]
-    attend: Callable[[str, str, LayerWeights], str]
+    attend: Callable[[str, str, AttentionWeights], str]
     token_vectors: Callable[[str], TokenVectors]
 
 
-def scale_product(linear: LinearWeights, scale: float) -> LinearWeights:
-    """Return a product whose results are multiplied by a number."""
-    return LinearWeights(linear.weight * np.float32(scale), linear.bias * np.float32(scale))
-
-
-def merge_qkv(layer: LayerWeights, query_scale: float = 1.0) -> LinearWeights:
-    """Merge query, key and value into one product: weight (D, 3 D), bias (3 D,)."""
-    parts = (scale_product(layer.query, query_scale), layer.key, layer.value)
+def join_products(*parts: LinearWeights) -> LinearWeights:
+    """Join products of the same values into one, whose result has theirs side by side."""
     return LinearWeights(
         np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
     )
 
 
-def fold_key_and_value_bias(layer: LayerWeights) -> LayerWeights:
-    """Return the same layer without biases on keys and values, which saves two additions per token.
+def fold_key_and_value_bias(attention: AttentionWeights) -> AttentionWeights:
+    """Return the same attention without biases on keys and values, which saves two additions per token.
 
     A bias on the keys adds the same number to all scores of a query, and softmax ignores it. Attention weights sum to
     1, so a bias on the values passes through unchanged and can be added to the bias of the next product.
     """
-    output = layer.attention_output
-    moved = layer.value.bias.astype(np.float64) @ output.weight + output.bias
-    nothing = np.zeros_like(layer.key.bias)
+    key, value, output = attention.key, attention.value, attention.output
+    moved = value.bias.astype(np.float64) @ output.weight + output.bias
+    nothing = np.zeros_like(key.bias)
     return replace(
-        layer,
-        key=replace(layer.key, bias=nothing),
-        value=replace(layer.value, bias=nothing),
-        attention_output=replace(output, bias=moved.astype(np.float32)),
+        attention,
+        key=replace(key, bias=nothing),
+        value=replace(value, bias=nothing),
+        output=replace(output, bias=moved.astype(np.float32)),
     )
+
+
+def add_padding_bias(graph: GraphBuilder, masked: float) -> str:
+    """Add the bias on attention scores for padding: (B, 1, 1, S)."""
+    keep = graph.add("Cast", "attention_mask", to=FLOAT)
+    bias = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(masked))
+    return graph.add("Unsqueeze", bias, graph.integers(1, 2))
+
+
+def mix_by_text(graph: GraphBuilder, query: str, key: str, value: str, bias: str) -> str:
+    """Attention in ONNX operators: (B, H, S, d), (B, H, d, S), (B, H, S, d) → (B, S, H, d)."""
+    scores = graph.add("Add", graph.add("MatMul", query, key), bias)  # (B, H, S, S)
+    mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (B, H, S, d)
+    return graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
+
+
+class RowsByToken:
+    """Attention on rows by token: the first tokens of all texts, then the second tokens, and so on.
+
+    Products then need no shapes, int8 scales are per token, and attention reads the heads by strides without a copy.
+    """
+
+    def __init__(self, graph: GraphBuilder, heads: int, texts: str, tokens: str) -> None:
+        self._graph = graph
+        self._square = graph.add("Concat", texts, graph.integers(heads), tokens, tokens, axis=0)
+        self._flat = graph.add("Concat", graph.integers(-1), tokens, tokens, axis=0)
+
+    def mix(self, query: str, key: str, value: str, bias: str) -> str:
+        """Attention: each argument (S, B H, d) → the result (S, B H, d)."""
+        graph = self._graph
+        scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
+        scores = graph.add("Add", graph.add("Reshape", scores, self._square), bias)  # (B, H, S, S)
+        weights = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), self._flat)  # (B H, S, S)
+        mixed = graph.add("FusedMatMul", weights, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
+        return graph.add("Transpose", mixed, perm=[1, 0, 2])
 
 
 def add_relative_bias(writer: LayerWriter, table: Floats, max_tokens: int, longest: str) -> str:
@@ -343,18 +391,16 @@ def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_to
     by_head = graph.integers(0, 0, transformer.heads, transformer.head_size)
     by_text = graph.integers(0, 0, transformer.hidden)
 
-    def attend(x: str, name: str, layer: LayerWeights) -> str:
+    def attend(x: str, name: str, block: AttentionWeights) -> str:
         # The scale of the scores is folded into the query's weights.
-        query = writer.product(x, f"{name}.query", scale_product(layer.query, 1 / math.sqrt(transformer.head_size)))
-        key = writer.multiply(x, f"{name}.key", layer.key)
-        value = writer.multiply(x, f"{name}.value", layer.value)  # each (B, S, D)
+        query = writer.product(x, f"{name}.query", block.query.scaled(transformer.score_scale))
+        key = writer.multiply(x, f"{name}.key", block.key)
+        value = writer.multiply(x, f"{name}.value", block.value)  # each (B, S, D)
         query, value = (
             graph.add("Transpose", graph.add("Reshape", part, by_head), perm=[0, 2, 1, 3]) for part in (query, value)
         )  # (B, H, S, d)
         key = graph.add("Transpose", graph.add("Reshape", key, by_head), perm=[0, 2, 3, 1])  # (B, H, d, S)
-        scores = graph.add("Add", graph.add("MatMul", query, key), bias)  # (B, H, S, S)
-        mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (B, H, S, d)
-        return graph.add("Reshape", graph.add("Transpose", mixed, perm=[0, 2, 1, 3]), by_text)
+        return graph.add("Reshape", mix_by_text(graph, query, key, value, bias), by_text)
 
     return AttentionForm(
         lambda: add_embeddings(writer, transformer.embeddings), attend, lambda x: padded_token_vectors(graph, x)
@@ -364,9 +410,7 @@ def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_to
 def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> str:
     """Add the bias on attention scores for padding and relative positions: (B, 1 or H, 1 or S, S)."""
     graph = writer.graph
-    keep = graph.add("Cast", "attention_mask", to=1)
-    masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
-    bias = graph.add("Unsqueeze", masked, graph.integers(1, 2))  # (B, 1, 1, S)
+    bias = add_padding_bias(graph, _MASK_VALUE)
     if transformer.relative_bias is None:
         return bias
     longest = graph.add("Shape", "input_ids", start=1, end=2)
@@ -376,40 +420,33 @@ def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens
 def strided_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
     """Write attention as MatMul, Softmax and MatMul on rows by token: with int8 products, the fastest form on a CPU."""
     graph = writer.graph
-    hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
+    hidden = transformer.hidden
     bias = _score_bias(writer, transformer, max_tokens)
 
-    # A hidden state has one row per token, (T, D): the first tokens of all texts, then the second tokens, and so on.
-    # Products then need no shapes, int8 scales are per token, and attention reads the heads by strides without a copy.
     texts = graph.add("Shape", "input_ids", start=0, end=1)
     tokens = graph.add("Shape", "input_ids", start=1, end=2)
     by_token = graph.add("Concat", tokens, texts, graph.integers(hidden), axis=0)
-    by_head = graph.add("Concat", tokens, graph.integers(-1, size), axis=0)
-    square = graph.add("Concat", texts, graph.integers(heads), tokens, tokens, axis=0)
-    flat = graph.add("Concat", graph.integers(-1), tokens, tokens, axis=0)
+    by_head = graph.add("Concat", tokens, graph.integers(-1, transformer.head_size), axis=0)
+    attention = RowsByToken(graph, transformer.heads, texts, tokens)
 
-    def rows_by_token(x: str) -> str:
-        return graph.add("Reshape", graph.add("Transpose", x, perm=[1, 0, 2]), graph.integers(-1, hidden))
+    def embed() -> str:
+        x = graph.add("Transpose", add_embeddings(writer, transformer.embeddings), perm=[1, 0, 2])
+        return graph.add("Reshape", x, graph.integers(-1, hidden))  # (T, D)
 
-    def attend(x: str, name: str, layer: LayerWeights) -> str:
+    def attend(x: str, name: str, block: AttentionWeights) -> str:
         # The scale of the scores is folded into the query's weights.
-        qkv = merge_qkv(layer, 1 / math.sqrt(size))
+        qkv = join_products(block.query.scaled(transformer.score_scale), block.key, block.value)
         product = writer.multiply(x, f"{name}.qkv", qkv)  # (T, 3 D)
         parts = graph.add_many("Split", product, outputs=3, axis=-1, num_outputs=3)  # each (T, D)
         query = graph.add("Add", parts[0], writer.weight(f"{name}.query.bias", qkv.bias[:hidden]))
         query, key, value = (graph.add("Reshape", part, by_head) for part in (query, *parts[1:]))  # (S, B H, d)
-        # (B H, S, S)
-        scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
-        scores = graph.add("Add", graph.add("Reshape", scores, square), bias)  # (B, H, S, S)
-        weights = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), flat)  # (B H, S, S)
-        mixed = graph.add("FusedMatMul", weights, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
-        return rows_by_token(mixed)
+        return graph.add("Reshape", attention.mix(query, key, value, bias), graph.integers(-1, hidden))
 
     def token_vectors(x: str) -> TokenVectors:
         by_text = graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
         return padded_token_vectors(graph, by_text)
 
-    return AttentionForm(lambda: rows_by_token(add_embeddings(writer, transformer.embeddings)), attend, token_vectors)
+    return AttentionForm(embed, attend, token_vectors)
 
 
 def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
@@ -427,10 +464,10 @@ def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_t
         longest = graph.add("Shape", "token_offset", start=1, end=2)
         bias = [add_relative_bias(writer, transformer.relative_bias, round_up(max_tokens), longest)]
 
-    def attend(x: str, name: str, layer: LayerWeights) -> str:
-        query = writer.product(x, f"{name}.query", layer.query)
-        key = writer.multiply(x, f"{name}.key", layer.key)
-        value = writer.multiply(x, f"{name}.value", layer.value)
+    def attend(x: str, name: str, block: AttentionWeights) -> str:
+        query = writer.product(x, f"{name}.query", block.query)
+        key = writer.multiply(x, f"{name}.key", block.key)
+        value = writer.multiply(x, f"{name}.value", block.value)
         inputs = [query, key, value, "", "token_offset", "cumulated_lengths", *bias]
         return graph.add("PackedMultiHeadAttention", *inputs, domain=CONTRIB, num_heads=transformer.heads)  # (T, D)
 

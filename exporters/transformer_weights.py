@@ -1,13 +1,10 @@
 """Weights of a transformer under one set of names, read from safetensors as float32.
 
-The graph builder and the numpy reference both use them. Every supported architecture is a post-norm encoder (Vaswani
-et al. 2017, arXiv 1706.03762; BERT, arXiv 1810.04805). They differ in their tensor names and in their position
-embeddings.
+`architectures` reads them. The graph builders and the numpy reference both use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,18 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
-from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.installation import install_extra_command
+from es_sbert.errors import BundleInvalid
 
 Floats = NDArray[np.float32]
 
 
 class HiddenActivation(StrEnum):
-    """Activation between the two products of a feed-forward block."""
+    """Activation between the products of a feed-forward block."""
 
     GELU = "gelu"  # x Φ(x), with the error function
     GELU_TANH = "gelu_tanh"  # the tanh approximation that BERT's first code used
@@ -45,6 +39,10 @@ class LinearWeights:
 
     weight: Floats
     bias: Floats
+
+    def scaled(self, factor: float) -> LinearWeights:
+        """Return the product whose results are multiplied by a number."""
+        return LinearWeights(self.weight * np.float32(factor), self.bias * np.float32(factor))
 
 
 @dataclass(frozen=True)
@@ -70,60 +68,125 @@ class EmbeddingWeights:
 
     Attributes:
         words: *Shape:* ``(vocabulary, hidden)``.
-        positions: *Shape:* ``(positions, hidden)``.
+        scale: Factor of these vectors.
+        positions: *Shape:* ``(positions, hidden)``; None if positions are rotary.
         token_type: *Shape:* ``(hidden,)``, the row of type 0, or None. Sentence encoders read one segment.
-        norm: Normalization of the sum.
+        norm: Normalization of the sum, or None.
         padding_id: None if positions count from 0. Otherwise the id of the padding token; the position of a token is
             then `padding_id` plus its rank (from 1) among the tokens that are not padding, as in RoBERTa.
     """
 
     words: Floats
-    positions: Floats
+    scale: float
+    positions: Floats | None
     token_type: Floats | None
-    norm: NormWeights
+    norm: NormWeights | None
     padding_id: int | None
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    """One encoder layer: attention, add and norm, feed-forward, add and norm."""
+class AttentionWeights:
+    """The attention of one layer.
+
+    Attributes:
+        query, key, value: Products of a block's input. Keys and values may have fewer heads than queries; each then
+            serves several consecutive query heads (arXiv 2305.13245).
+        output: Product of the heads' results.
+        query_norm, key_norm: Normalization of each head before its rotation, of *shape* ``(head_size,)``, or None.
+        frequencies: *Shape:* ``(head_size / 2,)``: angle in radians from one position to the next, for the pair of
+            coordinates i and i + head_size / 2 (RoFormer, arXiv 2104.09864). None without rotation.
+        window: Greatest distance between tokens that attend to each other; None for no limit.
+    """
 
     query: LinearWeights
     key: LinearWeights
     value: LinearWeights
-    attention_output: LinearWeights
-    attention_norm: NormWeights
-    intermediate: LinearWeights
     output: LinearWeights
-    output_norm: NormWeights
+    query_norm: NormWeights | None = None
+    key_norm: NormWeights | None = None
+    frequencies: Floats | None = None
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class FeedForwardWeights:
+    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x)) (arXiv 2002.05202)."""
+
+    up: LinearWeights
+    down: LinearWeights
+    gate: LinearWeights | None
+
+
+@dataclass(frozen=True)
+class BlockNorms:
+    """The normalizations around a block: after(x + output(block(before(x)))). None leaves its argument unchanged."""
+
+    before: NormWeights | None = None
+    output: NormWeights | None = None
+    after: NormWeights | None = None
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer: an attention block, then a feed-forward block."""
+
+    attention: AttentionWeights
+    attention_norms: BlockNorms
+    feed_forward: FeedForwardWeights
+    feed_forward_norms: BlockNorms
 
 
 @dataclass(frozen=True)
 class TransformerWeights:
-    """An encoder with its weights.
+    """A transformer with its weights.
 
     Attributes:
-        heads: Number of attention heads; `hidden` is a multiple of it.
-        activation: Activation between the feed-forward products.
         embeddings: The embeddings.
         layers: The layers in order.
+        heads, key_heads: Number of heads of the queries, and of the keys and values.
+        head_size: Coordinates of a head.
+        score_scale: Factor of the products of queries and keys.
+        activation: Activation of the feed-forward blocks.
         relative_bias: *Shape:* ``(buckets, heads)``: bias on attention scores by relative position, shared by
             all layers (MPNet), or None.
+        final_norm: Normalization after the last layer, or None.
+        is_causal: Whether tokens attend only to themselves and earlier tokens.
     """
 
-    heads: int
-    activation: HiddenActivation
     embeddings: EmbeddingWeights
     layers: tuple[LayerWeights, ...]
+    heads: int
+    key_heads: int
+    head_size: int
+    score_scale: float
+    activation: HiddenActivation
     relative_bias: Floats | None
+    final_norm: NormWeights | None
+    is_causal: bool
 
     @property
     def hidden(self) -> int:
         return int(self.embeddings.words.shape[1])
 
     @property
-    def head_size(self) -> int:
-        return self.hidden // self.heads
+    def is_rotary(self) -> bool:
+        """Whether positions are rotations of the heads, not embeddings."""
+        return self.embeddings.positions is None
+
+
+@dataclass(frozen=True)
+class StaticWeights:
+    """The token vectors of a StaticEmbedding.
+
+    Attributes:
+        table: *Shape:* ``(vocabulary, hidden)``.
+    """
+
+    table: Floats
+
+
+# The weights of a network whose graph is built from them.
+EncoderWeights = TransformerWeights | StaticWeights
 
 
 class ModuleWeights:
@@ -219,26 +282,13 @@ class ModuleWeights:
         offset = self.get(f"{name}.bias", (out_features,)) if bias else np.zeros(out_features, np.float32)
         return LinearWeights(weight, offset)
 
-    def norm(self, name: str, size: int, epsilon: float) -> NormWeights:
+    def norm(self, name: str, size: int, epsilon: float, *, bias: bool = True) -> NormWeights:
         """Read `name.weight` and `name.bias` of a layer normalization, or `gamma` and `beta` in old checkpoints."""
         # Checkpoints converted from the original TensorFlow release of BERT use the old names.
         old = f"{self._prefix}{name}.gamma" in self._places
-        weight, bias = ("gamma", "beta") if old else ("weight", "bias")
-        return NormWeights(self.get(f"{name}.{weight}", (size,)), self.get(f"{name}.{bias}", (size,)), epsilon)
-
-
-_WORDS = "embeddings.word_embeddings.weight"
-
-
-@dataclass(frozen=True)
-class StaticWeights:
-    """The token vectors of a StaticEmbedding.
-
-    Attributes:
-        table: *Shape:* ``(vocabulary, hidden)``.
-    """
-
-    table: Floats
+        weight = self.get(f"{name}.{'gamma' if old else 'weight'}", (size,))
+        offset = self.get(f"{name}.{'beta' if old else 'bias'}", (size,)) if bias else np.zeros_like(weight)
+        return NormWeights(weight, offset, epsilon)
 
 
 def read_static_weights(model: SentenceModel) -> StaticWeights:
@@ -256,230 +306,3 @@ def read_static_weights(model: SentenceModel) -> StaticWeights:
     if "weights" in tensors:
         table = table * tensors.get("weights")[:, None]
     return StaticWeights(np.ascontiguousarray(table, dtype=np.float32))
-
-
-# `hidden_act` in config.json → the activation.
-ACTIVATIONS = {
-    "gelu": HiddenActivation.GELU,
-    "gelu_python": HiddenActivation.GELU,
-    "gelu_new": HiddenActivation.GELU_TANH,
-    "gelu_fast": HiddenActivation.GELU_TANH,
-    "gelu_pytorch_tanh": HiddenActivation.GELU_TANH,
-    "relu": HiddenActivation.RELU,
-    "silu": HiddenActivation.SILU,
-    "swish": HiddenActivation.SILU,
-}
-
-
-@dataclass(frozen=True)
-class ArchitectureSpec:
-    """The names of an architecture's tensors and settings, and its other properties.
-
-    Attributes:
-        layer: Name of a layer, with `{}` in place of its number.
-        query, key, value, attention_output, attention_norm, intermediate, output, output_norm: Names within a layer.
-        relative_bias: Name of the table of relative position biases, or None.
-        token_types: Whether there are token type embeddings.
-        padding_id: Default of `pad_token_id` in config.json, if positions count from the id after it. None if positions
-            count from 0.
-        padding_id_fixed: Whether the architecture's code ignores `pad_token_id`.
-        epsilon: Epsilon of the norms, if it is not in config.json.
-        size_keys: Names in config.json of the number of layers, heads, hidden units and units between the products of a
-            feed-forward block.
-        activation_key: Name in config.json of the activation between these products.
-    """
-
-    layer: str = "encoder.layer.{}"
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attention_output: str = "attention.output.dense"
-    attention_norm: str = "attention.output.LayerNorm"
-    intermediate: str = "intermediate.dense"
-    output: str = "output.dense"
-    output_norm: str = "output.LayerNorm"
-    relative_bias: str | None = None
-    token_types: bool = True
-    padding_id: int | None = None
-    padding_id_fixed: bool = False
-    epsilon: float | None = None
-    size_keys: Sequence[str] = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
-    activation_key: str = "hidden_act"
-
-
-_ROBERTA = ArchitectureSpec(padding_id=1)
-
-ARCHITECTURES = {
-    "bert": ArchitectureSpec(),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "distilbert": ArchitectureSpec(
-        layer="transformer.layer.{}",
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attention_output="attention.out_lin",
-        attention_norm="sa_layer_norm",
-        intermediate="ffn.lin1",
-        output="ffn.lin2",
-        output_norm="output_layer_norm",
-        token_types=False,
-        epsilon=1e-12,  # fixed in its code, absent from its config.json
-        size_keys=("n_layers", "n_heads", "dim", "hidden_dim"),
-        activation_key="activation",
-    ),
-    "mpnet": ArchitectureSpec(
-        query="attention.attn.q",
-        key="attention.attn.k",
-        value="attention.attn.v",
-        attention_output="attention.attn.o",
-        attention_norm="attention.LayerNorm",
-        relative_bias="encoder.relative_attention_bias.weight",
-        token_types=False,
-        padding_id=1,
-        padding_id_fixed=True,
-    ),
-}
-
-
-def unsupported_architecture(model: SentenceModel, what: str) -> UnsupportedArchitecture:
-    known = ", ".join([*CONFIGS, *ROTARY_CONFIGS])
-    return UnsupportedArchitecture(
-        f"{model.name}: es-sbert cannot build a graph from the weights of {what}",
-        f"Supported are {known}. Install the train extra, which can trace others: {install_extra_command('train')}",
-    )
-
-
-def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
-    """Load the weights of a model's transformer.
-
-    Raises:
-        UnsupportedArchitecture: the builder does not support the architecture or a setting in config.json.
-        BundleInvalid: a setting or tensor is missing or of the wrong shape.
-    """
-    config = model.transformer_config
-    architecture = _supported_architecture(model)
-    layers, heads, hidden, intermediate = (read_size(model, key) for key in architecture.size_keys)
-    if hidden % heads:
-        raise BundleInvalid(
-            f"{model.name}: {hidden} hidden units cannot be shared by {heads} heads",
-            "config.json was edited or is broken: copy the model folder again.",
-        )
-    tensors = open_transformer_weights(model, _WORDS)
-    epsilon = architecture.epsilon if architecture.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
-    return TransformerWeights(
-        heads=heads,
-        activation=ACTIVATIONS[config.get(architecture.activation_key, "gelu")],
-        embeddings=_read_embeddings(model, architecture, tensors, hidden, epsilon),
-        layers=tuple(
-            _read_layer(architecture, tensors, number, hidden, intermediate, epsilon) for number in range(layers)
-        ),
-        relative_bias=tensors.get(architecture.relative_bias) if architecture.relative_bias else None,
-    )
-
-
-def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
-    """Open the tensors of a model's transformer.
-
-    Args:
-        model: The model.
-        words: Name of the token embeddings, by which the prefix of all names is found.
-
-    Raises:
-        BundleInvalid: the model has no weights, or no token embeddings of that name.
-    """
-    return ModuleWeights(model.transformer_folder).with_prefix_of(words)
-
-
-def read_word_embeddings(model: SentenceModel, tensors: ModuleWeights, name: str) -> Floats:
-    """Read the token embeddings, *shape* ``(vocabulary, hidden)``.
-
-    Raises:
-        BundleInvalid: the token embeddings are missing, or their number differs from the one in config.json.
-    """
-    words, stated = tensors.get(name), model.transformer_config.get("vocab_size")
-    if stated is not None and stated != len(words):
-        raise BundleInvalid(
-            f"{model.name} has {len(words)} token embeddings, and config.json states a vocab_size of {stated}",
-            COPY_AGAIN,
-        )
-    return words
-
-
-def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
-    """Check that the builder supports a model's config.json, and return the model's architecture."""
-    config = model.transformer_config
-    architecture = ARCHITECTURES.get(model.architecture)
-    if architecture is None:
-        raise unsupported_architecture(model, f"the architecture {model.architecture!r}")
-    if "auto_map" in config:
-        raise unsupported_architecture(model, f"a {model.architecture} whose code comes with the model (auto_map)")
-    if model.uses_token_types and architecture.token_types:
-        raise unsupported_architecture(
-            model, f"a {model.architecture} whose tokenizer gives tokens a type other than 0"
-        )
-    position = config.get("position_embedding_type") or "absolute"
-    if position != "absolute":
-        raise unsupported_architecture(model, f"a {model.architecture} with {position!r} position embeddings")
-    activation = config.get(architecture.activation_key, "gelu")
-    if activation not in ACTIVATIONS:
-        raise unsupported_architecture(model, f"a {model.architecture} with the activation {activation!r}")
-    for key in UNSUPPORTED_CONFIG_KEYS:
-        if config.get(key):
-            raise unsupported_architecture(model, f"a {model.architecture} with {key}")
-    return architecture
-
-
-def read_size(model: SentenceModel, key: str) -> int:
-    value = model.transformer_config.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise BundleInvalid(
-            f"{model.transformer_folder / 'config.json'} has {key}: {value!r}, expected a positive number", COPY_AGAIN
-        )
-    return value
-
-
-def _read_embeddings(
-    model: SentenceModel, architecture: ArchitectureSpec, tensors: ModuleWeights, hidden: int, epsilon: float
-) -> EmbeddingWeights:
-    padding_id = architecture.padding_id
-    if padding_id is not None and not architecture.padding_id_fixed:
-        padding_id = _stated_padding(model, padding_id)
-    positions = tensors.get("embeddings.position_embeddings.weight")
-    usable = positions.shape[0] - (0 if padding_id is None else padding_id + 1)
-    if positions.shape[1] != hidden or usable < model.longest_input:
-        raise BundleInvalid(
-            f"{model.name} has {usable} positions, fewer than its maximum of {model.longest_input} tokens",
-            f"Set max_seq_length to at most {usable} in sentence_bert_config.json.",
-        )
-    return EmbeddingWeights(
-        words=read_word_embeddings(model, tensors, _WORDS),
-        positions=positions,
-        token_type=tensors.get("embeddings.token_type_embeddings.weight")[0] if architecture.token_types else None,
-        norm=tensors.norm("embeddings.LayerNorm", hidden, epsilon),
-        padding_id=padding_id,
-    )
-
-
-def _stated_padding(model: SentenceModel, default: int) -> int:
-    value = model.transformer_config.get("pad_token_id", default)
-    if not isinstance(value, int):
-        raise BundleInvalid(f"{model.name} has no pad_token_id, from which its positions are counted", COPY_AGAIN)
-    return value
-
-
-def _read_layer(
-    architecture: ArchitectureSpec, tensors: ModuleWeights, number: int, hidden: int, intermediate: int, epsilon: float
-) -> LayerWeights:
-    name = architecture.layer.format(number)
-    return LayerWeights(
-        query=tensors.linear(f"{name}.{architecture.query}", hidden, hidden),
-        key=tensors.linear(f"{name}.{architecture.key}", hidden, hidden),
-        value=tensors.linear(f"{name}.{architecture.value}", hidden, hidden),
-        attention_output=tensors.linear(f"{name}.{architecture.attention_output}", hidden, hidden),
-        attention_norm=tensors.norm(f"{name}.{architecture.attention_norm}", hidden, epsilon),
-        intermediate=tensors.linear(f"{name}.{architecture.intermediate}", hidden, intermediate),
-        output=tensors.linear(f"{name}.{architecture.output}", intermediate, hidden),
-        output_norm=tensors.norm(f"{name}.{architecture.output_norm}", hidden, epsilon),
-    )

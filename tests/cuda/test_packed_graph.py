@@ -10,9 +10,9 @@ import pytest
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph
-from es_sbert.exporters.transformer_weights import read_transformer_weights
 from es_sbert.runtime.batching import pack
 from tests.cuda.events import Copy, Gemm, Kernel, Sync
 from tests.cuda.stand_in import GraphRun, StandIns

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.sentence_graph import build_sentence_graph
-from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.cuda.stand_in import Run, StandIns
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint

@@ -77,9 +77,9 @@ def test_flops_equal_the_sum_of_matrix_products() -> None:
 def test_random_model_opens_here_and_in_sentence_transformers(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
+    from es_sbert.exporters.architectures import read_transformer_weights
     from es_sbert.exporters.numpy_reference import NumpyReference
     from es_sbert.exporters.parity import normalize_rows
-    from es_sbert.exporters.transformer_weights import read_transformer_weights
 
     folder = write_model(tmp_path / "model", TINY, vocabulary=200)
     model, texts = read_sentence_model(folder), ["baba bebe bibi", "babe"]

@@ -13,10 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.sentence_graph import build_sentence_graph
-from es_sbert.exporters.transformer_weights import read_transformer_weights
 from es_sbert.runtime.batching import PADDING_ID_PROPERTY, InputBuilder, PackedBatch, pack
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint

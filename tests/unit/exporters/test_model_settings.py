@@ -34,9 +34,10 @@ from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelError, UnsupportedSetting, UsageError
 from es_sbert.exporters import export
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.exporters.transformer_weights import Floats
 from tests.unit.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -29,10 +29,11 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.exporters import export
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export_bundle import choose_graph_source
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.installation import install_extra_command
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import tiny_tokenizer

@@ -18,11 +18,11 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelError, ParityFailed, UnsupportedSetting
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.sentence_graph import build_sentence_graph
-from es_sbert.exporters.transformer_weights import read_transformer_weights
 from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.onnx_session import OnnxCpuModel
 from tests.unit.checkpoints import write_checkpoint

@@ -15,11 +15,12 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle
 from es_sbert.exporters.numpy_reference import choose_reference
 from es_sbert.exporters.parity import normalize_rows, parity_sentences
 from es_sbert.exporters.sentence_graph import build_sentence_graph
-from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import pad, plan_batches
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, mostly_long, write_checkpoint

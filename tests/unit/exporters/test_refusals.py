@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.exporters.transformer_weights import read_transformer_weights
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.installation import install_extra_command
 from tests.unit.checkpoints import write_checkpoint
 
@@ -30,7 +30,7 @@ def with_config(model: SentenceModel, **settings: Any) -> SentenceModel:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"model_type": "modernbert"}, "modernbert"),
+        ({"model_type": "albert"}, "albert"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"hidden_act": "mish"}, "mish"),
         ({"is_decoder": True}, "is_decoder"),

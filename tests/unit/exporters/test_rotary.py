@@ -23,10 +23,10 @@ from es_sbert.bundle.known_settings import ROTARY_CONFIGS
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.rotary_architectures import read_rotary_weights
 from tests.unit.checkpoints import ROTARY_ARCHITECTURES, mostly_long, write_checkpoint
 from tests.unit.exporters.test_parity_of_architectures import check
 
@@ -119,7 +119,7 @@ NATIVE_NAMES = {
 @pytest.mark.parametrize("architecture", NATIVE_NAMES)
 def test_names_of_the_network_and_a_prefix_are_read_too(architecture: str, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
-    before = NumpyReference(model := read_sentence_model(folder), read_rotary_weights(model)).encode(TEXTS)
+    before = NumpyReference(model := read_sentence_model(folder), read_transformer_weights(model)).encode(TEXTS)
     weights: dict[str, torch.Tensor] = {}
     for name, value in load_file(folder / "model.safetensors").items():
         names = [name]
@@ -128,7 +128,7 @@ def test_names_of_the_network_and_a_prefix_are_read_too(architecture: str, tmp_p
         for part, chunk in zip(names, value.chunk(len(names)), strict=True):
             weights[f"model.{part}"] = chunk.contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    after = NumpyReference(model := read_sentence_model(folder), read_rotary_weights(model)).encode(TEXTS)
+    after = NumpyReference(model := read_sentence_model(folder), read_transformer_weights(model)).encode(TEXTS)
     np.testing.assert_array_equal(before, after)
 
 
@@ -187,7 +187,7 @@ def test_unsupported_setting_is_named(architecture: str, changes: dict[str, Any]
     folder = write_checkpoint(tmp_path / "model", architecture)
     _edit(folder, **changes)
     with pytest.raises(UnsupportedArchitecture, match=named) as raised:
-        read_rotary_weights(read_sentence_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
     assert "train" in raised.value.remedy
 
 
@@ -226,7 +226,7 @@ def test_bad_setting_is_an_error(architecture: str, changes: dict[str, Any], nam
     folder = write_checkpoint(tmp_path / "model", architecture)
     _edit(folder, **changes)
     with pytest.raises(ModelError, match=named):
-        read_rotary_weights(read_sentence_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
 
 
 def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     other = write_checkpoint(tmp_path / "other", "bert", layers=1)
     shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match=r"tok_embeddings"):
-        read_rotary_weights(read_sentence_model(folder))
+        read_transformer_weights(read_sentence_model(folder))
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +263,7 @@ def check_against_library(folder: Path) -> None:
     """Equal vectors, or an error of ours, or one of the library's."""
     try:
         model = read_sentence_model(folder)
-        ours = NumpyReference(model, read_rotary_weights(model)).encode(TEXTS)
+        ours = NumpyReference(model, read_transformer_weights(model)).encode(TEXTS)
     except ModelError:
         return
     try:

@@ -15,9 +15,10 @@ from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sente
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters import export
+from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import mark_unpooled, token_ids
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from tests.unit.checkpoints import write_checkpoint
