@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,15 +127,13 @@ class ArchitectureSpec:
 
 
 def _read_specs() -> dict[str, ArchitectureSpec]:
-    stored: dict[str, dict[str, Any]] = {}
+    specs: dict[str, ArchitectureSpec] = {}
     for name, entry in json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8")).items():
-        stored[name] = {**stored.get(entry.pop("like", ""), {}), **entry}
-    return {
-        name: ArchitectureSpec(
-            **{key: TensorNames(**value) if key.endswith("names") else value for key, value in entry.items()}
-        )
-        for name, entry in stored.items()
-    }
+        for key in entry.keys() & {"names", "native_names"}:
+            entry[key] = TensorNames(**entry[key])
+        like = entry.pop("like", None)
+        specs[name] = ArchitectureSpec(**entry) if like is None else replace(specs[like], **entry)
+    return specs
 
 
 ARCHITECTURES = _read_specs()
@@ -169,7 +167,7 @@ def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
         # Tables of the other architectures are checked when the folder is read.
         try:
             path = model.transformer_folder / "config.json"
-            check_settings(path, config, ROTARY_CONFIGS[name], model.ignored_settings)
+            check_settings(path, config, name, model.ignored_settings)
         except UnsupportedSetting as error:
             raise UnsupportedArchitecture(
                 error.message,

@@ -12,14 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
-from es_sbert.bundle.known_settings import (
-    COMMON_PROCESSING,
-    MODEL_KWARGS,
-    PROCESSING_KWARGS,
-    TEXT_PROCESSING,
-    SettingsTable,
-    check_settings,
-)
+from es_sbert.bundle.known_settings import check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
 from es_sbert.bundle.tokenizer_settings import resolve_tokenizer
 from es_sbert.bundle.transformer_module import max_input_tokens
@@ -45,39 +38,6 @@ _ACTIVATIONS = {
     "Softmax": ScoreActivation.SOFTMAX,
     "Tanh": ScoreActivation.TANH,
 }
-
-# config_sentence_transformers.json. The library itself checks `requirements` when it opens the model for the export.
-_LIBRARY_SETTINGS = SettingsTable(
-    applied=frozenset({"prompts", "default_prompt_name", "model_type", "activation_fn"}),
-    # `keep_in_fp32_modules` has no effect, because scores are computed in float32.
-    harmless=frozenset({"__version__", "similarity_fn_name", "requirements", "keep_in_fp32_modules"}),
-)
-# sentence_bert_config.json. Settings for queries or documents do not apply to pairs.
-_TRANSFORMER_SETTINGS = SettingsTable(
-    applied=frozenset({
-        "max_seq_length", "do_lower_case", "processor_kwargs", "tokenizer_args", "model_kwargs", "model_args",
-        "processing_kwargs", "modality_config",
-    }),
-    harmless=frozenset({"unpad_inputs", "query_length", "document_length"}),
-    neutral={
-        "transformer_task": ("sequence-classification",),
-        "module_output_name": ("scores",),
-        "config_kwargs": (),
-        "config_args": (),
-        "query_expansion": (),
-        "tokenizer_name_or_path": (),
-        "backend": ("torch",),
-    },
-)  # fmt: skip
-_TOKENIZER_ARGUMENTS = SettingsTable(
-    applied=frozenset({"model_max_length"}),
-    harmless=frozenset({"use_fast", "trust_remote_code", "local_files_only", "cache_dir", "token", "revision"}),
-)
-_PAIR_PROCESSING = SettingsTable(
-    TEXT_PROCESSING.applied,
-    TEXT_PROCESSING.harmless,
-    {**TEXT_PROCESSING.neutral, "truncation": (True, "longest_first")},
-)
 
 
 class CrossEncoderModel(BaseModel, frozen=True):
@@ -195,15 +155,16 @@ def _check_settings(folder: Path, settings: dict[str, Any], sbert: dict[str, Any
     file = folder / _TRANSFORMER_FILE
     processing = sbert.get("processing_kwargs") or {}
     try:
-        check_settings(folder / _SENTENCE_TRANSFORMERS_FILE, settings, _LIBRARY_SETTINGS)
-        check_settings(file, sbert, _TRANSFORMER_SETTINGS)
+        check_settings(folder / _SENTENCE_TRANSFORMERS_FILE, settings, f"cross-encoder {_SENTENCE_TRANSFORMERS_FILE}")
+        check_settings(file, sbert, f"cross-encoder {_TRANSFORMER_FILE}")
         for key, table in (
-            ("model_kwargs", MODEL_KWARGS), ("model_args", MODEL_KWARGS),
-            ("processor_kwargs", _TOKENIZER_ARGUMENTS), ("tokenizer_args", _TOKENIZER_ARGUMENTS),
+            ("model_kwargs", "model_kwargs"), ("model_args", "model_kwargs"),
+            ("processor_kwargs", "cross-encoder processor_kwargs"),
+            ("tokenizer_args", "cross-encoder processor_kwargs"),
         ):  # fmt: skip
             check_settings(file, sbert.get(key) or {}, table, prefix=f"{key}.")
-        check_settings(file, processing, PROCESSING_KWARGS, prefix="processing_kwargs.")
-        for key, table in (("text", _PAIR_PROCESSING), ("common", COMMON_PROCESSING)):
+        check_settings(file, processing, "processing_kwargs", prefix="processing_kwargs.")
+        for key, table in (("text", "cross-encoder processing_kwargs.text"), ("common", "processing_kwargs.common")):
             check_settings(file, processing.get(key) or {}, table, prefix=f"processing_kwargs.{key}.")
     except UnsupportedSetting as error:
         raise UnsupportedSetting(

@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, computed_field
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
-from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_settings
+from es_sbert.bundle.known_settings import check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
 from es_sbert.bundle.modules import (
     STATIC,
@@ -268,7 +268,7 @@ def _read_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
     settings = read_optional_json(path)
-    check_settings(path, settings, CONFIG_SENTENCE_TRANSFORMERS, ignored)
+    check_settings(path, settings, "config_sentence_transformers.json", ignored)
     _check_requirements(path, settings.get("requirements"))
     # For any other value, including null, sentence-transformers builds other modules.
     if (kind := settings.get("model_type", "SentenceTransformer")) != "SentenceTransformer":

@@ -10,15 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from es_sbert.bundle.known_settings import (
-    DENSE,
-    LAYER_NORM,
-    MODULE_ENTRY,
-    NORMALIZE,
-    POOLING,
-    WEIGHTED_LAYERS,
-    check_settings,
-)
+from es_sbert.bundle.known_settings import check_settings
 from es_sbert.bundle.model_files import (
     COPY_AGAIN,
     find_weight_files,
@@ -106,7 +98,7 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
     path = folder / "modules.json"
     entries = read_module_entries(folder)
     for entry in entries:
-        check_settings(path, entry, MODULE_ENTRY, ignored)
+        check_settings(path, entry, "modules.json", ignored)
     foreign = [str(entry["type"]) for entry in entries if not str(entry["type"]).startswith("sentence_transformers.")]
     if foreign:
         raise UnsupportedArchitecture(
@@ -149,7 +141,7 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
         UnsupportedArchitecture: a pooling mode that es-sbert does not support.
     """
     config = read_json(folder / "config.json")
-    check_settings(folder / "config.json", config, POOLING, ignored)
+    check_settings(folder / "config.json", config, "Pooling", ignored)
     modes: Any = config.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in POOLING_MODE_FLAGS.items() if config.get(key)]
@@ -253,7 +245,7 @@ def _read_normalize(folder: Path, place: str, ignored: Collection[str]) -> tuple
     # Releases before 5.5 write no settings, and often no folder.
     path = folder / place / "config.json"
     config = read_optional_json(path) if place else {}
-    check_settings(path, config, NORMALIZE, ignored)
+    check_settings(path, config, "Normalize", ignored)
     return _names(path, config)
 
 
@@ -273,7 +265,7 @@ def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:
 def _read_weighted_layers(folder: Path, place: str, ignored: Collection[str]) -> WeightedLayers:
     path = folder / place / "config.json"
     config = read_json(path)
-    check_settings(path, config, WEIGHTED_LAYERS, ignored)
+    check_settings(path, config, "WeightedLayerPooling", ignored)
     first, last = config.get("layer_start", 4), config.get("num_hidden_layers", 12)
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in (first, last)) or not (
         0 <= first <= last
@@ -288,7 +280,7 @@ def _read_weighted_layers(folder: Path, place: str, ignored: Collection[str]) ->
 def _read_layer_norm(folder: Path, place: str, ignored: Collection[str]) -> LayerNorm:
     path = folder / place / "config.json"
     config = read_json(path)
-    check_settings(path, config, LAYER_NORM, ignored)
+    check_settings(path, config, "LayerNorm", ignored)
     try:
         layer = LayerNorm(folder=place, dimension=config["dimension"])
     except (KeyError, ValueError) as error:
@@ -300,7 +292,7 @@ def _read_layer_norm(folder: Path, place: str, ignored: Collection[str]) -> Laye
 def _apply_dense(folder: Path, place: str, features: dict[str, Feature], ignored: Collection[str]) -> None:
     path = folder / place / "config.json"
     config = read_json(path)
-    check_settings(path, config, DENSE, ignored)
+    check_settings(path, config, "Dense", ignored)
     source, target = _names(path, config)
     vector = _take(folder, "Dense", features, source)
     layer = _read_dense(path, place, config)

@@ -11,18 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_sbert.bundle.fingerprint import fingerprint_settings, hash_tensors
-from es_sbert.bundle.known_settings import (
-    COMMON_PROCESSING,
-    CONFIG_TYPES,
-    CONFIGS,
-    MODEL_KWARGS,
-    PROCESSING_KWARGS,
-    ROTARY_CONFIGS,
-    SENTENCE_BERT_CONFIG,
-    TEXT_PROCESSING,
-    TOKENIZER_CONFIG,
-    check_settings,
-)
+from es_sbert.bundle.known_settings import CONFIG_TYPES, CONFIGS, ROTARY_CONFIGS, check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
 from es_sbert.bundle.modules import Feature, InputModule, Pooling
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
@@ -136,7 +125,7 @@ def _read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_pla
         if found := read_optional_json(folder / name):
             file, sbert = folder / name, found
             break
-    check_settings(file, sbert, SENTENCE_BERT_CONFIG, ignored)
+    check_settings(file, sbert, "sentence_bert_config.json", ignored)
     old_names = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
     sbert = {key: value for key, value in sbert.items() if key not in old_names} | {
         new: sbert[old] for old, new in old_names.items() if old in sbert
@@ -147,12 +136,12 @@ def _read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_pla
         sbert[key] = sbert.get(key) or {}
         if not isinstance(sbert[key], dict):
             raise BundleInvalid(f"{file} has a setting of the wrong type: {key} is not an object", COPY_AGAIN)
-    check_settings(file, sbert["model_kwargs"], MODEL_KWARGS, ignored, "model_kwargs.")
+    check_settings(file, sbert["model_kwargs"], "model_kwargs", ignored, "model_kwargs.")
     processing = sbert["processing_kwargs"]
-    check_settings(file, processing, PROCESSING_KWARGS, ignored, "processing_kwargs.")
+    check_settings(file, processing, "processing_kwargs", ignored, "processing_kwargs.")
     for key in ("text", "common"):
-        table = TEXT_PROCESSING if key == "text" else COMMON_PROCESSING
-        check_settings(file, processing.get(key) or {}, table, ignored, f"processing_kwargs.{key}.")
+        name = f"processing_kwargs.{key}"
+        check_settings(file, processing.get(key) or {}, name, ignored, f"{name}.")
     sbert["hidden_state"] = _read_hidden_state(file, sbert["modality_config"])
     return sbert
 
@@ -223,13 +212,13 @@ def _read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Colle
     path = folder / "config.json"
     config = read_json(path)
     # An architecture without a table is traced, so that the library applies all settings itself.
-    if table := CONFIGS.get(str(config.get("model_type"))):
-        check_settings(path, config, table, ignored)
-        check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], sbert["config_kwargs"], table, ignored, "config_kwargs.")
+    if (kind := config.get("model_type")) in CONFIGS:
+        check_settings(path, config, kind, ignored)
+        check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], sbert["config_kwargs"], kind, ignored, "config_kwargs.")
     config = {**config, **sbert["config_kwargs"]}
     if not isinstance(config.get("model_type", ""), str):
         raise BundleInvalid(f"{path} has a setting of the wrong type: model_type is not a name", COPY_AGAIN)
-    is_known = str(config.get("model_type")) in CONFIGS.keys() | ROTARY_CONFIGS.keys()
+    is_known = config.get("model_type") in CONFIGS + ROTARY_CONFIGS
     # For other architectures es-sbert itself reads only this setting.
     types = CONFIG_TYPES if is_known else {"max_position_embeddings": (int, type(None))}
     for key, allowed in types.items():
@@ -251,8 +240,8 @@ def _read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Colle
     """
     path, options = folder / "tokenizer_config.json", sbert["processor_kwargs"]
     settings = read_optional_json(path)
-    check_settings(path, settings, TOKENIZER_CONFIG, {*ignored, *(key for key in settings if key.endswith("_token"))})
-    check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, TOKENIZER_CONFIG, ignored, "processor_kwargs.")
+    check_settings(path, settings, path.name, {*ignored, *(key for key in settings if key.endswith("_token"))})
+    check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, path.name, ignored, "processor_kwargs.")
     # Refused, because the class is chosen before these arguments are read, and because their special tokens override
     # special_tokens_map.json.
     early = [key for key in options if key.startswith("tokenizer_") or key.endswith(("_token", "_tokens"))]

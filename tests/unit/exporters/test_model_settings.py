@@ -27,9 +27,8 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from es_sbert.bundle import known_settings
 from es_sbert.bundle.bundle import EncoderManifest
-from es_sbert.bundle.known_settings import SettingsTable
+from es_sbert.bundle.known_settings import TABLES
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelError, UnsupportedSetting, UsageError
@@ -83,40 +82,39 @@ def _model_settings() -> set[str]:
     return {*read, *(name for names in written for name in names if name)} - _NOT_IN_FILES
 
 
-INSTALLED: dict[str, tuple[SettingsTable, set[str]]] = {
+# Name of a table, and the settings that the installed libraries read.
+INSTALLED: dict[str, set[str]] = {
     "sentence_bert_config.json": (
-        known_settings.SENTENCE_BERT_CONFIG,
-        (_parameters(Transformer.__init__) | set(Transformer.config_keys) | {"tokenizer_args", "config_args"})
-        - _NOT_IN_FILES,
-    ),
-    "processing_kwargs": (known_settings.PROCESSING_KWARGS, Transformer._VALID_PROCESSING_KWARGS_KEYS),
-    "pooling": (known_settings.POOLING, {*_parameters(Pooling.__init__), *Pooling.config_keys}),
-    "dense": (known_settings.DENSE, set(Dense.config_keys)),
-    "normalize": (known_settings.NORMALIZE, set(Normalize.config_keys)),
-    "layer norm": (known_settings.LAYER_NORM, {"dimension", *LayerNorm.config_keys}),
-    "weighted layers": (known_settings.WEIGHTED_LAYERS, set(WeightedLayerPooling.config_keys)),
-    "config_sentence_transformers.json": (known_settings.CONFIG_SENTENCE_TRANSFORMERS, _model_settings()),
-    "tokenizer_config.json": (known_settings.TOKENIZER_CONFIG, _tokenizer_settings()),
-    "bert": (known_settings.CONFIGS["bert"], _config_settings(transformers.BertConfig)),
-    "roberta": (known_settings.CONFIGS["roberta"], _config_settings(transformers.RobertaConfig)),
-    "xlm-roberta": (known_settings.CONFIGS["xlm-roberta"], _config_settings(transformers.XLMRobertaConfig)),
-    "camembert": (known_settings.CONFIGS["camembert"], _config_settings(transformers.CamembertConfig)),
-    "distilbert": (known_settings.CONFIGS["distilbert"], _config_settings(transformers.DistilBertConfig)),
-    "mpnet": (known_settings.CONFIGS["mpnet"], _config_settings(transformers.MPNetConfig)),
-    "modernbert": (known_settings.ROTARY_CONFIGS["modernbert"], _config_settings(transformers.ModernBertConfig)),
-    "nomic_bert": (known_settings.ROTARY_CONFIGS["nomic_bert"], _config_settings(transformers.NomicBertConfig)),
-    "gte": (known_settings.ROTARY_CONFIGS["gte"], _config_settings(transformers.GteConfig)),
-    "eurobert": (known_settings.ROTARY_CONFIGS["eurobert"], _config_settings(transformers.EuroBertConfig)),
-    "qwen3": (known_settings.ROTARY_CONFIGS["qwen3"], _config_settings(transformers.Qwen3Config)),
-    "gemma3_text": (known_settings.ROTARY_CONFIGS["gemma3_text"], _config_settings(transformers.Gemma3TextConfig)),
+        _parameters(Transformer.__init__) | set(Transformer.config_keys) | {"tokenizer_args", "config_args"}
+    )
+    - _NOT_IN_FILES,
+    "processing_kwargs": set(Transformer._VALID_PROCESSING_KWARGS_KEYS),
+    "Pooling": {*_parameters(Pooling.__init__), *Pooling.config_keys},
+    "Dense": set(Dense.config_keys),
+    "Normalize": set(Normalize.config_keys),
+    "LayerNorm": {"dimension", *LayerNorm.config_keys},
+    "WeightedLayerPooling": set(WeightedLayerPooling.config_keys),
+    "config_sentence_transformers.json": _model_settings(),
+    "tokenizer_config.json": _tokenizer_settings(),
+    "bert": _config_settings(transformers.BertConfig),
+    "roberta": _config_settings(transformers.RobertaConfig),
+    "xlm-roberta": _config_settings(transformers.XLMRobertaConfig),
+    "camembert": _config_settings(transformers.CamembertConfig),
+    "distilbert": _config_settings(transformers.DistilBertConfig),
+    "mpnet": _config_settings(transformers.MPNetConfig),
+    "modernbert": _config_settings(transformers.ModernBertConfig),
+    "nomic_bert": _config_settings(transformers.NomicBertConfig),
+    "gte": _config_settings(transformers.GteConfig),
+    "eurobert": _config_settings(transformers.EuroBertConfig),
+    "qwen3": _config_settings(transformers.Qwen3Config),
+    "gemma3_text": _config_settings(transformers.Gemma3TextConfig),
 }
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_every_setting_of_the_installed_libraries_is_known(name: str) -> None:
-    table, installed = INSTALLED[name]
-    assert installed
-    assert installed - table.known == set()
+    assert INSTALLED[name]
+    assert INSTALLED[name] - TABLES[name].known == set()
 
 
 @pytest.fixture(scope="module")
@@ -263,22 +261,22 @@ def test_setting_is_applied_or_refused(
 
 def _all_settings(architecture: str) -> list[tuple[str, tuple[str, ...]]]:
     """Every setting of every table, with its file."""
-    tables: list[tuple[str, tuple[str, ...], SettingsTable]] = [
-        (SBERT, (), known_settings.SENTENCE_BERT_CONFIG),
-        (SBERT, ("processor_kwargs",), known_settings.TOKENIZER_CONFIG),
-        (SBERT, ("config_kwargs",), known_settings.CONFIGS[architecture]),
-        (SBERT, ("model_kwargs",), known_settings.MODEL_KWARGS),
-        (SBERT, ("processing_kwargs",), known_settings.PROCESSING_KWARGS),
-        (SBERT, ("processing_kwargs", "text"), known_settings.TEXT_PROCESSING),
-        (CONFIG, (), known_settings.CONFIGS[architecture]),
-        (TOKENIZER, (), known_settings.TOKENIZER_CONFIG),
-        ("1_Pooling/config.json", (), known_settings.POOLING),
-        ("2_Dense/config.json", (), known_settings.DENSE),
-        ("3_Normalize/config.json", (), known_settings.NORMALIZE),
-        ("config_sentence_transformers.json", (), known_settings.CONFIG_SENTENCE_TRANSFORMERS),
-        ("modules.json", ("1",), known_settings.MODULE_ENTRY),
+    tables: list[tuple[str, tuple[str, ...], str]] = [
+        (SBERT, (), SBERT),
+        (SBERT, ("processor_kwargs",), TOKENIZER),
+        (SBERT, ("config_kwargs",), architecture),
+        (SBERT, ("model_kwargs",), "model_kwargs"),
+        (SBERT, ("processing_kwargs",), "processing_kwargs"),
+        (SBERT, ("processing_kwargs", "text"), "processing_kwargs.text"),
+        (CONFIG, (), architecture),
+        (TOKENIZER, (), TOKENIZER),
+        ("1_Pooling/config.json", (), "Pooling"),
+        ("2_Dense/config.json", (), "Dense"),
+        ("3_Normalize/config.json", (), "Normalize"),
+        ("config_sentence_transformers.json", (), "config_sentence_transformers.json"),
+        ("modules.json", ("1",), "modules.json"),
     ]
-    return [(file, (*place, key)) for file, place, table in tables for key in sorted(table.known)]
+    return [(file, (*place, key)) for file, place, table in tables for key in sorted(TABLES[table].known)]
 
 
 SETTINGS = {architecture: _all_settings(architecture) for architecture in ("bert", "roberta")}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from es_sbert.bundle.known_settings import ROTARY_CONFIGS
+from es_sbert.bundle.known_settings import TABLES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
@@ -251,7 +251,7 @@ VALUES = [True, False, 0, 1, 2, 6, 7, 0.5, "relu", "left", [], ["full_attention"
 def test_any_value_of_any_setting_is_applied_or_refused(
     folders: dict[str, Path], architecture: str, data: st.DataObject
 ) -> None:
-    key = data.draw(st.sampled_from(sorted(ROTARY_CONFIGS[architecture].applied)))
+    key = data.draw(st.sampled_from(sorted(TABLES[architecture].applied)))
     value = data.draw(st.sampled_from(VALUES))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(shutil.copytree(folders[architecture], Path(temporary) / "model"))

@@ -311,8 +311,8 @@ def test_unknown_architecture_fingerprint_covers_every_setting(tmp_path: Path) -
 
 
 def test_built_architectures_have_known_settings() -> None:
-    assert CONFIGS.keys() == KNOWN_ARCHITECTURES
-    assert CONFIGS.keys() | ROTARY_CONFIGS.keys() == ARCHITECTURES.keys()
+    assert set(CONFIGS) == KNOWN_ARCHITECTURES
+    assert {*CONFIGS, *ROTARY_CONFIGS} == ARCHITECTURES.keys()
 
 
 @pytest.mark.parametrize(
