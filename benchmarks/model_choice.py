@@ -35,16 +35,16 @@ from benchmarks.kept_runs import (
     write_kind,
     write_section,
 )
+from es_sbert.bundle.catalog import MODELS
 from es_sbert.bundle.model_lookup import installed_model_folder
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.catalog.fetch_model import fetch_and_register
-from es_sbert.catalog.models import MODELS
 from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.evaluation.beir_files import read_beir_folder
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, mean_scores, measure_queries
 from es_sbert.evaluation.task_runner import rank_in_memory
+from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 RESULTS = ROOT / "benchmarks/results/models"

@@ -10,9 +10,9 @@ from benchmarks.common import read_tsv
 from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, Model
 from benchmarks.tables.mlm import train_masked_language_model
+from es_sbert.bundle.catalog import MODELS
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.catalog.fetch_model import fetch_model
-from es_sbert.catalog.models import MODELS
+from es_sbert.exporters.fetch_model import assemble_model
 
 # (label, () → (what `es-sbert evaluate` takes, further options)).
 Rows = list[tuple[str, Model]]
@@ -107,7 +107,7 @@ def nli_then_stsb(lab: Lab, seed: int) -> Path:
 
 def fetched(lab: Lab, name: str) -> Path:
     """A model of the catalog."""
-    return lab.folder(name, lambda folder: fetch_model(MODELS[name], folder, report=print))
+    return lab.folder(name, lambda folder: assemble_model(MODELS[name], folder, None, print))
 
 
 def cosent(lab: Lab, seed: int) -> Path:

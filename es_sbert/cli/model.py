@@ -131,14 +131,19 @@ def fetch(
       es-sbert model fetch org/model-onnx --pooling cls --prompt query "query: "
       es-sbert model fetch my-model --from ./folder-with-onnx
     """
+    from es_sbert.bundle.catalog import MODELS
     from es_sbert.bundle.local_registry import registry_path
     from es_sbert.bundle.model_lookup import installed_model_folder
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.bundle.trained_prompts import describe_prompts, missing_prompts
-    from es_sbert.catalog.fetch_model import fetch_and_register
-    from es_sbert.catalog.model_copy import copy_and_register, hub_model_folder, is_onnx_only, stated_prompts
-    from es_sbert.catalog.models import MODELS
     from es_sbert.errors import UsageError
+    from es_sbert.exporters.fetch_model import (
+        copy_and_register,
+        fetch_and_register,
+        hub_model_folder,
+        is_onnx_only,
+        stated_prompts,
+    )
     from es_sbert.messages import log_message
 
     if name is None:

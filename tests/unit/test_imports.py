@@ -53,7 +53,7 @@ _LEVELS = (
     {"exporters"},
     {"encoder"},
     {"index"},
-    {"catalog", "ingest"},
+    {"ingest"},
     {"search", "migration"},
     {"gateway", "evaluation"},
     {"diagnostics"},

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from benchmarks.model_choice import PAGE, merged, run_text
-from es_sbert.catalog.models import MODELS
+from es_sbert.bundle.catalog import MODELS
 
 ABOUT = {"date": "2026-01-02", "commit": "abc", "rounds": 3, "processor": {"name": "P", "features": ["x"], "cores": 2}}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.bundle.catalog import MODELS
 from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.model_languages import known_languages, read_card_languages
-from es_sbert.bundle.model_lookup import FETCHED_MODELS, MODEL_PACKAGES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from tests.tiny import write_tiny_bert
 
@@ -18,7 +18,7 @@ FINGERPRINT = "f" * 32
 @pytest.mark.parametrize(
     "name",
     [
-        *MODEL_PACKAGES, *FETCHED_MODELS, "sentence-transformers/all-MiniLM-L12-v2", "all-MiniLM-L6-v2@128",
+        *MODELS, "sentence-transformers/all-MiniLM-L12-v2", "all-MiniLM-L6-v2@128",
         "BAAI/bge-base-en-v1.5", "intfloat/e5-large", "thenlper/gte-base", "/models/e5-small-v2/",
         "sentence-transformers/msmarco-distilbert-base-v4",
     ],

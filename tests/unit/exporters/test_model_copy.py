@@ -24,10 +24,10 @@ from transformers import AutoModel
 from es_sbert.bundle.local_registry import RegisteredModel, read_registry
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.catalog.model_copy import copy_and_register, find_onnx_file
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
+from es_sbert.exporters.fetch_model import copy_and_register, find_onnx_file
 from es_sbert.exporters.tracing import trace_module
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.test_onnx_weights import export_with_torch

