@@ -45,7 +45,6 @@ from es_sbert.bundle.model_files import (
     write_module_entries,
 )
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.bundle.transformer_module import LAST_STATE_ARCHITECTURES
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import (
     DeviceError,
@@ -139,18 +138,6 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
             f"Install transformers; the export then compares the two: {install_extra_command('train')}",
         )
     try:
-        if model.layers is not None:
-            raise UnsupportedArchitecture(
-                f"{model.name} pools the mean of several layers (WeightedLayerPooling), and such graphs cannot be "
-                "built from the weights",
-                f"Install the train extra, which can trace it: {install_extra_command('train')}",
-            )
-        if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
-            raise UnsupportedArchitecture(
-                f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, and such graphs "
-                "cannot be built from the weights",
-                f"Install the train extra, which can trace it: {install_extra_command('train')}",
-            )
         transformer = read_transformer_weights(model)
     except UnsupportedArchitecture as error:
         if "auto_map" in model.transformer_config:

@@ -36,7 +36,7 @@ from es_sbert.exporters.transformer_weights import (
     StaticWeights,
     TransformerWeights,
 )
-from es_sbert.exporters.vector_modules import RRELU_SLOPE, read_dense, read_layer_norm
+from es_sbert.exporters.vector_modules import read_dense, read_layer_norm
 from es_sbert.runtime.batching import pad, plan_batches, token_ids
 from es_sbert.runtime.device import available_cores
 from es_sbert.runtime.tokenizer import SentenceTokenizer
@@ -312,17 +312,9 @@ def _relu(x: Floats) -> Floats:
     return np.maximum(x, np.float32(0))
 
 
-def _relu6(x: Floats) -> Floats:
-    return np.minimum(_relu(x), np.float32(6))
-
-
 def _silu(x: Floats) -> Floats:
     y: Floats = x / (1 + np.exp(-x))
     return y
-
-
-def _softplus(x: Floats) -> Floats:
-    return np.logaddexp(np.float32(0), x)
 
 
 _ACTIVATIONS: dict[HiddenActivation, Callable[[Floats], Floats]] = {
@@ -331,8 +323,6 @@ _ACTIVATIONS: dict[HiddenActivation, Callable[[Floats], Floats]] = {
     HiddenActivation.RELU: _relu,
     HiddenActivation.SILU: _silu,
 }
-# Klambauer et al. 2017, arXiv 1706.02515.
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 _DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
     Activation.IDENTITY: lambda x: x,
     Activation.TANH: np.tanh,
@@ -340,22 +330,6 @@ _DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
     Activation.GELU: _gelu,
     Activation.SILU: _silu,
     Activation.SIGMOID: lambda x: np.reciprocal(1 + np.exp(-x)),
-    Activation.MISH: lambda x: x * np.tanh(_softplus(x)),
-    Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(x)),
-    Activation.SELU: lambda x: np.float32(_SELU_SCALE) * np.where(x > 0, x, np.float32(_SELU_ALPHA) * np.expm1(x)),
-    Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, np.float32(0.01) * x),
-    Activation.SOFTPLUS: _softplus,
-    Activation.SOFTSIGN: lambda x: np.divide(x, 1 + np.abs(x), dtype=np.float32),
-    Activation.HARD_SWISH: lambda x: np.multiply(x, _relu6(x + 3) / 6, dtype=np.float32),
-    Activation.RELU6: _relu6,
-    Activation.CELU: lambda x: np.where(x > 0, x, np.expm1(x)),
-    Activation.RRELU: lambda x: np.where(x > 0, x, np.float32(RRELU_SLOPE) * x),
-    Activation.HARD_TANH: lambda x: np.clip(x, np.float32(-1), np.float32(1)),
-    Activation.HARD_SIGMOID: lambda x: np.divide(_relu6(x + 3), 6, dtype=np.float32),
-    Activation.HARD_SHRINK: lambda x: np.where(np.abs(x) > 0.5, x, np.float32(0)),
-    Activation.SOFT_SHRINK: lambda x: np.copysign(_relu(np.abs(x) - np.float32(0.5)), x),
-    Activation.TANH_SHRINK: lambda x: np.subtract(x, np.tanh(x)),
-    Activation.LOG_SIGMOID: lambda x: -_softplus(-x),
 }
 
 

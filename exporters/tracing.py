@@ -36,7 +36,6 @@ from es_sbert.exporters.pooling import TOKEN_VECTORS, finish_padded_graph, pool_
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.static_quantization import equal_length_batches, sample_texts
 from es_sbert.exporters.transformer_weights import Floats
-from es_sbert.exporters.vector_modules import read_layer_weights
 from es_sbert.networks.siamese_encoder import TokenTypes, quiet_transformers, takes_token_types
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.device import Device
@@ -157,33 +156,18 @@ class _TokenVectorModule(nn.Module):
     Padding gets the library's padding id, because some networks use it to count positions or to shift texts.
     """
 
-    def __init__(
-        self, network: nn.Module, token_types: TokenTypes | None, padding_id: int, model: SentenceModel
-    ) -> None:
+    def __init__(self, network: nn.Module, token_types: TokenTypes | None, padding_id: int) -> None:
         super().__init__()
         self.network = network
         self._token_types = token_types
         self._padding_id = padding_id
-        self._hidden_state = model.hidden_state
-        self._layers = model.layers
-        weights = np.ones(1, np.float32) if model.layers is None else read_layer_weights(model, model.layers)
-        self._layer_weights = torch.tensor(weights)  # (states,)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Two int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
         extra = {} if self._token_types is None else {"token_type_ids": self._token_types(mask)}
         ids = ids.masked_fill(mask == 0, self._padding_id)
-        if self._hidden_state is None and self._layers is None:
-            vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
-            return vectors
-        output = self.network(input_ids=ids, attention_mask=mask, output_hidden_states=True, **extra)
-        if self._layers is None:
-            state: Tensor = output.hidden_states[self._hidden_state]
-            return state
-        states = torch.stack(output.hidden_states)[self._layers.first :]  # (states, batch, tokens, hidden)
-        weights = self._layer_weights[:, None, None, None].expand(states.shape)
-        mean: Tensor = (weights * states).sum(dim=0) / self._layer_weights.sum()
-        return mean
+        vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
+        return vectors
 
 
 class TracedSentenceModel:
@@ -219,7 +203,7 @@ class TracedSentenceModel:
         shape, vocabulary = (3, min(11, model.max_tokens)), len(transformer.tokenizer)
         ids, mask = example_inputs(shape, vocabulary)
         inputs = {"input_ids": ids, "attention_mask": mask}
-        module = _TokenVectorModule(network, types, transformer.tokenizer.pad_token_id or 0, model)
+        module = _TokenVectorModule(network, types, transformer.tokenizer.pad_token_id or 0)
         module.eval()
         text = example_inputs((1, min(model.longest_input, LONGEST_TRIED)), vocabulary)
         before = run_network(model.name, module, *text)

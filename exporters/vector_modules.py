@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, VectorModule, WeightedLayers
+from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, VectorModule
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
+from es_sbert.exporters.graph_builder import GraphBuilder
 from es_sbert.exporters.transformer_weights import Floats, LinearWeights, ModuleWeights, NormWeights
 
 _MIN_NORM = 1e-12  # torch's guard against the zero vector
 _NORM_EPSILON = 1e-5  # torch's default, which the module keeps
-
-# Slope of torch's RReLU outside training, the middle of the range of its random slopes.
-RRELU_SLOPE = (1 / 8 + 1 / 3) / 2
 
 
 @dataclass(frozen=True)
@@ -54,15 +51,6 @@ def read_layer_norm(model: SentenceModel, layer: LayerNorm) -> NormWeights:
         BundleInvalid: as for `read_dense`.
     """
     return ModuleWeights(model.folder / layer.folder).norm("norm", layer.dimension, _NORM_EPSILON)
-
-
-def read_layer_weights(model: SentenceModel, layers: WeightedLayers) -> Floats:
-    """Read the weights of the hidden states in a weighted mean, *shape* ``(layers.count,)``.
-
-    Raises:
-        BundleInvalid: as for `read_dense`.
-    """
-    return ModuleWeights(model.folder / layers.folder).get("layer_weights", (layers.count,))
 
 
 def add_modules(graph: GraphBuilder, vector: str, model: SentenceModel, modules: Sequence[VectorModule]) -> str:
@@ -115,36 +103,3 @@ def _add_activation(graph: GraphBuilder, x: str, activation: Activation) -> str:
             return graph.add("Mul", x, graph.add("Sigmoid", x))
         case Activation.SIGMOID:
             return graph.add("Sigmoid", x)
-        case Activation.MISH:
-            return graph.add("Mul", x, graph.add("Tanh", graph.add("Softplus", x)))
-        case Activation.ELU | Activation.CELU:  # the same for torch's default alpha, 1
-            return graph.add("Elu", x)
-        case Activation.SELU:
-            return graph.add("Selu", x)
-        case Activation.LEAKY_RELU:
-            return graph.add("LeakyRelu", x, alpha=0.01)
-        case Activation.RRELU:
-            return graph.add("LeakyRelu", x, alpha=RRELU_SLOPE)
-        case Activation.SOFTPLUS:
-            return graph.add("Softplus", x)
-        case Activation.LOG_SIGMOID:
-            return graph.add("Neg", graph.add("Softplus", graph.add("Neg", x)))
-        case Activation.SOFTSIGN:
-            return graph.add("Softsign", x)
-        case Activation.HARD_SIGMOID:
-            return graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-        case Activation.HARD_SWISH:
-            return graph.add("Mul", x, graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
-        case Activation.RELU6:
-            return graph.add("Clip", x, graph.scalar(0.0), graph.scalar(6.0))
-        case Activation.HARD_TANH:
-            return graph.add("Clip", x, graph.scalar(-1.0), graph.scalar(1.0))
-        case Activation.TANH_SHRINK:
-            return graph.add("Sub", x, graph.add("Tanh", x))
-        case Activation.HARD_SHRINK:
-            is_kept = graph.add("Greater", graph.add("Abs", x), graph.scalar(0.5))
-            return graph.add("Mul", x, graph.add("Cast", is_kept, to=FLOAT))
-        case Activation.SOFT_SHRINK:
-            above = graph.add("Relu", graph.add("Sub", x, graph.scalar(0.5)))
-            below = graph.add("Relu", graph.add("Sub", graph.add("Neg", x), graph.scalar(0.5)))
-            return graph.add("Sub", above, below)

@@ -35,22 +35,6 @@ class Activation(StrEnum):
     GELU = "gelu"
     SILU = "silu"
     SIGMOID = "sigmoid"
-    MISH = "mish"
-    ELU = "elu"
-    SELU = "selu"
-    LEAKY_RELU = "leakyrelu"
-    SOFTPLUS = "softplus"
-    SOFTSIGN = "softsign"
-    HARD_SWISH = "hardswish"
-    RELU6 = "relu6"
-    CELU = "celu"
-    RRELU = "rrelu"
-    HARD_TANH = "hardtanh"
-    HARD_SIGMOID = "hardsigmoid"
-    HARD_SHRINK = "hardshrink"
-    SOFT_SHRINK = "softshrink"
-    TANH_SHRINK = "tanhshrink"
-    LOG_SIGMOID = "logsigmoid"
 
 
 class Dense(BaseModel, frozen=True):
@@ -86,20 +70,6 @@ class Normalize(BaseModel, frozen=True):
     """A Normalize module: scales vectors to unit length."""
 
 
-class WeightedLayers(BaseModel, frozen=True):
-    """A WeightedLayerPooling module: the weighted mean of a token's hidden states.
-
-    Attributes:
-        folder: The module's folder, relative to the model folder, with `layer_weights`.
-        first: Number of the first hidden state; 0 is before the first layer.
-        count: Number of hidden states.
-    """
-
-    folder: str
-    first: int
-    count: int
-
-
 # A module that computes a vector from a vector.
 VectorModule = Dense | LayerNorm | Normalize
 
@@ -132,7 +102,6 @@ class Feature:
 
     Attributes:
         width: Length of a vector; None if only the transformers library knows it.
-        layers: The hidden states whose mean is the vector of a token; None for one hidden state.
         token_modules: Modules applied to the vector of each token.
         pooling: Pooling modes of the vector of a text; None for token vectors.
         include_prompt: Whether the tokens of a prompt are pooled too.
@@ -140,7 +109,6 @@ class Feature:
     """
 
     width: int | None
-    layers: WeightedLayers | None = None
     token_modules: tuple[VectorModule, ...] = ()
     pooling: tuple[Pooling, ...] | None = None
     include_prompt: bool = True
@@ -160,7 +128,6 @@ class Feature:
     def settings(self) -> dict[str, Any]:
         """The settings of a `SentenceModel` with this sentence vector."""
         return {
-            "layers": self.layers,
             "token_modules": self.token_modules,
             "pooling": self.pooling,
             "include_prompt": self.include_prompt,
@@ -176,7 +143,6 @@ class InputModule:
     Attributes:
         settings: The settings of a `SentenceModel` that it determines.
         output: Its output: a vector of each token, or of the text.
-        has_all_layers: Whether it outputs all hidden states (`output_hidden_states` in its config.json).
         tokenizer: Parsed tokenizer.json.
         weights_hash: Hash of its tensors.
         fingerprint_fields: Settings of the `SentenceModel` in its fingerprint, besides those of all models.
@@ -189,7 +155,6 @@ class InputModule:
     weights_hash: str
     fingerprint_fields: tuple[str, ...]
     fingerprint_settings: dict[str, Any] = field(default_factory=dict)
-    has_all_layers: bool = False
 
 
 # Flags of a pooling configuration, in sentence-transformers' order. Its versions before 5.2 read and write only these,
@@ -204,9 +169,5 @@ POOLING_MODE_FLAGS = {
 }
 
 # Names of torch's classes in configurations.
-_ACTIVATION_NAMES = (
-    "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "Mish", "ELU", "SELU", "LeakyReLU", "Softplus", "Softsign",
-    "Hardswish", "ReLU6", "CELU", "RReLU", "Hardtanh", "Hardsigmoid", "Hardshrink", "Softshrink", "Tanhshrink",
-    "LogSigmoid",
-)  # fmt: skip
+_ACTIVATION_NAMES = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
 ACTIVATION_CLASSES = {name: Activation(name.lower()) for name in _ACTIVATION_NAMES}

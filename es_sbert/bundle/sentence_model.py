@@ -24,13 +24,11 @@ from es_sbert.bundle.modules import (
     Normalize,
     Pooling,
     VectorModule,
-    WeightedLayers,
 )
 from es_sbert.bundle.sentence_vector import plain_modules, read_modules, read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
 from es_sbert.bundle.transformer_module import (
-    LAST_STATE_ARCHITECTURES,
     hidden_width,
     max_input_tokens,
     read_transformer,
@@ -60,14 +58,10 @@ class SentenceModel(BaseModel, frozen=True):
             `static` for a StaticEmbedding, a table of token vectors without a network.
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
-        layers: The hidden states whose weighted mean is pooled; None for one hidden state.
         token_modules: Modules between transformer and pooling, applied to the vector of each token.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
         truncate_dim: Number of values to which the modules' output is truncated; None for all.
-        hidden_state: Number of the layer whose output is pooled: 0 for the embeddings, negative numbers from the end,
-            None for the last. For architectures without other steps after the last layer, the number of layers in
-            config.json is reduced instead.
         max_tokens: Maximum input in tokens, special tokens included; longer inputs are truncated.
         max_tokens_by_kind: The maximum for queries or documents, if it differs from `max_tokens`.
         dimensions: Length of a sentence vector.
@@ -92,12 +86,10 @@ class SentenceModel(BaseModel, frozen=True):
     architecture: str
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
-    layers: WeightedLayers | None = None
     token_modules: tuple[VectorModule, ...] = ()
     include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
     truncate_dim: int | None = None
-    hidden_state: int | None = None
     max_tokens: int
     max_tokens_by_kind: dict[PromptKind, int] = {}
     dimensions: int
@@ -244,7 +236,6 @@ def _read_model(
         settings["truncate_dim"] = kept if kept < settings["dimensions"] else None
         settings["dimensions"] = min(kept, settings["dimensions"])
     folders = [module.folder for module in vector.token_modules + vector.modules if not isinstance(module, Normalize)]
-    folders += [] if vector.layers is None else [vector.layers.folder]
     weights = [first.weights_hash, *(hash_tensors(find_weight_files(folder / each)) for each in folders)]
     try:
         model = SentenceModel(
@@ -337,15 +328,10 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
     if not model.has_plain_modules:
         for key in ("token_modules", "modules"):
             settings[key] = [[type(each).__name__, each.model_dump(mode="json")] for each in getattr(model, key)]
-    if model.layers is not None:
-        settings["layers"] = model.layers.model_dump(mode="json")
     if not model.include_prompt:
         settings["include_prompt"] = False
     if model.truncate_dim is not None:
         settings["truncate_dim"] = model.truncate_dim
-    # For the excluded architectures, the reduced number of layers is already part of the settings.
-    if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
-        settings["hidden_state"] = model.hidden_state
     return settings
 
 

@@ -29,7 +29,6 @@ from es_sbert.bundle.modules import (
     LayerNorm,
     Normalize,
     Pooling,
-    WeightedLayers,
 )
 from es_sbert.bundle.transformer_module import SENTENCE_BERT_CONFIG_FILES
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
@@ -57,6 +56,10 @@ _REFUSED_MODULES = {
     "LSTM": ("is a network over WordEmbeddings, which es-sbert does not support", _SERVE_ELSEWHERE),
     "Router": _TWO_NETWORKS,
     "Asym": _TWO_NETWORKS,  # its name in older releases
+    "WeightedLayerPooling": (
+        "averages the hidden states of several layers; es-sbert reads the last one",
+        "Serve it with sentence-transformers, or choose a model without this module.",
+    ),
     "CLIPModel": (
         "embeds images too, and its network does the pooling",
         "Serve it with sentence-transformers, or choose a model for texts.",
@@ -199,11 +202,6 @@ def read_sentence_vector(
             case "Dropout":
                 # Dropout has no effect outside training, but reads the vector.
                 _take(folder, kind, features, SENTENCE_EMBEDDING)
-            case "WeightedLayerPooling":
-                layers = _read_weighted_layers(folder, place, ignored)
-                # This module has no effect if the transformer does not output all its hidden states.
-                if first.has_all_layers:
-                    features[TOKEN_EMBEDDINGS] = replace(first.output, layers=layers)
             case "Normalize":
                 source, target = _read_normalize(folder, place, ignored)
                 # Normalize has no effect if the vector does not exist.
@@ -212,8 +210,8 @@ def read_sentence_vector(
             case _:
                 raise UnsupportedArchitecture(
                     f"{folder / 'modules.json'} has a {kind} module",
-                    "es-sbert reads WeightedLayerPooling, Pooling, Dense, LayerNorm, Normalize and Dropout after the "
-                    "first module; choose such a model.",
+                    "es-sbert reads Pooling, Dense, LayerNorm, Normalize and Dropout after the first module; choose "
+                    "such a model.",
                 )
     made = features.get(SENTENCE_EMBEDDING)
     if made is None or made.pooling is None or made.width is None:
@@ -260,21 +258,6 @@ def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:
             COPY_AGAIN,
         )
     return source, target
-
-
-def _read_weighted_layers(folder: Path, place: str, ignored: Collection[str]) -> WeightedLayers:
-    path = folder / place / "config.json"
-    config = read_json(path)
-    check_settings(path, config, "WeightedLayerPooling", ignored)
-    first, last = config.get("layer_start", 4), config.get("num_hidden_layers", 12)
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in (first, last)) or not (
-        0 <= first <= last
-    ):
-        raise BundleInvalid(
-            f"{path} averages the hidden states {first!r} to {last!r} (layer_start, num_hidden_layers)", COPY_AGAIN
-        )
-    _check_tensors(folder / place, {"layer_weights": [last + 1 - first]})
-    return WeightedLayers(folder=place, first=first, count=last + 1 - first)
 
 
 def _read_layer_norm(folder: Path, place: str, ignored: Collection[str]) -> LayerNorm:

@@ -65,7 +65,6 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
         settings={
             "architecture": str(config.get("model_type", "unknown")),
             "transformer_config": config,
-            "hidden_state": sbert["hidden_state"],
             "max_tokens": max_tokens,
             "max_tokens_by_kind": by_kind,
             "lowercase": sbert.get("do_lower_case", False),
@@ -80,7 +79,6 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
         weights_hash=hash_tensors(files),
         fingerprint_fields=("lowercase",),
         fingerprint_settings={"config": fingerprint_settings(config, files)},
-        has_all_layers=bool(config.get("output_hidden_states")),
     )
 
 
@@ -113,8 +111,7 @@ def _plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
 def _read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plain: bool) -> dict[str, Any]:
     """Read the sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
 
-    Arguments get their new names: `processor_kwargs` for `tokenizer_args`, and so on. `hidden_state` is the number of
-    the hidden state that is pooled, None for the last.
+    Arguments get their new names: `processor_kwargs` for `tokenizer_args`, and so on.
 
     Raises:
         BundleInvalid: the file is broken.
@@ -142,14 +139,14 @@ def _read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_pla
     for key in ("text", "common"):
         name = f"processing_kwargs.{key}"
         check_settings(file, processing.get(key) or {}, name, ignored, f"{name}.")
-    sbert["hidden_state"] = _read_hidden_state(file, sbert["modality_config"])
+    _check_modality_config(file, sbert["modality_config"])
     return sbert
 
 
-def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | None:
-    """Read the number of the hidden state that the network outputs; None for the last. The input must be plain text."""
+def _check_modality_config(file: Path, modality_config: dict[str, Any]) -> None:
+    """Check that the input of the network is plain text, and its output the last hidden state."""
     if not modality_config:
-        return None
+        return
     text = modality_config.get("text")
     if not isinstance(text, dict | None):
         raise BundleInvalid(
@@ -162,44 +159,13 @@ def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | Non
             "Choose a model for texts, or serve this one with sentence-transformers.",
         )
     method, output = text.get("method"), text.get("method_output_name")
-    if method == "forward" and output in ("last_hidden_state", ["last_hidden_state"]):
-        return None
-    if method == "forward" and isinstance(output, list) and len(output) == 2 and output[0] == "hidden_states":
-        number = output[1]
-        if isinstance(number, int) and not isinstance(number, bool):
-            return number
-    raise UnsupportedSetting(
-        f"{file} uses {output!r} of {method!r} as token vectors (modality_config); es-sbert uses a hidden state of "
-        "the network",
-        'Save the model with method_output_name "last_hidden_state", or ["hidden_states", NUMBER].',
-    )
-
-
-# Architectures whose last hidden state is the output of their last layer, unchanged.
-LAST_STATE_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
-
-
-def _with_fewer_layers(path: Path, config: dict[str, Any], sbert: dict[str, Any]) -> dict[str, Any]:
-    """Shorten the network in config.json so that it ends with the hidden state that is pooled.
-
-    `sbert["hidden_state"]` becomes None for the last hidden state, and is otherwise counted from the first.
-    """
-    number, key = sbert["hidden_state"], "n_layers" if config["model_type"] == "distilbert" else "num_hidden_layers"
-    layers = config.get(key)
-    if number is None or not isinstance(layers, int):
-        return config
-    number += layers + 1 if number < 0 else 0
-    if not 0 <= number <= layers:
-        raise BundleInvalid(
-            f"{path} has {layers} layers, but no hidden state {sbert['hidden_state']} (modality_config)", COPY_AGAIN
-        )
-    if number == 0:
+    if method != "forward" or output not in ("last_hidden_state", ["last_hidden_state"]):
         raise UnsupportedSetting(
-            f"{path.parent} pools the hidden state before the first layer (modality_config)",
-            "Choose a later hidden state, or make a StaticEmbedding from the embeddings.",
+            f"{file} uses {output!r} of {method!r} as token vectors (modality_config); es-sbert uses the last hidden "
+            "state of the network",
+            'Save the model with method_output_name "last_hidden_state"; for an earlier hidden state, with as many '
+            "layers (num_hidden_layers in config.json).",
         )
-    sbert["hidden_state"] = None if number == layers else number
-    return {**config, key: number}
 
 
 def _read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
@@ -226,8 +192,6 @@ def _read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Colle
         # A bool is an int in Python, but not in a file.
         if key in config and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
             raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
-    if config.get("model_type") in LAST_STATE_ARCHITECTURES:
-        config = _with_fewer_layers(path, config, sbert)
     return config
 
 

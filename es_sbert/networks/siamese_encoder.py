@@ -348,10 +348,9 @@ def open_siamese_encoder(
                 "Remove it from a copy's config_sentence_transformers.json, and name the copy with "
                 f"@{model.truncate_dim} at the end: training truncates vectors to this many dimensions.",
             )
-        if not model.include_prompt or model.hidden_state is not None or model.layers:
+        if not model.include_prompt:
             raise UnsupportedArchitecture(
-                f"{name} has a setting that es-sbert does not train with: include_prompt: false, or a hidden state "
-                "other than the last",
+                f"{name} has a setting that es-sbert does not train with: include_prompt: false",
                 "Choose a base without it, or train this one with sentence-transformers.",
             )
         model = model.model_copy(update={"modules": drop_inner_normalize(model.modules)})
