@@ -19,17 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from es_sbert.analysis.similarity import (
-    Int64Array,
-    check_cosine,
-    pair_cosines,
-    pairs_above,
-)
-from es_sbert.analysis.text_collection import (
-    OnProgress,
-    TextCollection,
-    TextCollectionBuilder,
-)
+from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines, pairs_above
+from es_sbert.analysis.text_collection import OnProgress, TextCollection, TextCollectionBuilder
 from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from threading import Event
+from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -15,59 +14,23 @@ from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.errors import SourceError
 from es_sbert.index.document_vectors import read_document_meta
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
 from es_sbert.index.text_template import (
     MISSING,
-    TextFieldError,
     TextTemplate,
-    document_field_names,
-    fields_hint,
     find_field,
 )
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors
-from es_sbert.ingest.sources.document_source import (
-    ByteCounter,
-    InvalidId,
-    ReadSettings,
-    RejectedRecord,
-    check_sources,
-    document_id,
-    read_records,
-)
-from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
-from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.ingest.read_texts import SkippedDocuments, read_file_texts
+from es_sbert.ingest.sources.find_sources import FileOptions
 from es_sbert.vectors import Vectors
 
 # Number of documents of the index to read in one request; with their vectors they take a few megabytes.
 _PAGE = 500
-_MAX_RECORD_BYTES = 16 << 20
 
 OnProgress = Callable[[int, int], None]
-
-
-@dataclass
-class SkippedDocuments:
-    """Documents that were left out, by reason.
-
-    Attributes:
-        counts: Reason → number of documents.
-        first: Reason → id or `FILE:LINE` of the first document.
-    """
-
-    counts: dict[str, int] = field(default_factory=dict)
-    first: dict[str, str] = field(default_factory=dict)
-
-    def add(self, reason: str, name: str, count: int = 1) -> None:
-        """Record one or several documents that were left out; `name` is the first."""
-        self.counts[reason] = self.counts.get(reason, 0) + count
-        self.first.setdefault(reason, name)
-
-    def lines(self) -> list[str]:
-        """Format messages about the documents, one line per reason."""
-        return [f"{count:,} left out: {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
 
 
 class DocumentVersion(NamedTuple):
@@ -160,73 +123,6 @@ def read_files(
     vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
     starts, model = np.arange(len(texts)), encoder.info.model
     return TextCollection(read.ids, texts, vectors, starts, read.skipped, model=model)
-
-
-@dataclass(frozen=True)
-class FileTexts:
-    """Texts from files, without vectors.
-
-    Attributes:
-        ids: Id of each text, or `FILE:LINE`.
-        texts: The texts, which are not empty.
-        skipped: Records that were left out.
-    """
-
-    ids: list[str]
-    texts: list[str]
-    skipped: SkippedDocuments
-
-
-def read_file_texts(
-    files: Sequence[str],
-    *,
-    template: TextTemplate,
-    id_field: str | None = None,
-    options: FileOptions | None = None,
-) -> FileTexts:
-    """Read the texts of files, as `read_files` does.
-
-    Raises:
-        SourceError: a file cannot be read, or no record has the fields of the text.
-    """
-    sources = find_sources(files, options)
-    check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
-    key_fields = () if id_field is None else (id_field,)
-    settings = ReadSettings(_MAX_RECORD_BYTES, template.fields[0], text_fields=template.fields, key_fields=key_fields)
-    lost: list[str] = []
-    ids: list[str] = []
-    texts: list[str] = []
-    skipped = SkippedDocuments()
-    names: dict[str, None] = {}
-    read, has_field = 0, False
-    for record in read_records(sources, settings, ByteCounter(), Event(), lost.append):
-        read += 1
-        name = escape_unprintable(str(record.origin))
-        if isinstance(record, RejectedRecord):
-            skipped.add("the record cannot be read", f"{name}: {record.reason}")
-            continue
-        if not has_field:
-            has_field = any(find_field(record.fields, field) is not MISSING for field in template.fields)
-            names |= dict.fromkeys(document_field_names(record.fields))
-        try:
-            text = template.text_of(record.fields)
-            text_id = name if id_field is None else document_id(record, id_field)
-        except (TextFieldError, InvalidId) as error:
-            skipped.add(str(error), name)
-            continue
-        if not text or text.isspace():
-            skipped.add("it has no text", name)
-            continue
-        ids.append(text_id)
-        texts.append(text)
-    if names and not has_field:
-        raise SourceError(
-            f"none of the {pluralize(read, 'record')} has the text field {' or '.join(template.fields)}",
-            fields_hint(template.fields, list(names), "The records have"),
-        )
-    if lost:
-        raise SourceError(lost[0], "Check the source, and run the command again.")
-    return FileTexts(ids, texts, skipped)
 
 
 def read_index(

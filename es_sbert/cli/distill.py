@@ -127,8 +127,8 @@ def distill(
       es-sbert distill bge-small-en-v1.5 --base all-MiniLM-L6-v2 --texts docs.jsonl -o minilm-bge
     """
     from es_sbert import training
-    from es_sbert.analysis.text_collection import read_file_texts
     from es_sbert.bundle.local_registry import try_register_model
+    from es_sbert.ingest.read_texts import read_file_texts
 
     training.require_training()
     if static == (layers is not None or options["base"] is not None):

@@ -148,7 +148,7 @@ def test_row_of_a_table_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_record_of_texts_to_encode_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_texts, "_MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(read_texts, "_MAX_BYTES_OF_ALL", 1000)
     (tmp_path / "a.txt").write_bytes(b"a\n" + b"b" * 2000)
     with pytest.raises(SourceError, match=r"a.txt:2: the line has 2,000 bytes, more than the limit"):
         list(read_texts.read_texts(str(tmp_path / "a.txt"), FileOptions(), "text"))
