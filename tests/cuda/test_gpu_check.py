@@ -35,13 +35,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_step(
-    stand_ins: StandIns,
-    name: str,
-    folder: Path,
-    model: Path,
-    scratch: Path,
-    *more: str,
-    **settings: Any,
+    stand_ins: StandIns, name: str, folder: Path, model: Path, scratch: Path, *more: str, **settings: Any
 ) -> tuple[Run, dict[str, Any]]:
     output = folder / "gpu.json"
     arguments = ["--step", name, "--output", str(output), "--scratch", str(scratch), "--model", str(model), *more]

@@ -18,24 +18,9 @@ from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl
 
 IDS = [
-    "../../_all",
-    "a/b",
-    "a?routing=x",
-    "a#b",
-    "a%2Fb",
-    "line\nfeed",
-    'quo"te',
-    "it's",
-    "back\\slash",
-    "*",
-    "_id",
-    "🎸𝄞",
-    "\x1b[31m",
-    "{}",
-    '{"delete":{"_id":"a/b"}}',
-    "a\u2028b",
-    " ",
-]
+    "../../_all", "a/b", "a?routing=x", "a#b", "a%2Fb", "line\nfeed", 'quo"te', "it's", "back\\slash", "*", "_id",
+    "🎸𝄞", "\x1b[31m", "{}", '{"delete":{"_id":"a/b"}}', "a\u2028b", " ",
+]  # fmt: skip
 RED = "\x1b[31m"
 
 

@@ -186,20 +186,9 @@ def client8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with elasticsearch-py 8."""
     folder = tmp_path_factory.mktemp("client8")
     # Whatever else they need is installed, in versions that serve both.
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--no-deps",
-        "--target",
-        str(folder),
-        "elasticsearch>=8.19,<9",
-        "elastic-transport>=8.15,<9",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--target", str(folder)]
+    clients = ["elasticsearch>=8.19,<9", "elastic-transport>=8.15,<9"]
+    done = subprocess.run([*pip, *clients], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return folder
 

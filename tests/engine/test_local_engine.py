@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 COMMAND = [sys.executable, "-m", "es_sbert", "engine"]
 NAME = "es9-small"  # which is the quickest to unpack and to start
+Returned = tuple[dict[str, Any], subprocess.CompletedProcess[str], str]
 
 
 def http(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
@@ -163,30 +164,18 @@ def server(home: Home, begun: Begun) -> dict[str, Any]:
     return server
 
 
-@dataclass(frozen=True)
-class Return:
-    """A stop and a start.
-
-    Attributes:
-        before: The server that was stopped.
-        down, up: The commands.
-        left: What ran after the first.
-    """
-
-    before: dict[str, Any]
-    down: subprocess.CompletedProcess[str]
-    left: list[dict[str, Any]]
-    up: subprocess.CompletedProcess[str]
-
-
 @pytest.fixture(scope="module")
-def returned(home: Home, begun: Begun) -> Return:
-    """The module's server with a document from before, back from a stop."""
+def returned(home: Home, begun: Begun) -> Returned:
+    """The module's server with a document from before, back from a stop: before it, the stop, what the start said."""
     if not home.servers(begun.port):
         home.run(*begun.up)
     [before] = home.servers(begun.port)
     http(begun.url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
-    return Return(before, home.run("down"), home.servers(begun.port), home.run(*begun.up))
+    down = home.run("down")
+    assert home.servers(begun.port) == []
+    up = home.run(*begun.up)
+    assert up.stdout == f"{begun.url}\n"
+    return before, down, up.stderr
 
 
 def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[str, Any]) -> None:
@@ -233,15 +222,13 @@ def test_down_refuses_when_several_servers_match(home: Home, begun: Begun, serve
     assert home.servers(begun.port) == [server]
 
 
-def test_down_and_up_keeps_data(home: Home, begun: Begun, returned: Return) -> None:
-    before = returned.before
+def test_down_and_up_keeps_data(home: Home, begun: Begun, returned: Returned) -> None:
+    before, down, started = returned
     assert (before["name"], before["url"], before["port"]) == (NAME, begun.url, begun.port)
-    assert f"{NAME} on port {begun.port}: stopped; data kept." in returned.down.stderr
+    assert f"{NAME} on port {begun.port}: stopped; data kept." in down.stderr
     assert process_identity(before["pid"]) != before["started"]
-    assert returned.left == []
-
-    assert returned.up.stdout == f"{begun.url}\n"
-    assert "Starting Elasticsearch 9." in returned.up.stderr
+    assert "Starting Elasticsearch 9." in started
+    assert "The server continues with the data of an earlier run" in started
     [now] = home.servers(begun.port)
     assert process_identity(now["pid"]) == now["started"]
     assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}
@@ -250,8 +237,8 @@ def test_down_and_up_keeps_data(home: Home, begun: Begun, returned: Return) -> N
         assert "starting" in log.read_text()
 
 
-def test_purge_asks_before_it_removes_data(home: Home, returned: Return, begun: Begun) -> None:
-    assert "The server continues with the data of an earlier run" in returned.up.stderr
+@pytest.mark.usefixtures("returned")
+def test_purge_asks_before_it_removes_data(home: Home, begun: Begun) -> None:
     refused = home.run("down", NAME, "--port", str(begun.port), "--purge", code=2)
     assert "--purge removes the data of" in refused.stderr
     assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}

@@ -86,10 +86,7 @@ def test_every_silent_handler_has_its_reason() -> None:
         ("try:\n    a()\nexcept OSError:\n    pass  # a() is tried again\n", []),
         ("try:\n    a()\nexcept OSError:\n    b()\n", []),
         ("def f():\n    '''Find it.'''\n    try:\n        a()\n    except OSError:\n        return []\n", [5]),
-        (
-            "def f():\n    '''None if it fails.'''\n    try:\n        a()\n    except OSError:\n        return\n",
-            [],
-        ),
+        ("def f():\n    '''None if it fails.'''\n    try:\n        a()\n    except OSError:\n        return\n", []),
         ("with suppress(OSError):\n    a()\n", [1]),
         ("# It may be gone.\nwith suppress(OSError):\n    a()\n", []),
     ],

@@ -90,17 +90,10 @@ def test_truncation_is_counted(encoder: Encoder) -> None:
     assert encoded.truncated.tolist() == [False, True, False]
 
 
-def test_empty_input_gives_no_vectors(encoder: Encoder) -> None:
-    assert encoder.encode([]).shape == (0, HIDDEN)
-
-
-def test_one_string_gives_one_vector(encoder: Encoder) -> None:
+def test_one_text_none_and_any_iterable_are_encoded(encoder: Encoder) -> None:
     vector = encoder.encode("a man", "query")
-    assert vector.shape == (HIDDEN,)
+    assert (vector.shape, encoder.encode([]).shape) == ((HIDDEN,), (0, HIDDEN))
     np.testing.assert_array_equal(vector, encoder.encode(["a man"], "query")[0])
-
-
-def test_any_iterable_of_texts_is_encoded(encoder: Encoder) -> None:
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
 
 
@@ -129,15 +122,9 @@ def test_auto_falls_back_to_cpu_with_cause_and_remedy(folder: Path, monkeypatch:
         Encoder(folder, device="cuda", precision="fp32")
 
 
-def test_info_reports_device_variant_and_threads(encoder: Encoder, folder: Path) -> None:
+def test_info_reports_device_variant_and_threads(encoder: Encoder) -> None:
     assert (encoder.info.provider, encoder.info.device) == ("CPUExecutionProvider", "cpu")
     assert (encoder.info.variant, encoder.info.threads, encoder.info.warnings) == ("fp32", 2, ())
-
-
-def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
-    messages: list[str] = []
-    Encoder(str(folder), device="cpu", precision="fp32", report=messages.append).close()
-    assert messages == []
 
 
 def test_cuda_without_a_device_raises_device_error(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -129,8 +130,10 @@ def test_predict_and_rank(bert: Path) -> None:
         assert [hit["corpus_id"] for hit in ranked] == [hit["corpus_id"] for hit in theirs]
         assert [hit["score"] for hit in ranked] == pytest.approx([hit["score"] for hit in theirs], abs=1e-5)
         assert reranker.rank(TEXTS[0], TEXTS, top_k=2) == ranked[:2]
-        assert reranker.predict(TEXTS[0], []).shape == (0,)
+        assert reranker.predict(TEXTS[0], []).shape == reranker.score([], []).shape == (0,)
         assert reranker.rank(TEXTS[0], []) == []
+        assert isinstance(reranker, PairScorer)
+        assert (reranker.name, reranker.warnings) == ("bert (fp32)", ())
 
 
 def test_several_labels_give_outputs_but_no_score(tmp_path: Path) -> None:
@@ -157,13 +160,6 @@ def test_scores_keep_pair_order(bert: Path, known: np.ndarray, pairs: list[tuple
 def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxCpuModel, "window", 7)
     np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
-
-
-def test_is_a_pair_scorer(bert: Path) -> None:
-    with Reranker(bert, device="cpu") as reranker:
-        assert isinstance(reranker, PairScorer)
-        assert reranker.name == "bert (fp32)"
-        assert reranker.warnings == ()
 
 
 def test_tokens_equal_transformers(folder: Path, exported: Path) -> None:
@@ -193,16 +189,9 @@ def test_torch_is_not_imported(bert: Path) -> None:
     assert done.stdout.split("\n")[:2] == ["1", "[]"]
 
 
-def test_no_pairs_have_no_scores(bert: Path) -> None:
-    assert scores(bert, [], []).shape == (0,)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "message"),
-    [
-        (["a"], [], "got 1 first texts and 0 second texts"),
-        (["a"], ["\ud800"], "be tokenized"),
-    ],
+    [(["a"], [], "got 1 first texts and 0 second texts"), (["a"], ["\ud800"], "be tokenized")],
 )
 def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
     with Reranker(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
@@ -286,19 +275,12 @@ def test_forced_variant_warns(bert: Path, tmp_path: Path) -> None:
         assert "below its parity threshold" in reranker.warnings[0]
 
 
-def copy(folder: Path, target: Path) -> Path:
-    import shutil
-
-    shutil.copytree(folder, target)
-    return target
-
-
 def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="is not a reranker"):
         Reranker(tmp_path / "nowhere")
     with pytest.raises(BundleInvalid, match="is not a reranker"):
         Reranker(tmp_path)
-    plain = copy(bert, tmp_path / "plain")
+    plain = shutil.copytree(bert, tmp_path / "plain")
     (plain / RerankerManifest.FILE_NAME).unlink()
     with pytest.raises(BundleInvalid, match="not been exported yet") as raised:
         Reranker(plain)
@@ -306,18 +288,18 @@ def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
 
 
 def test_edited_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
-    edited = copy(bert, tmp_path / "tokenizer")
+    edited = shutil.copytree(bert, tmp_path / "tokenizer")
     tokenizer = json.loads((edited / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
     (edited / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(BundleInvalid, match="fingerprint no longer agree"):
         Reranker(edited)
-    edited = copy(bert, tmp_path / "graph")
+    edited = shutil.copytree(bert, tmp_path / "graph")
     graph = edited / "onnx/model_fp32.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])
     with pytest.raises(BundleInvalid, match="changed after its export"):
         Reranker(edited, device="cpu")
-    edited = copy(bert, tmp_path / "manifest")
+    edited = shutil.copytree(bert, tmp_path / "manifest")
     manifest = json.loads((edited / RerankerManifest.FILE_NAME).read_text())
     for change, message in [
         ({"format": 2}, "has format 2"),
@@ -331,7 +313,7 @@ def test_edited_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path, value: float) -> None:
-    broken = copy(bert, tmp_path / "broken")
+    broken = shutil.copytree(bert, tmp_path / "broken")
     path = broken / "onnx/model_fp32.onnx"
     graph = onnx.load(str(path))
     [bias] = [tensor for tensor in graph.graph.initializer if tensor.name == "network.classifier.bias"]
@@ -369,14 +351,8 @@ def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
 
 
 def test_wrong_arguments_are_named(bert: Path) -> None:
-    for name, value in (
-        ("model", 5),
-        ("device", None),
-        ("precision", 8),
-        ("runtime", 1),
-        ("threads", 0),
-        ("budget", "2"),
-    ):
+    wrong = {"model": 5, "device": None, "precision": 8, "runtime": 1, "threads": 0, "budget": "2"}
+    for name, value in wrong.items():
         refused(f"`{name}`", Reranker, **{"model": bert, name: value})
     with Reranker(bert, device="cpu") as reranker:
         for texts in [*WRONG_TEXTS, "one text"]:

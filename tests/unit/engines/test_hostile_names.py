@@ -18,31 +18,9 @@ from es_sbert.index.mapping import check_field_name
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 HOSTILE = [
-    "../x",
-    "a/b",
-    "a?b=c",
-    "a#b",
-    "_all",
-    "_search",
-    "*",
-    "a*",
-    "a,b",
-    "-a",
-    "+a",
-    ".",
-    "..",
-    "",
-    "a\\b",
-    'a"b',
-    "<a>",
-    "a|b",
-    "a:b",
-    "a b",
-    "a\nb",
-    "a\r",
-    "a\x00b",
-    "a\u202eb",
-]
+    "../x", "a/b", "a?b=c", "a#b", "_all", "_search", "*", "a*", "a,b", "-a", "+a", ".", "..", "", "a\\b", 'a"b', "<a>",
+    "a|b", "a:b", "a b", "a\nb", "a\r", "a\x00b", "a\u202eb",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.runtime import cuda_session
-from es_sbert.runtime.cuda_session import (
-    CudaLibrary,
-    device_error,
-    error_cause,
-    missing_libraries_error,
-)
+from es_sbert.runtime.cuda_session import CudaLibrary, device_error, error_cause, missing_libraries_error
 from es_sbert.runtime.device import Device
 
 CARD = Device("cuda", 1)

@@ -5,10 +5,7 @@ import pytest
 from es_sbert.encoder import model_loading
 from es_sbert.errors import DeviceError, UsageError
 from es_sbert.installation import has_cuda_build, switch_runtime_command
-from es_sbert.runtime.device import (
-    Device,
-    choose_device,
-)
+from es_sbert.runtime.device import Device, choose_device
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
 

@@ -18,16 +18,6 @@ def test_default_ports_are_unique() -> None:
     assert len({build.port for build in ENGINES.values()}) == len(ENGINES)
 
 
-def test_coordinates_are_valid_for_maven() -> None:
-    artifacts = [piece.artifact.coordinates for piece in ENGINES["opensearch"].pieces]
-    assert artifacts == [
-        "org.opensearch.distribution.integ-test-zip:opensearch:3.6.0:zip",
-        "org.opensearch.plugin:opensearch-job-scheduler:3.6.0.0:zip",
-        "org.opensearch.plugin:opensearch-knn:3.6.0.0:zip",
-        "org.opensearch.plugin:neural-search:3.6.0.0:zip",
-    ]
-
-
 def rows_of_page(begin: str) -> list[list[str]]:
     """Cells of the table whose head begins so in the command's page, without the head."""
     lines = (PAGES / "engine.md").read_text(encoding="utf-8").splitlines()

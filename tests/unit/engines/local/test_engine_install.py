@@ -58,17 +58,9 @@ class FakeMaven:
 
 def test_home_has_the_files_of_all_pieces(tmp_path: Path) -> None:
     home = install(BUILD, tmp_path, FakeMaven(tmp_path).fetch, print)
-    files = {str(path.relative_to(home)) for path in home.rglob("*")}
-    assert files == {
-        "bin",
-        "bin/server",
-        "config",
-        "config/a.yml",
-        "plugins",
-        "modules",
-        "modules/scripts",
-        "modules/scripts/scripts.jar",
-    }
+    files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert files == {"bin/server", "config/a.yml", "modules/scripts/scripts.jar"}
+    assert (home / "plugins").is_dir()
     assert (home / "bin/server").stat().st_mode & 0o777 == 0o755
     assert (home / "config/a.yml").stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]

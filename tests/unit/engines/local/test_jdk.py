@@ -41,16 +41,15 @@ def test_java_on_path_is_resolved_through_symlinks(tmp_path: Path) -> None:
     assert find_jdk(21, {"PATH": str(tmp_path / "bin")}, None, ()).home == home
 
 
-def test_newest_tested_release_precedes_untested_ones(tmp_path: Path) -> None:
-    for version in ("21.0.9", "25.0.1", "24.0.2", "31.0.0"):
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [(("21.0.9", "25.0.1", "24.0.2", "31.0.0"), 25), (("17.0.1", "31.0.0", "29.0.0"), 29)],
+    ids=["the newest tested one", "the oldest untested one, without a tested one"],
+)
+def test_choice_among_installed_releases(tmp_path: Path, versions: tuple[str, ...], chosen: int) -> None:
+    for version in versions:
         make_jdk(tmp_path / version, version)
-    assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 25
-
-
-def test_untested_release_is_used_if_no_other_exists(tmp_path: Path) -> None:
-    for version in ("17.0.1", "31.0.0", "29.0.0"):
-        make_jdk(tmp_path / version, version)
-    assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 29
+    assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == chosen
 
 
 def test_release_that_is_too_new_is_passed_over(tmp_path: Path) -> None:
