@@ -245,28 +245,29 @@ def _parity_warning(bundle: EncoderBundle, variant: Variant) -> str | None:
     return None
 
 
+def open_reranker(model: str | Path) -> RerankerBundle:
+    """Open an exported cross-encoder: its folder, hub id, installed or registered name. Nothing is exported.
+
+    Raises:
+        ModelError: the model was not found, is broken or was not exported.
+    """
+    return open_reranker_bundle(_find_folder(model))
+
+
 def select_reranker_variant(
-    model: str | Path, device: Device, precision: str = "auto", runtime: str = "auto"
+    bundle: RerankerBundle, device: Device, precision: str = "auto", runtime: str = "auto"
 ) -> SelectedVariant[RerankerBundle]:
-    """Find the variant of an exported cross-encoder for a device and precision. Nothing is exported.
+    """Select the variant of an exported cross-encoder for a device and precision.
 
     Args:
-        model: Folder, hub id, installed or registered name of the reranker.
         precision, runtime: As for `select_encoder_variant`. `auto` takes the variant of the bundle that is usually the
             fastest on this kind of processor.
 
     Raises:
-        ModelError: the model was not found, is broken, was not exported or has no variant for these settings.
+        ModelError: the bundle has no variant for these settings.
         UsageError: the precision or runtime is invalid, or does not run on the device.
         DeviceError: the requested runtime or precision cannot run here.
     """
-    return choose_reranker_variant(open_reranker_bundle(_find_folder(model)), device, precision, runtime)
-
-
-def choose_reranker_variant(
-    bundle: RerankerBundle, device: Device, precision: str = "auto", runtime: str = "auto"
-) -> SelectedVariant[RerankerBundle]:
-    """Choose the best variant of an opened reranker; see `select_reranker_variant`."""
     order = variant_order(device, runtime, precision)
     for variant in order:
         if variant in bundle.manifest.variants:

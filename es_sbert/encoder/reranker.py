@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
+from es_sbert.encoder.model_loading import SelectedVariant, open_reranker, open_variant, select_reranker_variant
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
@@ -115,7 +115,7 @@ class Reranker:
         threads: int | None = None,
         budget: int | None = None,
     ) -> None:
-        select = partial(select_reranker_variant, model, precision=precision, runtime=runtime)
+        select = partial(select_reranker_variant, open_reranker(model), precision=precision, runtime=runtime)
         selected, pool = open_variant(select, device, threads)
         self._start(selected, pool, budget)
 

@@ -139,21 +139,23 @@ def round_up(length: int, multiple: int = LENGTH_MULTIPLE) -> int:
 
 
 def pad(
-    rows: Sequence[NDArray[np.int64]], padding: int = 0, *, length: int = 1
+    rows: Sequence[NDArray[np.int64]], padding: int = 0, *, length: int = 1, left: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stack rows of token ids, padded on the right.
+    """Stack rows of token ids.
 
     Args:
         rows: Arrays of *shape* ``(tokens,)``.
         padding: Id in the padded places; the mask keeps it out of the result.
         length: Minimum padded length.
+        left: Pad on the left instead of on the right.
 
     Returns:
         Token ids and attention mask, both of *shape* ``(rows, longest)``; `longest` is at least `length`.
     """
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
     longest = max(length, int(lengths.max()))
-    mask = np.arange(longest) < lengths[:, None]  # (rows, longest)
+    columns = np.arange(longest)
+    mask = (columns[::-1] if left else columns) < lengths[:, None]  # (rows, longest)
     ids = np.full(mask.shape, padding, dtype=np.int64)  # (rows, longest)
     ids[mask] = np.concatenate(rows)
     return ids, mask.astype(np.int64)

@@ -420,20 +420,11 @@ class PairTokenizer:
                 pairs.
         """
         length = padded_length(max(len(tokenized.ids[number]) for number in batch), len(batch))
-        ids, mask = self._pad([tokenized.ids[number] for number in batch], length, self._pairs.padding_id)
-        types, _ = self._pad([tokenized.types[number] for number in batch], length, 0)
+        left = self._pairs.padding_side == "left"
+        ids, mask = pad([tokenized.ids[number] for number in batch], self._pairs.padding_id, length=length, left=left)
+        types, _ = pad([tokenized.types[number] for number in batch], length=length, left=left)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         return {name: inputs[name] for name in self._pairs.inputs}
-
-    def _pad(self, rows: list[TokenIds], length: int, padding: int) -> tuple[TokenIds, TokenIds]:
-        if self._pairs.padding_side == "left":
-            rows = [row[::-1] for row in rows]
-        values, mask = pad(rows, padding)
-        more = ((0, 0), (0, length - values.shape[1]))
-        values, mask = np.pad(values, more, constant_values=padding), np.pad(mask, more)
-        if self._pairs.padding_side == "left":
-            values, mask = np.ascontiguousarray(values[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
-        return values, mask
 
 
 _MAX_WORDS = 200_000  # words that are kept, about 40 MB

@@ -21,7 +21,7 @@ from es_sbert.bundle.bundle import RerankerBundle, RerankerManifest, hash_file, 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.model_loading import choose_reranker_variant
+from es_sbert.encoder.model_loading import select_reranker_variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
@@ -231,7 +231,7 @@ def test_auto_selects_the_best_variant(
     monkeypatch.setattr(variant_candidates, "has_int8_products", lambda: native)
     for module in (variant_candidates, openvino_session):
         monkeypatch.setattr(module, "has_openvino", lambda: False)
-    selected = choose_reranker_variant(with_variants(bert, present), Device(kind), "auto")
+    selected = select_reranker_variant(with_variants(bert, present), Device(kind), "auto")
     assert selected.variant == chosen
     slower = kind == "cuda" and chosen == "fp32"
     assert selected.warnings == (("the reranker has no fp16 variant: fp32 runs instead",) if slower else ())
@@ -240,12 +240,12 @@ def test_auto_selects_the_best_variant(
 def test_requested_fp16_must_exist(bert: Path) -> None:
     """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
     with pytest.raises(ModelError, match="has no fp16 variant for cuda, only fp32") as raised:
-        choose_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
+        select_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
     assert raised.value.remedy == f"Add it: `es-sbert export {bert} -o {bert} --precision fp16`"
-    selected = choose_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16")
+    selected = select_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16")
     assert (selected.variant, selected.warnings) == ("fp16", ())
     with pytest.raises(UsageError, match="does not run on cuda"):
-        choose_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
+        select_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
 
 
 def test_cuda_failure_falls_back_only_for_auto(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
