@@ -19,11 +19,10 @@ from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.error_mapping import ErrorClass
-from es_sbert.engines.index_scan import IndexSlice, scan_index
+from es_sbert.engines.index_scan import IndexSlice, ShardChanges, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import error_class
-from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,

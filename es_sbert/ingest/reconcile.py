@@ -23,6 +23,7 @@ from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
     IndexSlice,
+    ShardChanges,
     ShardSnapshot,
     close_snapshots,
     latest_seq_no,
@@ -33,7 +34,6 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier, without_retries
-from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import AccessDenied, RequestFailed
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,

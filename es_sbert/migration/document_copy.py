@@ -23,11 +23,10 @@ import orjson
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.index_scan import ShardChanges, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier, RetryPolicy, without_retries
-from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.derived_fields import is_within, mapped_fields
 from es_sbert.index.document_vectors import (
