@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from s3fs import S3FileSystem
@@ -11,7 +12,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from tests.engine.ingest_support import tiny_encoder
+from tests.engine.ingest_support import Loads, tiny_encoder
 from tests.engine.object_store import ObjectStore, object_store
 
 
@@ -47,6 +48,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     """A small model with random weights, for what does not depend on the vectors."""
     with tiny_encoder(tmp_path_factory.mktemp("tiny")) as encoder:
         yield encoder
+
+
+@pytest.fixture
+def loads(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> Loads:
+    return Loads(engine_url, index_name, encoder, tmp_path)
+
+
+@pytest.fixture
+def tiny_loads(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> Loads:
+    return Loads(engine_url, index_name, tiny, tmp_path)
 
 
 @pytest.fixture(scope="session")

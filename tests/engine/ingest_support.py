@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -162,6 +163,39 @@ def load(
         + s.skipped.deleted
     )
     return summary
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Loads into an index, one after another.
+
+    Attributes:
+        encoder: What embeds the documents.
+        folder: For the sources and the dead letters.
+    """
+
+    url: str
+    index: str
+    encoder: Encoder
+    folder: Path
+
+    @property
+    def dead(self) -> Path:
+        """The dead-letter file."""
+        return self.folder / "dead"
+
+    def load(self, *files: Path | str, **options: Any) -> LoadReport:
+        return load(self.url, self.encoder, self.index, *files, **{"dead": self.dead} | options)
+
+    def write(self, documents: Sequence[dict[str, Any]]) -> Path:
+        """The source of the documents."""
+        return write_jsonl(self.folder / "docs.jsonl", documents)
+
+    def contents(self) -> dict[str, dict[str, Any]]:
+        return contents(self.url, self.index)
+
+    def letters(self) -> list[dict[str, Any]]:
+        return letters(self.dead)
 
 
 def contents(url: str, index: str) -> dict[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ from es_sbert.index.document_vectors import read_stored_vectors
 from tests.conftest import also_opensearch2, on_every_version
 from tests.engine.ingest_support import (
     Interposed,
+    Loads,
     ask,
     contents,
     load,
@@ -166,10 +167,16 @@ def test_changed_text_and_vector_are_overwritten_by_source(loaded: Loaded) -> No
 
 
 @also_opensearch2
-def test_missing_or_stale_passages_are_reembedded(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
-    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path, passages=("8",), passage_overlap=0)
+def test_missing_or_stale_passages_are_reembedded(engine: Engine, tiny_loads: Loads) -> None:
+    loaded = Loaded(
+        engine,
+        tiny_loads.url,
+        tiny_loads.index,
+        tiny_loads.encoder,
+        tiny_loads.folder,
+        passages=("8",),
+        passage_overlap=0,
+    )
     loaded.write_without(ids(0, 5), "embedding")
     loaded.update(ids(5, 10), text="the cat sleeps")
     loaded.write_back(ids(10, 15))
@@ -179,11 +186,9 @@ def test_missing_or_stale_passages_are_reembedded(
     assert loaded.load()["unchanged"] == COUNT
 
 
-def test_each_vector_field_is_checked(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_each_vector_field_is_checked(engine: Engine, tiny_loads: Loads) -> None:
     both = ("title_vector={title}", "text_vector={text}")
-    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path, vectors=both)
+    loaded = Loaded(engine, tiny_loads.url, tiny_loads.index, tiny_loads.encoder, tiny_loads.folder, vectors=both)
     loaded.write_without(ids(0, 5), "title_vector")
     loaded.write_without(ids(5, 10), "text_vector")
     loaded.update(ids(10, 15), title="the cat sleeps")
@@ -199,48 +204,47 @@ def test_other_fields_vector_is_kept_when_its_text_is_restored(loaded: Loaded) -
     loaded.assert_holds_the_source({"embedding": "text", "title_vector": "title"})
 
 
-def test_index_without_text_in_source_is_compared_by_metadata(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
-    engine.create_index(index_name, {"mappings": {"_source": {"excludes": ["text"]}}})
-    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path)
+def test_index_without_text_in_source_is_compared_by_metadata(engine: Engine, tiny_loads: Loads) -> None:
+    engine.create_index(tiny_loads.index, {"mappings": {"_source": {"excludes": ["text"]}}})
+    loaded = Loaded(engine, tiny_loads.url, tiny_loads.index, tiny_loads.encoder, tiny_loads.folder)
     assert loaded.load()["unchanged"] == COUNT
 
 
-def test_small_result_window_is_compared_completely(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
-    engine.create_index(index_name, {"settings": {"index.max_result_window": 7, "number_of_shards": 2}})
-    loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path)
+def test_small_result_window_is_compared_completely(engine: Engine, tiny_loads: Loads) -> None:
+    engine.create_index(tiny_loads.index, {"settings": {"index.max_result_window": 7, "number_of_shards": 2}})
+    loaded = Loaded(engine, tiny_loads.url, tiny_loads.index, tiny_loads.encoder, tiny_loads.folder)
     loaded.write_without(ids(0, 5), "embedding")
     assert loaded.load() == {"indexed": 5, "updated": 0, "unchanged": COUNT - 5}
 
 
 @also_opensearch2
-def test_resumed_load_trusts_index_over_checkpoint(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_resumed_load_trusts_index_over_checkpoint(engine: Engine, tiny_loads: Loads) -> None:
     wanted = documents()
-    path = write_jsonl(tmp_path / "docs.jsonl", wanted)
-    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 5}
+    path = tiny_loads.write(wanted)
+    options: dict[str, Any] = {"dead": tiny_loads.dead, "id_field": "id", "batch_window": 5}
 
     def die(window: int) -> None:
         if window == 3:
-            wait_for_first_window(engine, index_name)
+            wait_for_first_window(engine, tiny_loads.index)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load(engine_url, Interposed(tiny, die), index_name, path, **options)
-    engine.refresh(index_name)
-    done = engine.count(index_name)
+        load(tiny_loads.url, Interposed(tiny_loads.encoder, die), tiny_loads.index, path, **options)
+    engine.refresh(tiny_loads.index)
+    done = engine.count(tiny_loads.index)
     assert done >= 5
     loaded = object.__new__(Loaded)
-    loaded.engine, loaded.url, loaded.index, loaded.encoder = engine, engine_url, index_name, tiny
+    loaded.engine, loaded.url, loaded.index, loaded.encoder = (
+        engine,
+        tiny_loads.url,
+        tiny_loads.index,
+        tiny_loads.encoder,
+    )
     loaded.documents = wanted
-    engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d1"}}\n')
+    engine.bulk(tiny_loads.index, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d1"}}\n')
     loaded.write_without(ids(2, 3), "embedding")
     loaded.update(ids(3, 4), text="the cat sleeps")
-    summary = load(engine_url, tiny, index_name, path, **options)
+    summary = tiny_loads.load(path, **options)
     assert summary.resumed
     assert (summary.indexed, summary.updated, summary.unchanged) == (COUNT - done + 3, 1, done - 4)
     loaded.assert_holds_the_source({"embedding": "text"})

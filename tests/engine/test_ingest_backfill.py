@@ -20,8 +20,8 @@ from es_sbert.ingest.progress import SilentMeter
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import (
     Interposed,
+    Loads,
     contents,
-    letters,
     load,
     open_engine,
     same_vectors,
@@ -103,62 +103,58 @@ def test_backfill_equals_direct_load_and_changes_nothing_else(
 
 
 @also_opensearch2
-def test_only_documents_without_current_vector_are_embedded(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    path = write_jsonl(tmp_path / "d.jsonl", sentences(40))
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    before = contents(engine_url, index_name)
-    with open_engine(engine_url) as engine:
-        write(engine, index_name, [{"id": "d0", "text": "Changed by the application."}], "update")
-        write(engine, index_name, [{"id": "d1", "price": 99}], "update")
-        write(engine, index_name, [{"id": "d2", "embedding": None}], "update")
-        write(engine, index_name, [{"id": "d3", "embedding_meta": {"fingerprint": "0" * 64}}], "update")
-        write(engine, index_name, [{"id": "d4", "text": ""}], "update")
-        write(engine, index_name, [{"id": "new", "text": "New."}, {"id": "none"}, {"id": "empty", "text": " "}])
-        write(engine, index_name, [{"id": "number", "text": 5}])
+def test_only_documents_without_current_vector_are_embedded(loads: Loads) -> None:
+    path = write_jsonl(loads.folder / "d.jsonl", sentences(40))
+    loads.load(path, id_field="id")
+    before = loads.contents()
+    with open_engine(loads.url) as engine:
+        write(engine, loads.index, [{"id": "d0", "text": "Changed by the application."}], "update")
+        write(engine, loads.index, [{"id": "d1", "price": 99}], "update")
+        write(engine, loads.index, [{"id": "d2", "embedding": None}], "update")
+        write(engine, loads.index, [{"id": "d3", "embedding_meta": {"fingerprint": "0" * 64}}], "update")
+        write(engine, loads.index, [{"id": "d4", "text": ""}], "update")
+        write(engine, loads.index, [{"id": "new", "text": "New."}, {"id": "none"}, {"id": "empty", "text": " "}])
+        write(engine, loads.index, [{"id": "number", "text": 5}])
         # Engines take half of an emoji, and numbers of any size.
         odd = b'{"index":{"_id":"half"}}\n{"text":"half \\ud83d"}\n{"index":{"_id":"big"}}\n{"text":%d}\n' % 10**30
-        assert all(result.ok for result in engine.bulk(index_name, odd))
-    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+        assert all(result.ok for result in engine.bulk(loads.index, odd))
+    summary = loads.load()
     assert (summary.indexed, summary.unchanged, summary.skipped.empty, summary.dead) == (5, 36, 3, 2)
-    again = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+    again = loads.load()
     assert (again.indexed, again.unchanged, again.dead) == (0, 41, 2)
-    after = contents(engine_url, index_name)
-    changed = encoder.encode(["Changed by the application."], "document")[0]
+    after = loads.contents()
+    changed = loads.encoder.encode(["Changed by the application."], "document")[0]
     assert same_vectors(vector_of(after["d0"]), changed)
     assert after["d1"]["price"] == 99
     assert same_vectors(vector_of(after["d2"]), vector_of(before["d2"]))
-    assert after["d3"]["embedding_meta"]["fingerprint"] == encoder.info.fingerprint
+    assert after["d3"]["embedding_meta"]["fingerprint"] == loads.encoder.info.fingerprint
     assert "embedding" not in after["empty"]
     # Its text is gone, so is its vector: no search may find it by what it said before.
     assert (after["d4"].get("embedding"), after["d4"]["price"]) == (None, 0.5)
-    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").skipped.empty == 3
-    reasons = {letter["id"]: letter["reason"] for letter in letters(tmp_path / "dead")}
+    assert loads.load().skipped.empty == 3
+    reasons = {letter["id"]: letter["reason"] for letter in loads.letters()}
     assert reasons["number"] == "the text field text is a JSON number, not a string"
     assert "none" not in reasons
     assert summary.missing_fields == {"text": 1}
-    letter = letters(tmp_path / "dead")[0]
-    assert letter["source"] == f"index {index_name}"
+    letter = loads.letters()[0]
+    assert letter["source"] == f"index {loads.index}"
 
 
-def test_document_changed_during_backfill_is_reembedded(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {})
-        write(engine, index_name, sentences(10))
+def test_document_changed_during_backfill_is_reembedded(loads: Loads) -> None:
+    with open_engine(loads.url) as engine:
+        engine.create_index(loads.index, {})
+        write(engine, loads.index, sentences(10))
 
         def meddle() -> None:
-            write(engine, index_name, [{"id": "d1", "text": "Changed meanwhile.", "price": 5}], "update")
-            write(engine, index_name, [{"id": "d2", "price": 6}], "update")
-            write(engine, index_name, [{"id": "d3"}], "delete")
+            write(engine, loads.index, [{"id": "d1", "text": "Changed meanwhile.", "price": 5}], "update")
+            write(engine, loads.index, [{"id": "d2", "price": 6}], "update")
+            write(engine, loads.index, [{"id": "d3"}], "delete")
 
-        meddling = while_embedding(encoder, meddle)
-        summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
+        meddling = while_embedding(loads.encoder, meddle)
+        summary = load(loads.url, meddling, loads.index, dead=loads.dead)
     assert (summary.read, summary.indexed, summary.skipped.deleted, summary.dead) == (10, 9, 1, 0)
-    after = contents(engine_url, index_name)
-    assert same_vectors(vector_of(after["d1"]), encoder.encode(["Changed meanwhile."], "document")[0])
+    after = loads.contents()
+    assert same_vectors(vector_of(after["d1"]), loads.encoder.encode(["Changed meanwhile."], "document")[0])
     assert (after["d1"]["price"], after["d2"]["price"]) == (5, 6)
     assert "d3" not in after
     assert all("embedding" in source for source in after.values())
@@ -252,12 +248,12 @@ def test_changed_document_is_reread_by_its_routing(
         assert load(es9_url, encoder, index, dead=tmp_path / "dead").unchanged == count
 
 
-def test_index_without_source_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"mappings": {"_source": {"enabled": False}}})
-        write(engine, index_name, sentences(2))
+def test_index_without_source_is_refused(loads: Loads) -> None:
+    with open_engine(loads.url) as engine:
+        engine.create_index(loads.index, {"mappings": {"_source": {"enabled": False}}})
+        write(engine, loads.index, sentences(2))
     with pytest.raises(VectorIndexError, match="does not keep _source"):
-        load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+        loads.load()
 
 
 def test_index_deleted_before_backfill_is_not_recreated(
@@ -273,35 +269,29 @@ def test_index_deleted_before_backfill_is_not_recreated(
         assert engine.get_index(index) is None
 
 
-def test_index_with_a_small_result_window_is_read_completely(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    engine.create_index(index_name, {"settings": {"index.max_result_window": 7}})
-    write(engine, index_name, sentences(40))
-    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+def test_index_with_a_small_result_window_is_read_completely(engine: Engine, loads: Loads) -> None:
+    engine.create_index(loads.index, {"settings": {"index.max_result_window": 7}})
+    write(engine, loads.index, sentences(40))
+    summary = loads.load()
     assert (summary.read, summary.indexed, summary.exit_code) == (40, 40, 0)
-    assert engine.count(index_name, {"exists": {"field": "embedding"}}) == 40
+    assert engine.count(loads.index, {"exists": {"field": "embedding"}}) == 40
 
 
-def test_backfill_of_empty_index_reads_nothing(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {})
-    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+def test_backfill_of_empty_index_reads_nothing(loads: Loads) -> None:
+    with open_engine(loads.url) as engine:
+        engine.create_index(loads.index, {})
+    summary = loads.load()
     assert (summary.read, summary.exit_code) == (0, 0)
 
 
-def test_routed_documents_are_embedded(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    engine.create_index(index_name, {"settings": {"index.number_of_shards": 3}})
+def test_routed_documents_are_embedded(engine: Engine, loads: Loads) -> None:
+    engine.create_index(loads.index, {"settings": {"index.number_of_shards": 3}})
     lines = [
         orjson.dumps({"index": {"_id": document["id"], "routing": f"r{number % 5}"}}) + b"\n" + orjson.dumps(document)
         for number, document in enumerate(sentences(40))
     ]
-    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    assert all(result.ok for result in engine.bulk(loads.index, b"\n".join(lines) + b"\n"))
+    summary = loads.load(text_fields=("text",))
     assert (summary.indexed, summary.skipped.deleted) == (40, 0)
-    engine.refresh(index_name)
-    assert engine.count(index_name, {"exists": {"field": "embedding_meta.fingerprint"}}) == 40
+    engine.refresh(loads.index)
+    assert engine.count(loads.index, {"exists": {"field": "embedding_meta.fingerprint"}}) == 40

@@ -20,7 +20,7 @@ from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.sources.find_sources import find_sources
-from tests.engine.ingest_support import Interposed, load, sentences, wait_until, write_jsonl
+from tests.engine.ingest_support import Interposed, Loads, load, sentences, wait_until, write_jsonl
 from tests.engine.sources import read_sources
 
 pytestmark = pytest.mark.one_engine
@@ -116,47 +116,43 @@ def test_field_added_by_another_load_is_noted(es9: Engine, index: str, encoder: 
     assert load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("two",)).indexed == 5
 
 
-def test_documents_deleted_during_load_are_noted(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_documents_deleted_during_load_are_noted(engine: Engine, loads: Loads) -> None:
     """One that this load has written, and one that it has found unchanged."""
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    path = loads.write(sentences(3))
+    loads.load(path, id_field="id")
     write_jsonl(path, sentences(20))
 
     def delete(window: int) -> None:
         if window == 3:
-            wait_until(lambda: bool(read_sources(engine, index_name, ["d3"], source_includes=["id"])))
-            assert all(r.ok for r in engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d3"}}\n'))
+            wait_until(lambda: bool(read_sources(engine, loads.index, ["d3"], source_includes=["id"])))
+            assert all(r.ok for r in engine.bulk(loads.index, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d3"}}\n'))
 
-    meddling = Interposed(encoder, delete)
-    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "state": tmp_path / "state"}
-    summary = load(engine_url, meddling, index_name, path, batch_window=5, **options)
+    meddling = Interposed(loads.encoder, delete)
+    options: dict[str, Any] = {"dead": loads.dead, "id_field": "id", "state": loads.folder / "state"}
+    summary = load(loads.url, meddling, loads.index, path, batch_window=5, **options)
     assert (summary.indexed, summary.unchanged) == (17, 3)
     assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(deleted=2), 0)
     assert summary.notes[0].startswith("2 documents of this load were deleted by others during the load: run the same")
-    assert not (tmp_path / "state").exists()
-    again = load(engine_url, encoder, index_name, path, **options)
+    assert not (loads.folder / "state").exists()
+    again = loads.load(path, **options)
     assert (again.indexed, again.unchanged, again.notes) == (2, 18, ())
 
 
-def test_changes_that_the_source_keeps_are_not_noted(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_changes_that_the_source_keeps_are_not_noted(engine: Engine, loads: Loads) -> None:
     """Another program counts clicks, and writes documents of its own."""
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    path = loads.write(sentences(3))
+    loads.load(path, id_field="id")
     write_jsonl(path, sentences(20))
 
     def count_clicks(window: int) -> None:
         if window == 3:
-            wait_until(lambda: bool(read_sources(engine, index_name, ["d3"], source_includes=["id"])))
-            update_documents(engine, index_name, {"d0": {"clicks": 1}, "d3": {"clicks": 1}})
-            engine.bulk(index_name, bulk_body({"own": {"text": "A document of its own."}}))
+            wait_until(lambda: bool(read_sources(engine, loads.index, ["d3"], source_includes=["id"])))
+            update_documents(engine, loads.index, {"d0": {"clicks": 1}, "d3": {"clicks": 1}})
+            engine.bulk(loads.index, bulk_body({"own": {"text": "A document of its own."}}))
 
     summary = load(
-        engine_url, Interposed(encoder, count_clicks), index_name, path,
-        dead=tmp_path / "dead", id_field="id", batch_window=5,
+        loads.url, Interposed(loads.encoder, count_clicks), loads.index, path,
+        dead=loads.dead, id_field="id", batch_window=5,
     )  # fmt: skip
     assert (summary.indexed, summary.unchanged) == (17, 3)
     assert (summary.missing, summary.concurrent, summary.notes) == (0, ConcurrentChanges(), ())
@@ -221,64 +217,58 @@ def bulk_body(documents: dict[str, Any]) -> bytes:
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
-def test_updates_lost_in_failover_are_detected(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_updates_lost_in_failover_are_detected(engine: Engine, loads: Loads) -> None:
     """No count of vectors tells a document that was updated with the vector it had from its version before."""
-    path, state = tmp_path / "docs.jsonl", tmp_path / "state"
+    path, state = loads.folder / "docs.jsonl", loads.folder / "state"
     documents = sentences(12)
-    load(engine_url, encoder, index_name, write_jsonl(path, documents), dead=tmp_path / "dead", id_field="id")
+    loads.load(write_jsonl(path, documents), id_field="id")
     for document in documents:
         document["price"] += 1
     documents[1]["text"] = ""
     write_jsonl(path, [*documents, {"id": "new", "text": "A new one."}, {"id": "newer", "text": "Another one."}])
     settings = IngestSettings(
-        index=index_name, files=(str(path),), id_field="id", dead_letters=tmp_path / "dead", state=state
+        index=loads.index, files=(str(path),), id_field="id", dead_letters=loads.dead, state=state
     )
-    summary = LosingEngine(engine, {"d0", "d1", "new"}).load(encoder, settings)
+    summary = LosingEngine(engine, {"d0", "d1", "new"}).load(loads.encoder, settings)
     assert (summary.indexed, summary.updated, summary.skipped.empty) == (2, 11, 1)
     assert (summary.missing, summary.concurrent, summary.exit_code) == (3, ConcurrentChanges(), 1)
     assert "Run the same command again" in summary.notes[0]
     assert state.exists()
-    again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", state=state)
+    again = loads.load(path, id_field="id", state=state)
     assert (again.indexed, again.updated, again.skipped.empty, again.exit_code) == (1, 1, 1, 0)
 
 
-def test_lossless_failover_reports_nothing_missing(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    path, documents = tmp_path / "docs.jsonl", sentences(12)
-    load(engine_url, encoder, index_name, write_jsonl(path, documents), dead=tmp_path / "dead", id_field="id")
-    engine.bulk(index_name, bulk_body({"x": {"text": "Of another writer."}}))
+def test_lossless_failover_reports_nothing_missing(engine: Engine, loads: Loads) -> None:
+    path, documents = loads.folder / "docs.jsonl", sentences(12)
+    loads.load(write_jsonl(path, documents), id_field="id")
+    engine.bulk(loads.index, bulk_body({"x": {"text": "Of another writer."}}))
     for document in documents[:6]:
         document["price"] += 1
     documents[1]["text"] = ""
     documents[2]["text"] = "Another one."
     write_jsonl(path, documents)
-    settings = IngestSettings(index=index_name, files=(str(path),), id_field="id", dead_letters=tmp_path / "dead")
-    summary = LosingEngine(engine, set()).load(encoder, settings)
+    settings = IngestSettings(index=loads.index, files=(str(path),), id_field="id", dead_letters=loads.dead)
+    summary = LosingEngine(engine, set()).load(loads.encoder, settings)
     assert (summary.indexed, summary.updated, summary.skipped.empty, summary.unchanged) == (1, 4, 1, 6)
     assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(), 0)
 
 
 @pytest.mark.parametrize(("fails", "readable"), [(True, True), (False, True)], ids=["failover", "no failover"])
-def test_in_place_writes_lost_are_detected(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, fails: bool, readable: bool
-) -> None:
+def test_in_place_writes_lost_are_detected(engine: Engine, loads: Loads, fails: bool, readable: bool) -> None:
     """A vector, and the removal of one. Without a failover, the engine has lost them for another reason."""
     documents = {document["id"]: document for document in sentences(8)}
-    engine.create_index(index_name, {})
-    engine.bulk(index_name, bulk_body(documents))
-    load(engine_url, encoder, index_name, dead=tmp_path / "dead")
-    source = read_sources(engine, index_name, ["d1"], source_includes=["*"])["d1"]
+    engine.create_index(loads.index, {})
+    engine.bulk(loads.index, bulk_body(documents))
+    loads.load()
+    source = read_sources(engine, loads.index, ["d1"], source_includes=["*"])["d1"]
     emptied = {"d1": source | {"text": ""}}
     more = {"new": {"text": "A new one."}, "newer": {"text": "Another one."}, "dead": {"text": 7}}
-    engine.bulk(index_name, bulk_body(emptied | more))
-    settings = IngestSettings(index=index_name, dead_letters=tmp_path / "dead")
-    summary = LosingEngine(engine, {"d1", "new"}, fails=fails).load(encoder, settings)
+    engine.bulk(loads.index, bulk_body(emptied | more))
+    settings = IngestSettings(index=loads.index, dead_letters=loads.dead)
+    summary = LosingEngine(engine, {"d1", "new"}, fails=fails).load(loads.encoder, settings)
     assert (summary.indexed, summary.skipped.empty, summary.dead) == (2, 1, 1)
     assert (summary.missing, summary.concurrent, summary.exit_code) == (2, ConcurrentChanges(), 1)
     [note] = summary.notes
     assert note.startswith("2 documents that this load wrote are missing from")
-    assert f"`es-sbert ingest --index {index_name} --vector embedding` embeds those that are there" in note
-    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").indexed == 1
+    assert f"`es-sbert ingest --index {loads.index} --vector embedding` embeds those that are there" in note
+    assert loads.load().indexed == 1

@@ -12,10 +12,9 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
 from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
-from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
+from tests.engine.ingest_support import Loads, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
 pytestmark = pytest.mark.one_engine
@@ -37,15 +36,13 @@ def docs(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", sentences(COUNT))
 
 
-def in_small_bodies(
-    proxy: FaultyProxy, encoder: Encoder, index: str, docs: Path, tmp_path: Path, **options: Any
-) -> Any:
+def in_small_bodies(proxy: FaultyProxy, loads: Loads, docs: Path, **options: Any) -> Any:
     options = {"batch_window": 8, "bulk_bytes": 20_000, "retry_seconds": 60} | options
-    return load(proxy.url, encoder, index, docs, dead=tmp_path / "dead", id_field="id", **options)
+    return load(proxy.url, loads.encoder, loads.index, docs, dead=loads.dead, id_field="id", **options)
 
 
-def assert_all_in_once(url: str, index: str) -> None:
-    stored = contents(url, index)
+def assert_all_in_once(loads: Loads) -> None:
+    stored = loads.contents()
     assert {key: source["price"] for key, source in stored.items()} == {d["id"]: d["price"] for d in sentences(COUNT)}
     assert all("embedding" in source for source in stored.values())
 
@@ -62,70 +59,56 @@ def assert_all_in_once(url: str, index: str) -> None:
         pytest.param([answer(429), cut_after, answer(503), refuse_items(0)], id="mixed"),
     ],
 )
-def test_transient_failures_are_retried(
-    engine_url: str,
-    proxy: FaultyProxy,
-    index_name: str,
-    encoder: Encoder,
-    docs: Path,
-    tmp_path: Path,
-    faults: list[Fault],
-) -> None:
+def test_transient_failures_are_retried(loads: Loads, proxy: FaultyProxy, docs: Path, faults: list[Fault]) -> None:
     proxy.faults = list(faults)
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    summary = in_small_bodies(proxy, loads, docs)
     assert not proxy.faults
     assert (summary.indexed, summary.dead, summary.exit_code) == (COUNT, 0, 0)
     assert summary.retries >= len(faults)
-    assert_all_in_once(engine_url, index_name)
-    assert not (tmp_path / "dead").exists()
+    assert_all_in_once(loads)
+    assert not loads.dead.exists()
 
 
 @each_client
-def test_bodies_too_large_are_split(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_bodies_too_large_are_split(loads: Loads, proxy: FaultyProxy) -> None:
     documents = sentences(COUNT)
     documents[7]["filler"] = "x" * 50_000
-    docs = write_jsonl(tmp_path / "docs.jsonl", documents)
+    docs = loads.write(documents)
     proxy.always = too_large(40_000)
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=100, bulk_bytes=1 << 20)
+    summary = in_small_bodies(proxy, loads, docs, batch_window=100, bulk_bytes=1 << 20)
     assert (summary.indexed, summary.dead) == (COUNT - 1, 1)
     assert max(proxy.bulk_sizes) > 100_000
-    [letter] = letters(tmp_path / "dead")
+    [letter] = loads.letters()
     assert letter["id"] == "d7"
     assert "413" in letter["reason"]
-    assert set(contents(engine_url, index_name)) == {d["id"] for d in documents} - {"d7"}
+    assert set(loads.contents()) == {d["id"] for d in documents} - {"d7"}
 
 
 @each_client
-def test_unreachable_engine_leaves_rest_to_next_load(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_unreachable_engine_leaves_rest_to_next_load(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     def last(exchange: Any) -> tuple[int, bytes]:
         proxy.down.set()
         return exchange.forward()  # type: ignore[no-any-return]
 
     proxy.faults = [last]
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=0.5)
+    summary = in_small_bodies(proxy, loads, docs, retry_seconds=0.5)
     assert summary.stopped is not None
     assert "retried for 0.5 s" in summary.stopped
     assert 0 < summary.indexed < COUNT
     assert summary.exit_code == 1
     # Nothing is the matter with what was read and is not in: it is no dead letter.
-    assert len(contents(engine_url, index_name)) == summary.indexed
+    assert len(loads.contents()) == summary.indexed
     assert summary.left == summary.read - summary.indexed > 0
-    assert not (tmp_path / "dead").exists()
+    assert not loads.dead.exists()
     proxy.down.clear()
-    again = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    again = in_small_bodies(proxy, loads, docs)
     assert again.resumed
     assert (again.unchanged, again.indexed) == (summary.indexed, COUNT - summary.indexed)
-    assert_all_in_once(engine_url, index_name)
+    assert_all_in_once(loads)
 
 
 @each_client
-def test_poison_document_is_dead_lettered_without_blocking_others(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_poison_document_is_dead_lettered_without_blocking_others(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     def fault(exchange: Exchange) -> tuple[int, bytes]:
         lines = exchange.body.splitlines()[::2]
         heads = [orjson.loads(line)["index"]["_id"] for line in lines]
@@ -133,19 +116,17 @@ def test_poison_document_is_dead_lettered_without_blocking_others(
         return refuse_items(*bad, status=500)(exchange) if bad else exchange.forward()
 
     proxy.always = fault
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=1)
+    summary = in_small_bodies(proxy, loads, docs, retry_seconds=1)
     assert (summary.indexed, summary.dead, summary.left, summary.stopped) == (COUNT - 1, 1, 0, None)
-    [letter] = letters(tmp_path / "dead")
+    [letter] = loads.letters()
     assert letter["id"] == "d9"
     assert "the engine kept failing on it for 1 s" in letter["reason"]
 
 
 @each_client
-def test_no_document_accepted_exits_2(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_no_document_accepted_exits_2(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     proxy.always = answer(503)
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=0.3)
+    summary = in_small_bodies(proxy, loads, docs, retry_seconds=0.3)
     assert (summary.indexed, summary.dead, summary.exit_code) == (0, 0, 2)
     assert summary.left == summary.read > 0
 
@@ -167,24 +148,20 @@ def block_after_the_first(proxy: FaultyProxy, url: str, index: str) -> None:
     proxy.faults, proxy.always = [first], later
 
 
-def test_permanent_read_only_block_stops_the_load(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
-    block_after_the_first(proxy, engine_url, index_name)
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, retry_seconds=0.5)
+def test_permanent_read_only_block_stops_the_load(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
+    block_after_the_first(proxy, loads.url, loads.index)
+    summary = in_small_bodies(proxy, loads, docs, batch_window=4, retry_seconds=0.5)
     assert 0 < summary.indexed < COUNT
     assert summary.stopped is not None
     assert "cluster_block_exception" in summary.stopped or "blocks POST" in summary.stopped
     assert summary.left == summary.read - summary.indexed > 0
     assert (summary.dead, summary.exit_code) == (0, 1)
-    _set_write_block(engine_url, index_name, False)
-    assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).unchanged == summary.indexed
-    assert_all_in_once(engine_url, index_name)
+    _set_write_block(loads.url, loads.index, False)
+    assert in_small_bodies(proxy, loads, docs).unchanged == summary.indexed
+    assert_all_in_once(loads)
 
 
-def test_temporary_block_is_waited_out_and_logged(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_temporary_block_is_waited_out_and_logged(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     waits: list[str] = []
 
     class Mending(ProgressMeter):
@@ -193,44 +170,40 @@ def test_temporary_block_is_waited_out_and_logged(
         def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None and not waits:
                 waits.append(snapshot.waiting)
-                _set_write_block(engine_url, index_name, False)
+                _set_write_block(loads.url, loads.index, False)
 
-    block_after_the_first(proxy, engine_url, index_name)
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, batch_window=4, meter=Mending())
+    block_after_the_first(proxy, loads.url, loads.index)
+    summary = in_small_bodies(proxy, loads, docs, batch_window=4, meter=Mending())
     assert (summary.indexed, summary.dead, summary.left, summary.exit_code) == (COUNT, 0, 0, 0)
     assert "block" in waits[0]
-    assert_all_in_once(engine_url, index_name)
+    assert_all_in_once(loads)
 
 
-def test_index_deleted_during_load_is_an_error(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_index_deleted_during_load_is_an_error(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     def delete(exchange: Any) -> tuple[int, bytes]:
-        request = urllib.request.Request(f"{engine_url}/{index_name}", method="DELETE")
+        request = urllib.request.Request(f"{loads.url}/{loads.index}", method="DELETE")
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert response.status == 200
         return exchange.forward()  # type: ignore[no-any-return]
 
     proxy.faults = [delete]
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+        in_small_bodies(proxy, loads, docs)
 
 
 @pytest.mark.usefixtures("alone_on_engines")  # the engine's health is red while the index is opened
-def test_index_closed_during_load_stops_without_dead_letters(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_index_closed_during_load_stops_without_dead_letters(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     def close(exchange: Any) -> tuple[int, bytes]:
-        _post(f"{engine_url}/{index_name}/_close")
+        _post(f"{loads.url}/{loads.index}/_close")
         return exchange.forward()  # type: ignore[no-any-return]
 
     proxy.faults = [close]
-    summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
+    summary = in_small_bodies(proxy, loads, docs)
     assert (summary.dead, summary.left > 0) == (0, True)
     assert "is closed: open it" in str(summary.stopped)
-    _post(f"{engine_url}/{index_name}/_open?wait_for_active_shards=1")
-    assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).left == 0
-    assert_all_in_once(engine_url, index_name)
+    _post(f"{loads.url}/{loads.index}/_open?wait_for_active_shards=1")
+    assert in_small_bodies(proxy, loads, docs).left == 0
+    assert_all_in_once(loads)
 
 
 def _post(url: str) -> None:
@@ -250,20 +223,16 @@ def _set_write_block(url: str, index: str, value: bool) -> None:
 
 
 @each_client
-def test_engine_unreachable_before_load_raises(
-    proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_engine_unreachable_before_load_raises(proxy: FaultyProxy, loads: Loads, docs: Path) -> None:
     proxy.down.set()
     with pytest.raises(EngineUnreachable):
-        in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
-    assert not (tmp_path / "dead").exists()
+        in_small_bodies(proxy, loads, docs)
+    assert not loads.dead.exists()
 
 
 @each_client
-def test_engine_lost_during_mget_leaves_the_rest(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
-    in_small_bodies(proxy, encoder, index_name, write_jsonl(tmp_path / "one.jsonl", sentences(1)), tmp_path)
+def test_engine_lost_during_mget_leaves_the_rest(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
+    in_small_bodies(proxy, loads, write_jsonl(loads.folder / "one.jsonl", sentences(1)))
     changed = [document | {"text": document["text"] + " Again."} for document in sentences(COUNT)]
 
     def last(exchange: Any) -> tuple[int, bytes]:
@@ -271,41 +240,33 @@ def test_engine_lost_during_mget_leaves_the_rest(
         return exchange.forward()  # type: ignore[no-any-return]
 
     proxy.faults = [last]
-    summary = in_small_bodies(
-        proxy, encoder, index_name, write_jsonl(docs, changed), tmp_path, retry_seconds=0.3, batch_window=4
-    )
+    summary = in_small_bodies(proxy, loads, write_jsonl(docs, changed), retry_seconds=0.3, batch_window=4)
     assert summary.stopped is not None
     assert summary.left == summary.read - summary.indexed > 0
-    assert not (tmp_path / "dead").exists()
+    assert not loads.dead.exists()
 
 
 @each_client
-def test_lost_update_response_is_not_a_conflict(
-    engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
-    load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", vector_field="first")
+def test_lost_update_response_is_not_a_conflict(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
+    loads.load(docs, id_field="id", vector_field="first")
     proxy.faults = [cut_after, cut_after]
-    summary = load(proxy.url, encoder, index_name, dead=tmp_path / "dead", batch_window=8, retry_seconds=60)
+    summary = load(proxy.url, loads.encoder, loads.index, dead=loads.dead, batch_window=8, retry_seconds=60)
     assert (summary.read, summary.indexed, summary.unchanged, summary.dead) == (COUNT, COUNT, 0, 0)
-    assert_all_in_once(engine_url, index_name)
+    assert_all_in_once(loads)
 
 
 @each_client
-def test_error_reports_documents_written_so_far(
-    engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
-    dead = tmp_path / "dead"
+def test_error_reports_documents_written_so_far(loads: Loads, docs: Path) -> None:
+    dead = loads.dead
     dead.symlink_to("/dev/full")
     docs.write_bytes(docs.read_bytes() + b"broken\n")
     with pytest.raises(OutputError, match="No space left on device") as caught:
-        load(engine_url, encoder, index_name, docs, dead=dead, id_field="id")
+        loads.load(docs, id_field="id")
     assert re.fullmatch(r"this came after \d+ documents were written", caught.value.__notes__[-1])
 
 
 @each_client
-def test_both_writers_send_requests(
-    proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_both_writers_send_requests(proxy: FaultyProxy, loads: Loads, docs: Path) -> None:
     together = threading.Barrier(2, timeout=PATIENCE)
 
     def meet(exchange: Any) -> tuple[int, bytes]:
@@ -314,5 +275,5 @@ def test_both_writers_send_requests(
 
     # The first request goes alone: some of its documents are read back.
     proxy.faults = [lambda exchange: exchange.forward(), meet, meet]
-    assert in_small_bodies(proxy, encoder, index_name, docs, tmp_path).indexed == COUNT
+    assert in_small_bodies(proxy, loads, docs).indexed == COUNT
     assert not together.broken

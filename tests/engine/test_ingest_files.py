@@ -14,36 +14,22 @@ from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.document_vectors import document_hash, text_hash
 from es_sbert.index.text_template import MISSING
 from tests.conftest import also_es8
-from tests.engine.ingest_support import (
-    ask,
-    contents,
-    letters,
-    load,
-    open_engine,
-    same_vectors,
-    sentences,
-    vector_of,
-    write_jsonl,
-)
+from tests.engine.ingest_support import Loads, ask, load, open_engine, same_vectors, sentences, vector_of, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 
 
 @also_es8
-def test_documents_are_stored_unchanged_with_vectors(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_documents_are_stored_unchanged_with_vectors(loads: Loads) -> None:
     documents = sentences(300)
-    path = tmp_path / "docs.jsonl.gz"
+    path = loads.folder / "docs.jsonl.gz"
     path.write_bytes(gzip.compress(b"\n".join(map(orjson.dumps, documents))))
     # Small windows and bodies, so that all stages work on several at once.
-    summary = load(
-        engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", batch_window=64, bulk_bytes=40_000
-    )
+    summary = loads.load(path, id_field="id", batch_window=64, bulk_bytes=40_000)
     assert (summary.read, summary.indexed, summary.exit_code) == (300, 300, 0)
-    assert not (tmp_path / "dead").exists()
-    stored = contents(engine_url, index_name)
-    expected = encoder.encode_details([document["text"] for document in documents], "document")
+    assert not loads.dead.exists()
+    stored = loads.contents()
+    expected = loads.encoder.encode_details([document["text"] for document in documents], "document")
     assert set(stored) == {document["id"] for document in documents}
     for row, document in enumerate(documents):
         found = stored[document["id"]]
@@ -52,7 +38,7 @@ def test_documents_are_stored_unchanged_with_vectors(
         assert same_vectors(vector_of(found), expected.vectors[row])
         assert {key: value for key, value in found.items() if key not in ("embedding", "_version")} == document
         assert meta == {
-            "fingerprint": encoder.info.fingerprint,
+            "fingerprint": loads.encoder.info.fingerprint,
             "text_hash": text_hash(document["text"]),
             "document_hash": document_hash(document),
             "tokens": expected.tokens[row],
@@ -60,118 +46,111 @@ def test_documents_are_stored_unchanged_with_vectors(
         }
 
 
-def test_second_load_embeds_nothing(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(120))
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    before = contents(engine_url, index_name)
-    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", batch_window=50)
+def test_second_load_embeds_nothing(loads: Loads) -> None:
+    path = loads.write(sentences(120))
+    loads.load(path, id_field="id")
+    before = loads.contents()
+    summary = loads.load(path, id_field="id", batch_window=50)
     assert (summary.unchanged, summary.indexed, summary.updated) == (120, 0, 0)
     # Not a single document was written: versions and embedded_at are as they were.
-    assert contents(engine_url, index_name) == before
+    assert loads.contents() == before
 
 
-def test_only_changes_are_written_and_changed_texts_embedded(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_only_changes_are_written_and_changed_texts_embedded(loads: Loads) -> None:
     documents = sentences(60)
-    path = write_jsonl(tmp_path / "docs.jsonl", documents)
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    before = contents(engine_url, index_name)
+    path = loads.write(documents)
+    loads.load(path, id_field="id")
+    before = loads.contents()
     for document in documents[:10]:
         document["price"] = -1.0
         del document["tags"]
     for document in documents[10:15]:
         document["text"] += " And then it rained."
     write_jsonl(path, [*documents, {"id": "new", "text": "A new one."}])
-    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    summary = loads.load(path, id_field="id")
     assert (summary.updated, summary.indexed, summary.unchanged) == (10, 6, 45)
-    after = contents(engine_url, index_name)
+    after = loads.contents()
     for document in documents[:10]:
         old, new = before[document["id"]], after[document["id"]]
         assert same_vectors(vector_of(old), vector_of(new))
         assert new["embedding_meta"] == old["embedding_meta"] | {"document_hash": document_hash(document)}
         assert new["price"] == -1.0
         assert "tags" not in new
-    rained = encoder.encode([document["text"] for document in documents[10:15]], "document")
+    rained = loads.encoder.encode([document["text"] for document in documents[10:15]], "document")
     for row, document in enumerate(documents[10:15]):
         assert same_vectors(vector_of(after[document["id"]]), rained[row])
         assert after[document["id"]]["embedding_meta"]["text_hash"] == text_hash(document["text"])
     assert all(before[document["id"]] == after[document["id"]] for document in documents[15:])
     # The rewritten ones are known as unchanged from now on.
-    again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    again = loads.load(path, id_field="id")
     assert again.unchanged == again.read == 61
 
 
-def test_rejected_documents_are_dead_lettered_with_reason(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"mappings": {"properties": {"price": {"type": "integer"}}}})
+def test_rejected_documents_are_dead_lettered_with_reason(loads: Loads) -> None:
+    with open_engine(loads.url) as engine:
+        engine.create_index(loads.index, {"mappings": {"properties": {"price": {"type": "integer"}}}})
     bad: dict[str, Any] = {"id": "bad", "text": "Cheap?", "price": "cheap"}
-    path = write_jsonl(tmp_path / "docs.jsonl", [*sentences(20), bad])
+    path = loads.write([*sentences(20), bad])
     twice = b'{"id": "twice", "text": "one", "text": "two"}\n'
     path.write_bytes(path.read_bytes() + twice)
-    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    summary = loads.load(path, id_field="id")
     assert (summary.indexed, summary.dead, summary.exit_code) == (20, 2, 1)
-    assert summary.dead_letters == str(tmp_path / "dead")
-    first, second = letters(tmp_path / "dead")
+    assert summary.dead_letters == str(loads.dead)
+    first, second = loads.letters()
     assert (first["id"], first["line"], first["document"]) == ("bad", 21, bad)
     assert "refused by the engine (400)" in first["reason"]
     assert "price" in first["reason"]
     assert second["id"] == "twice"
     assert "uplicate" in second["reason"]
-    assert set(contents(engine_url, index_name)) == {f"d{number}" for number in range(20)}
+    assert set(loads.contents()) == {f"d{number}" for number in range(20)}
 
 
-def test_truncated_texts_are_counted(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    words = encoder.info.max_tokens + 98
-    path = write_jsonl(tmp_path / "docs.jsonl", [{"text": "river " * words}, {"text": "river"}])
-    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead")
+def test_truncated_texts_are_counted(loads: Loads) -> None:
+    words = loads.encoder.info.max_tokens + 98
+    path = loads.write([{"text": "river " * words}, {"text": "river"}])
+    summary = loads.load(path)
     # Two special tokens stand around the words.
     assert (summary.truncated, summary.lost_tokens) == (1, 100)
-    metas = sorted(
-        (s["embedding_meta"]["tokens"], s["embedding_meta"]["truncated"])
-        for s in contents(engine_url, index_name).values()
-    )
+    metas = sorted((s["embedding_meta"]["tokens"], s["embedding_meta"]["truncated"]) for s in loads.contents().values())
     assert metas == [(3, False), (words + 2, True)]
 
 
-def test_text_template_is_stored_in_index(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    path = tmp_path / "docs.csv"
+def test_text_template_is_stored_in_index(loads: Loads) -> None:
+    path = loads.folder / "docs.csv"
     path.write_text("id,title,body\n1,Rain,It pours\n2,Sun,\n")
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_template="{title}: {body}")
-    stored = contents(engine_url, index_name)
-    assert same_vectors(vector_of(stored["1"]), encoder.encode(["Rain: It pours"], "document")[0])
+    loads.load(path, id_field="id", text_template="{title}: {body}")
+    stored = loads.contents()
+    assert same_vectors(vector_of(stored["1"]), loads.encoder.encode(["Rain: It pours"], "document")[0])
     assert stored["2"]["embedding_meta"]["text_hash"] == text_hash("Sun: ")
     # Without options the index's own template is used, so nothing is embedded anew.
-    assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id").unchanged == 2
-    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").unchanged == 2
+    assert loads.load(path, id_field="id").unchanged == 2
+    assert loads.load().unchanged == 2
     with pytest.raises(IndexMismatch, match="were made from the text"):
-        load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",))
+        loads.load(path, id_field="id", text_fields=("body",))
 
 
-def test_index_of_another_model_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    before = contents(engine_url, index_name)
-    with open_engine(engine_url) as engine:
-        state = engine.get_index(index_name)
+def test_index_of_another_model_is_refused(loads: Loads) -> None:
+    path = loads.write(sentences(3))
+    loads.load(path, id_field="id")
+    before = loads.contents()
+    with open_engine(loads.url) as engine:
+        state = engine.get_index(loads.index)
         assert state is not None
         meta = state.mappings["_meta"]
         meta["es_sbert"]["fields"]["embedding"]["fingerprint"] = "0" * 64
-        engine.put_mapping(index_name, {"_meta": meta})
+        engine.put_mapping(loads.index, {"_meta": meta})
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
-        load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    assert contents(engine_url, index_name) == before
+        loads.load(path, id_field="id")
+    assert loads.contents() == before
 
 
-def test_load_through_alias(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    alias = f"{index_name}-alias"
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    with open_engine(engine_url) as engine:
-        ask(engine, "POST", "/_aliases", body={"actions": [{"add": {"index": index_name, "alias": alias}}]})
-    summary = load(engine_url, encoder, alias, path, dead=tmp_path / "dead", id_field="id")
+def test_load_through_alias(loads: Loads) -> None:
+    alias = f"{loads.index}-alias"
+    path = loads.write(sentences(5))
+    loads.load(path, id_field="id")
+    with open_engine(loads.url) as engine:
+        ask(engine, "POST", "/_aliases", body={"actions": [{"add": {"index": loads.index, "alias": alias}}]})
+    summary = load(loads.url, loads.encoder, alias, path, dead=loads.dead, id_field="id")
     assert summary.unchanged == 5
 
 
@@ -184,19 +163,17 @@ def test_invalid_index_names_raise(engine_url: str, encoder: Encoder, tmp_path: 
 
 
 @pytest.mark.parametrize("lost_text", [" ", None, MISSING], ids=["blank", "null", "missing"])
-def test_document_without_text_loses_its_vector(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, lost_text: Any
-) -> None:
+def test_document_without_text_loses_its_vector(loads: Loads, lost_text: Any) -> None:
     documents = sentences(30)
-    path = write_jsonl(tmp_path / "docs.jsonl", documents)
-    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    path = loads.write(documents)
+    loads.load(path, id_field="id")
     documents[3]["text"] = lost_text
     if lost_text is MISSING:
         del documents[3]["text"]
     path = write_jsonl(path, [*documents, {"id": "never had one", "text": ""}])
-    summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    summary = loads.load(path, id_field="id")
     assert (summary.unchanged, summary.skipped.empty, summary.dead) == (29, 2, 0)
-    stored = contents(engine_url, index_name)
+    stored = loads.contents()
     assert set(stored) == {document["id"] for document in documents}
     lost = stored.pop("d3")
     assert {name: lost[name] for name in documents[3]} == documents[3]
@@ -204,20 +181,18 @@ def test_document_without_text_loses_its_vector(
     assert "embedding_meta" not in lost
     assert all("embedding" in source for source in stored.values())
     version = lost["_version"]
-    again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    again = loads.load(path, id_field="id")
     assert (again.unchanged, again.skipped.empty) == (29, 2)
-    assert contents(engine_url, index_name)["d3"]["_version"] == version
+    assert loads.contents()["d3"]["_version"] == version
 
 
-def test_settings_that_a_killed_load_left_off_are_named_and_kept(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(2))
+def test_settings_that_a_killed_load_left_off_are_named_and_kept(loads: Loads) -> None:
+    path = loads.write(sentences(2))
     killed = {"es_sbert": {"load": {"before": {"index.number_of_replicas": "2"}, "run": "r"}}}
-    with open_engine(engine_url) as engine:
+    with open_engine(loads.url) as engine:
         settings = {"index.number_of_replicas": "0"}
-        engine.create_index(index_name, {"settings": settings, "mappings": {"_meta": killed}})
-        [note] = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead").notes
-        assert f'`PUT {index_name}/_settings` with {{"index.number_of_replicas":"2"}}' in note
-        engine.put_settings(index_name, {"index.number_of_replicas": "2"})
-        assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead").notes == ()
+        engine.create_index(loads.index, {"settings": settings, "mappings": {"_meta": killed}})
+        [note] = loads.load(path).notes
+        assert f'`PUT {loads.index}/_settings` with {{"index.number_of_replicas":"2"}}' in note
+        engine.put_settings(loads.index, {"index.number_of_replicas": "2"})
+        assert loads.load(path).notes == ()

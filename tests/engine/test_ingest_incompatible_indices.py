@@ -16,7 +16,17 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import Interposed, ask, contents, letters, load, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import (
+    Interposed,
+    Loads,
+    ask,
+    contents,
+    letters,
+    load,
+    open_engine,
+    sentences,
+    write_jsonl,
+)
 
 
 @pytest.fixture(scope="module", params=[ES8_IN_LONG_RUN, "opensearch"])
@@ -51,47 +61,43 @@ def test_documents_dropped_by_pipeline_are_dead_lettered(
     assert "not this one" in reasons["d3"]
 
 
-def test_alias_routing_is_respected(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    alias = f"{index_name}-alias"
-    engine.create_index(index_name, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}})
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(12))
+def test_alias_routing_is_respected(engine: Engine, loads: Loads) -> None:
+    alias = f"{loads.index}-alias"
+    engine.create_index(
+        loads.index, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}}
+    )
+    path = loads.write(sentences(12))
     with pytest.raises(VectorIndexError, match="requires a routing"):
-        load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
-    engine.update_aliases([{"add": {"index": index_name, "alias": alias, "routing": "one"}}])
-    summary = load(engine_url, encoder, alias, path, dead=tmp_path / "dead", id_field="id")
+        loads.load(path, id_field="id")
+    engine.update_aliases([{"add": {"index": loads.index, "alias": alias, "routing": "one"}}])
+    summary = load(loads.url, loads.encoder, alias, path, dead=loads.dead, id_field="id")
     assert (summary.indexed, engine.count(alias)) == (12, 12)
     write_jsonl(path, sentences(9))
-    summary = load(engine_url, encoder, alias, path, dead=tmp_path / "dead", id_field="id", prune=True)
-    assert (summary.unchanged, summary.pruned, engine.count(index_name)) == (9, 3, 9)
+    summary = load(loads.url, loads.encoder, alias, path, dead=loads.dead, id_field="id", prune=True)
+    assert (summary.unchanged, summary.pruned, engine.count(loads.index)) == (9, 3, 9)
 
 
-def test_in_place_embedding_refuses_fields_missing_from_source(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_in_place_embedding_refuses_fields_missing_from_source(engine: Engine, loads: Loads) -> None:
     excludes = {"_source": {"excludes": ["body"]}, "properties": {"body": {"type": "keyword"}}}
-    engine.create_index(index_name, {"mappings": excludes})
-    engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river","body":"the river is long"}\n')
+    engine.create_index(loads.index, {"mappings": excludes})
+    engine.bulk(loads.index, b'{"index":{"_id":"1"}}\n{"text":"a river","body":"the river is long"}\n')
     with pytest.raises(VectorIndexError, match="does not keep body in its _source"):
-        load(engine_url, encoder, index_name, dead=tmp_path / "dead")
-    engine.refresh(index_name)
-    assert engine.count(index_name, {"exists": {"field": "body"}}) == 1
+        loads.load()
+    engine.refresh(loads.index)
+    assert engine.count(loads.index, {"exists": {"field": "body"}}) == 1
 
 
-def test_vector_that_source_lacks_is_kept_when_a_document_is_loaded_again(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    engine.create_index(index_name, {"mappings": {"_source": {"excludes": ["other"]}}})
+def test_vector_that_source_lacks_is_kept_when_a_document_is_loaded_again(engine: Engine, loads: Loads) -> None:
+    engine.create_index(loads.index, {"mappings": {"_source": {"excludes": ["other"]}}})
     documents = sentences(2)
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents), tmp_path / "dead"
-    load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("embedding={text}", "other={text}"))
+    path = loads.write(documents)
+    loads.load(path, id_field="id", vectors=("embedding={text}", "other={text}"))
     documents[0]["price"] = 100
     write_jsonl(path, documents)
-    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("embedding",))
+    summary = loads.load(path, id_field="id", vectors=("embedding",))
     assert (summary.updated, summary.unchanged) == (1, 1)
     assert summary.notes == ()
-    plain, other = (read_index(engine, index_name, field).vectors for field in ("embedding", "other"))
+    plain, other = (read_index(engine, loads.index, field).vectors for field in ("embedding", "other"))
     np.testing.assert_allclose(other, plain, atol=1e-6)
 
 
@@ -113,63 +119,53 @@ def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, An
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])
 def test_template_requiring_routing_is_refused_leaving_no_index(
-    engine: Engine,
-    engine_url: str,
-    index_name: str,
-    template: Callable[..., None],
-    encoder: Encoder,
-    tmp_path: Path,
-    legacy: bool,
+    engine: Engine, loads: Loads, template: Callable[..., None], legacy: bool
 ) -> None:
     template({"mappings": {"_routing": {"required": True}}}, legacy=legacy)
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    path = loads.write(sentences(3))
     with pytest.raises(VectorIndexError, match="requires a routing") as told:
-        load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+        loads.load(path, id_field="id")
     assert "template" in told.value.with_notes()
-    assert engine.get_index(index_name) is None
-    assert not dead.exists()
+    assert engine.get_index(loads.index) is None
+    assert not loads.dead.exists()
 
 
 def test_new_index_rejecting_every_document_is_deleted(
-    engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
+    engine: Engine, loads: Loads, template: Callable[..., None]
 ) -> None:
     template({"mappings": {"properties": {"text": {"type": "text"}, "price": {"type": "boolean"}}}})
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
-    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    path = loads.write(sentences(3))
+    summary = loads.load(path, id_field="id")
     assert (summary.dead, summary.exit_code) == (3, 2)
-    assert engine.get_index(index_name) is None
+    assert engine.get_index(loads.index) is None
     assert [note for note in summary.notes if "no document could be indexed: the index" in note]
 
 
-def test_strict_mapping_lacking_fields_is_refused(
-    engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
-) -> None:
+def test_strict_mapping_lacking_fields_is_refused(engine: Engine, loads: Loads, template: Callable[..., None]) -> None:
     strict: Json = {"dynamic": "strict", "properties": {"id": {"type": "keyword"}, "text": {"type": "text"}}}
     template({"mappings": strict})
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    path = loads.write(sentences(3))
     with pytest.raises(VectorIndexError, match="`dynamic: strict` and lacks price, tags, nested") as told:
-        load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+        loads.load(path, id_field="id")
     assert "template" in told.value.with_notes()
-    assert engine.get_index(index_name) is None
-    engine.create_index(index_name, {})
-    before = engine.get_index(index_name)
+    assert engine.get_index(loads.index) is None
+    engine.create_index(loads.index, {})
+    before = engine.get_index(loads.index)
     with pytest.raises(VectorIndexError, match="`dynamic: strict` and lacks price, tags, nested"):
-        load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
-    assert engine.get_index(index_name) == before
+        loads.load(path, id_field="id")
+    assert engine.get_index(loads.index) == before
     write_jsonl(path, [{"id": "1", "text": "A river."}, {"id": "2", "text": "A storm.", "price": 1}])
-    summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    summary = loads.load(path, id_field="id")
     assert (summary.indexed, summary.dead) == (1, 1)
 
 
 @pytest.mark.parametrize("mappings", [{"enabled": False}, {"_source": {"enabled": False}}], ids=["enabled", "source"])
-def test_index_hiding_vectors_is_refused(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, mappings: dict[str, Any]
-) -> None:
-    engine.create_index(index_name, {"mappings": mappings})
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+def test_index_hiding_vectors_is_refused(engine: Engine, loads: Loads, mappings: dict[str, Any]) -> None:
+    engine.create_index(loads.index, {"mappings": mappings})
+    path = loads.write(sentences(3))
     for files in ([path], []):
         with pytest.raises(VectorIndexError, match="`enabled: false`|in _source|does not keep _source"):
-            load(engine_url, encoder, index_name, *files, dead=dead, **({"id_field": "id"} if files else {}))
+            loads.load(*files, **({"id_field": "id"} if files else {}))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError, UsageError, VectorIndexError
 from es_sbert.ingest.load_documents import delete_documents
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
+from tests.engine.ingest_support import Loads, letters, load, sentences, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 
@@ -63,17 +63,17 @@ def loaded(engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_
 
 @with_join_fields
 def test_join_children_are_written_to_the_shard_of_their_parent(
-    loaded: Callable[..., Any], engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+    loaded: Callable[..., Any], engine: Engine, tiny_loads: Loads
 ) -> None:
     documents = family()
     assert loaded(documents, passages=("16",)).indexed == len(documents)
     answers = [document["id"] for document in documents[PARENTS:]]
-    assert routings(engine, index_name, answers) == {
+    assert routings(engine, tiny_loads.index, answers) == {
         document["id"]: [document["join"]["parent"]] for document in documents[PARENTS:]
     }
-    assert routings(engine, index_name, ["d0"]) == {"d0": [None]}
+    assert routings(engine, tiny_loads.index, ["d0"]) == {"d0": [None]}
     has_parent = {"has_parent": {"parent_type": "question", "query": {"match_all": {}}}}
-    assert engine.count(index_name, has_parent) == len(answers)
+    assert engine.count(tiny_loads.index, has_parent) == len(answers)
     # The next load finds every document again; another field is changed without another vector.
     documents[-1]["price"] = -1
     summary = loaded(documents)
@@ -83,11 +83,11 @@ def test_join_children_are_written_to_the_shard_of_their_parent(
     # In place, a document is found and written by the routing that it has.
     body = b'{"update":{"_id":"%s","routing":"%s"}}\n{"doc":{"text":"Changed in place."}}\n'
     key = documents[-2]["id"].encode(), documents[-2]["join"]["parent"].encode()
-    assert engine.bulk(index_name, body % key)[0].ok
-    assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
-    assert engine.count(index_name, has_parent) == len(answers)
-    assert delete_documents(engine, index_name, answers[:3], 60) == 3
-    assert engine.count(index_name) == len(documents) - 3
+    assert engine.bulk(tiny_loads.index, body % key)[0].ok
+    assert tiny_loads.load().indexed == 1
+    assert engine.count(tiny_loads.index, has_parent) == len(answers)
+    assert delete_documents(engine, tiny_loads.index, answers[:3], 60) == 3
+    assert engine.count(tiny_loads.index) == len(documents) - 3
 
 
 @with_join_fields
@@ -112,25 +112,21 @@ def test_prune_removes_routed_documents_and_copies_of_moved_ones(
 
 
 @with_join_fields
-def test_dead_letter_keeps_its_routing(
-    loaded: Callable[..., Any], engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_dead_letter_keeps_its_routing(loaded: Callable[..., Any], engine: Engine, tiny_loads: Loads) -> None:
     documents = family()
     documents[-1]["price"] = {"no": "number"}
     assert loaded(documents).dead == 1
-    dead = tmp_path / "dead"
+    dead = tiny_loads.dead
     [letter] = letters(dead)
     assert (letter["id"], letter["routing"]) == (documents[-1]["id"], documents[-1]["join"]["parent"])
     dead.write_bytes(dead.read_bytes().replace(b'{"no":"number"}', b"1"))
-    assert load(engine_url, tiny, index_name, dead=tmp_path / "new", retry=dead).indexed == 1
-    assert routings(engine, index_name, [letter["id"]]) == {letter["id"]: [letter["routing"]]}
+    assert tiny_loads.load(dead=tiny_loads.folder / "new", retry=dead).indexed == 1
+    assert routings(engine, tiny_loads.index, [letter["id"]]) == {letter["id"]: [letter["routing"]]}
     assert loaded(documents[:-1]).unchanged == len(documents) - 1
 
 
 @with_join_fields
-def test_missing_routing_field_is_refused(
-    loaded: Callable[..., Any], engine: Engine, index_name: str, engine_url: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_missing_routing_field_is_refused(loaded: Callable[..., Any], engine: Engine, tiny_loads: Loads) -> None:
     with pytest.raises(SourceError, match="has the routing field parents\n.*id, text, price"):
         loaded(family(), routing_field="parents")
     with pytest.raises(
@@ -138,48 +134,46 @@ def test_missing_routing_field_is_refused(
     ):
         loaded(family(), routing_field=None)
     with pytest.raises(UsageError, match="`routing_field` does not apply to documents of the index"):
-        load(engine_url, tiny, index_name, dead=tmp_path / "dead", routing_field="join.parent")
-    alias = f"{index_name}-alias"
-    engine.update_aliases([{"add": {"index": index_name, "alias": alias, "routing": "one"}}])
-    path = write_jsonl(tmp_path / "docs.jsonl", family())
+        tiny_loads.load(routing_field="join.parent")
+    alias = f"{tiny_loads.index}-alias"
+    engine.update_aliases([{"add": {"index": tiny_loads.index, "alias": alias, "routing": "one"}}])
+    path = tiny_loads.write(family())
     with pytest.raises(UsageError, match="gives all documents the routing 'one'"):
-        load(engine_url, tiny, alias, path, dead=tmp_path / "dead", routing_field="join.parent")
-    assert engine.count(index_name) == 0
+        load(tiny_loads.url, tiny_loads.encoder, alias, path, dead=tiny_loads.dead, routing_field="join.parent")
+    assert engine.count(tiny_loads.index) == 0
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["objects", "flat"])
-def test_routing_field_may_be_in_the_mapping_only(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, flat: bool
-) -> None:
+def test_routing_field_may_be_in_the_mapping_only(engine: Engine, tiny_loads: Loads, flat: bool) -> None:
     if flat and engine.info.engine_type is not EngineType.ELASTICSEARCH:
         pytest.skip("only Elasticsearch has mappings without objects")
     mapped = {"app.tenant": {"type": "keyword"}}
-    engine.create_index(index_name, {"mappings": {"properties": mapped} | ({"subobjects": False} if flat else {})})
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
-    summary = load(
-        engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id", routing_field="app.tenant"
+    engine.create_index(
+        tiny_loads.index, {"mappings": {"properties": mapped} | ({"subobjects": False} if flat else {})}
     )
+    path = tiny_loads.write(sentences(3))
+    summary = tiny_loads.load(path, id_field="id", routing_field="app.tenant")
     assert summary.indexed == 3
 
 
-def test_index_that_requires_a_routing_takes_it_from_a_field(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
-    engine.create_index(index_name, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}})
+def test_index_that_requires_a_routing_takes_it_from_a_field(engine: Engine, tiny_loads: Loads) -> None:
+    engine.create_index(
+        tiny_loads.index, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}}
+    )
     documents = [{"_routing": f"r{n % 4}", "_id": n} | document for n, document in enumerate(sentences(12))]
-    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents), tmp_path / "dead"
+    path = tiny_loads.write(documents)
     with pytest.raises(VectorIndexError, match="requires a routing value.*\n.*`routing_field`"):
-        load(engine_url, tiny, index_name, path, dead=dead, id_field="_id")
+        tiny_loads.load(path, id_field="_id")
     options = {"id_field": "_id", "routing_field": "_routing"}
-    assert load(engine_url, tiny, index_name, path, dead=dead, **options).indexed == 12
-    assert load(engine_url, tiny, index_name, path, dead=dead, **options).unchanged == 12
+    assert tiny_loads.load(path, **options).indexed == 12
+    assert tiny_loads.load(path, **options).unchanged == 12
     ids = [str(number) for number in range(12)]
-    assert routings(engine, index_name, ids) == {number: [f"r{int(number) % 4}"] for number in ids}
-    hits = engine.search(index_name, {"size": 12})["hits"]["hits"]
+    assert routings(engine, tiny_loads.index, ids) == {number: [f"r{int(number) % 4}"] for number in ids}
+    hits = engine.search(tiny_loads.index, {"size": 12})["hits"]["hits"]
     assert [hit for hit in hits if {"_id", "_routing"} & hit["_source"].keys()] == []
     documents[3]["price"] = -1
     write_jsonl(path, documents)
-    summary = load(engine_url, tiny, index_name, path, dead=dead, **options)
+    summary = tiny_loads.load(path, **options)
     assert (summary.updated, summary.unchanged) == (1, 11)
 
 
@@ -197,37 +191,33 @@ def test_metadata_fields_are_those_that_engines_refuse(engine: Engine, index_nam
     assert accepted == (name not in engine.info.metadata_fields)
 
 
-def test_mongodb_dump_is_refused_until_its_id_is_named(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_mongodb_dump_is_refused_until_its_id_is_named(engine: Engine, tiny_loads: Loads) -> None:
     documents = [{"_id": {"$oid": f"65a{n:021}"}} | document for n, document in enumerate(sentences(5))]
-    path, dead = write_jsonl(tmp_path / "dump.json", documents), tmp_path / "dead"
+    path = write_jsonl(tiny_loads.folder / "dump.json", documents)
     for dry_run in (None, 3):
         with pytest.raises(SourceError, match='has the field _id, a metadata field.*set `id_field="_id.\\$oid"`'):
-            load(engine_url, tiny, index_name, path, dead=dead, dry_run=dry_run)
-    assert (engine.get_index(index_name), dead.exists()) == (None, False)
-    assert load(engine_url, tiny, index_name, path, dead=dead, id_field="_id.$oid").indexed == 5
-    stored = contents(engine_url, index_name)
+            tiny_loads.load(path, dry_run=dry_run)
+    assert (engine.get_index(tiny_loads.index), tiny_loads.dead.exists()) == (None, False)
+    assert tiny_loads.load(path, id_field="_id.$oid").indexed == 5
+    stored = tiny_loads.contents()
     assert stored.keys() == {document["_id"]["$oid"] for document in documents}  # type: ignore[index]
     assert all("_id" not in document for document in stored.values())
 
 
-def test_binary_columns_of_texts_and_ids_are_loaded_as_text(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_binary_columns_of_texts_and_ids_are_loaded_as_text(tiny_loads: Loads) -> None:
     documents = sentences(5)
     columns = {name: [document[name].encode() for document in documents] for name in ("id", "text")}
-    path, dead = tmp_path / "docs.parquet", tmp_path / "dead"
+    path = tiny_loads.folder / "docs.parquet"
     parquet.write_table(pa.table(columns | {"data": [b"\xff"] * 5}), path)
-    assert load(engine_url, tiny, index_name, path, dead=dead, id_field="id").indexed == 5
-    stored = contents(engine_url, index_name)
+    assert tiny_loads.load(path, id_field="id").indexed == 5
+    stored = tiny_loads.contents()
     assert {key: document["text"] for key, document in stored.items()} == {d["id"]: d["text"] for d in documents}
     assert {document["data"] for document in stored.values()} == {"/w=="}
     # The rows of a load that has begun are dead letters, those of a load that could not begin stop it.
     columns["text"][3:] = [b"caf\xe9", b"caf\xe8"]
     parquet.write_table(pa.table(columns), path)
-    assert load(engine_url, tiny, index_name, path, dead=dead, id_field="id", max_errors=None).dead == 2
-    assert {letter["reason"].partition(" holds ")[0] for letter in letters(dead)} == {"the column text"}
+    assert tiny_loads.load(path, id_field="id", max_errors=None).dead == 2
+    assert {letter["reason"].partition(" holds ")[0] for letter in tiny_loads.letters()} == {"the column text"}
     parquet.write_table(pa.table(columns).slice(3), path)
     with pytest.raises(SourceError, match="the column text holds bytes that are not valid UTF-8 .*: cast the column"):
-        load(engine_url, tiny, index_name, path, dead=dead, id_field="id")
+        tiny_loads.load(path, id_field="id")

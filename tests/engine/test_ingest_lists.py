@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,7 +20,7 @@ from es_sbert.ingest.dry_run import dry_run
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.search import SemanticIndex
-from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.ingest_support import Loads, contents, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.vectors import vector_mapping, vector_value
 
 pytestmark = pytest.mark.one_engine
@@ -71,61 +70,57 @@ def assert_embedded(url: str, index: str, encoder: Encoder, texts: list[str | No
 
 
 @CASES
-def test_files_with_texts_in_lists(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, options: dict[str, Any], texts: list[str | None]
-) -> None:
-    files = write_jsonl(tmp_path / "books.jsonl", BOOKS)
-    given = options | {"dead": tmp_path / "dead", "id_field": "id"}
-    report = load(engine_url, tiny, index_name, files, **given)
+def test_files_with_texts_in_lists(tiny_loads: Loads, options: dict[str, Any], texts: list[str | None]) -> None:
+    files = write_jsonl(tiny_loads.folder / "books.jsonl", BOOKS)
+    given = options | {"dead": tiny_loads.dead, "id_field": "id"}
+    report = tiny_loads.load(files, **given)
     embedded = sum(text is not None for text in texts)
     assert (report.indexed, report.skipped.empty, report.dead) == (embedded, len(texts) - embedded, 0)
-    assert_embedded(engine_url, index_name, tiny, texts)
-    again = load(engine_url, tiny, index_name, files, **given)
+    assert_embedded(tiny_loads.url, tiny_loads.index, tiny_loads.encoder, texts)
+    again = tiny_loads.load(files, **given)
     assert (again.unchanged, again.indexed) == (embedded, 0)
     # A change inside a list is a change of the text.
     changed = BOOKS[0] | {"tags": ["a cat", "a man"], "chapters": [{"text": "the man plays"}, {"text": "a cat"}]}
-    files = write_jsonl(tmp_path / "books.jsonl", [changed, *BOOKS[1:]])
-    report = load(engine_url, tiny, index_name, files, **given)
+    files = write_jsonl(tiny_loads.folder / "books.jsonl", [changed, *BOOKS[1:]])
+    report = tiny_loads.load(files, **given)
     assert (report.indexed, report.unchanged) == (1, embedded - 1)
 
 
 @CASES
 def test_documents_in_place_with_texts_in_lists(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, options: dict[str, Any], texts: list[str | None]
+    tiny_loads: Loads, options: dict[str, Any], texts: list[str | None]
 ) -> None:
-    with open_engine(engine_url) as engine:
-        put(engine, index_name, BOOKS)
-    report = load(engine_url, tiny, index_name, dead=tmp_path / "dead", **options)
+    with open_engine(tiny_loads.url) as engine:
+        put(engine, tiny_loads.index, BOOKS)
+    report = tiny_loads.load(**options)
     embedded = sum(text is not None for text in texts)
     assert (report.indexed, report.skipped.empty, report.dead) == (embedded, len(texts) - embedded, 0)
-    assert_embedded(engine_url, index_name, tiny, texts)
-    again = load(engine_url, tiny, index_name, dead=tmp_path / "dead")
+    assert_embedded(tiny_loads.url, tiny_loads.index, tiny_loads.encoder, texts)
+    again = tiny_loads.load()
     assert (again.unchanged, again.indexed) == (embedded, 0)
 
 
-def test_documents_in_place_with_nested_objects(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_documents_in_place_with_nested_objects(tiny_loads: Loads) -> None:
     nested = {"type": "nested", "properties": {"text": {"type": "text"}}}
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"mappings": {"properties": {"chapters": nested}}})
+    with open_engine(tiny_loads.url) as engine:
+        engine.create_index(tiny_loads.index, {"mappings": {"properties": {"chapters": nested}}})
         # The first documents, in which a text is looked for, have none.
-        put(engine, index_name, [{"id": f"x{number}", "chapters": [{"text": " "}]} for number in range(100)])
-        put(engine, index_name, BOOKS[:3])
-    report = load(engine_url, tiny, index_name, dead=tmp_path / "dead", text_fields=("chapters.text",))
+        put(engine, tiny_loads.index, [{"id": f"x{number}", "chapters": [{"text": " "}]} for number in range(100)])
+        put(engine, tiny_loads.index, BOOKS[:3])
+    report = tiny_loads.load(text_fields=("chapters.text",))
     assert (report.indexed, report.skipped.empty) == (3, 100)
-    assert_embedded(engine_url, index_name, tiny, CHAPTERS[:3])
+    assert_embedded(tiny_loads.url, tiny_loads.index, tiny_loads.encoder, CHAPTERS[:3])
 
 
-def test_each_value_of_a_list_is_a_passage(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
+def test_each_value_of_a_list_is_a_passage(tiny_loads: Loads) -> None:
     books = [
         BOOKS[0] | {"title": "query"},
         {"id": "b1", "title": "a mat", "chapters": [{"text": "the cat sleeps on the mat " * 3}, {"text": "a man"}]},
         {"id": "b2", "chapters": {"text": "the man plays\nguitar"}},
     ]
-    given: dict[str, Any] = {"passages": ("16",), "dead": tmp_path / "dead", "id_field": "id"}
+    given: dict[str, Any] = {"passages": ("16",), "dead": tiny_loads.dead, "id_field": "id"}
     template = {"text_template": "{title}. {chapters.text}"}
-    report = load(engine_url, tiny, index_name, write_jsonl(tmp_path / "b.jsonl", books), **given, **template)
+    report = tiny_loads.load(write_jsonl(tiny_loads.folder / "b.jsonl", books), **given, **template)
     assert report.indexed == 3
 
     def passages(number: int, held: dict[str, Any]) -> list[str]:
@@ -133,59 +128,58 @@ def test_each_value_of_a_list_is_a_passage(engine_url: str, index_name: str, tin
         value = held[f"b{number}"]["embedding"]
         chunks = value if isinstance(value, list) else [value]
         found = [text[chunk["start"] : chunk["end"]] for chunk in chunks]
-        vectors = tiny.encode(found, "document")
+        vectors = tiny_loads.encoder.encode(found, "document")
         assert all(
             same_vectors(vector_of(chunk, "vector"), vector) for chunk, vector in zip(chunks, vectors, strict=True)
         )
         return found
 
-    held = contents(engine_url, index_name)
+    held = tiny_loads.contents()
     assert passages(0, held) == ["query. the man plays", "guitar"]
     *long, last = passages(1, held)
     assert (len(long) > 1, last, long[0][:6]) == (True, "a man", "a mat.")
     assert passages(2, held) == [". the man plays\nguitar"]
-    with SemanticIndex(index_name, engine_url, encoder=tiny) as index:
+    with SemanticIndex(tiny_loads.index, tiny_loads.url, encoder=tiny_loads.encoder) as index:
         [hit] = index.search("guitar", 1).hits
         assert hit.passage is not None
         assert (hit.id, hit.passage.text) == ("b0", "guitar")
     # The same characters in two values are two passages.
     books[2] = {"id": "b2", "chapters": [{"text": "the man plays"}, {"text": "guitar"}]}
-    report = load(engine_url, tiny, index_name, write_jsonl(tmp_path / "b.jsonl", books), **given, **template)
+    report = tiny_loads.load(write_jsonl(tiny_loads.folder / "b.jsonl", books), **given, **template)
     assert (report.indexed, report.unchanged) == (1, 2)
-    assert passages(2, contents(engine_url, index_name)) == [". the man plays", "guitar"]
-    assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").unchanged == 3
+    assert passages(2, tiny_loads.contents()) == [". the man plays", "guitar"]
+    assert tiny_loads.load().unchanged == 3
 
 
 @CASES
-def test_parquet_with_lists(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, options: dict[str, Any], texts: list[str | None]
-) -> None:
+def test_parquet_with_lists(tiny_loads: Loads, options: dict[str, Any], texts: list[str | None]) -> None:
     text = pa.list_(pa.struct([("text", pa.string()), ("n", pa.int64())]))
     schema = pa.schema([("id", pa.string()), ("tags", pa.list_(pa.string())), ("chapters", text)])
     rows = [
         book | {"tags": [book["tags"]] if isinstance(book["tags"], str) else book["tags"]}
         for book in (BOOKS[0], BOOKS[1] | {"chapters": [BOOKS[1]["chapters"]]}, *BOOKS[3:])
     ]
-    parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "books.parquet")
-    report = load(
-        engine_url, tiny, index_name, tmp_path / "books.parquet", dead=tmp_path / "dead", id_field="id", **options
-    )
+    parquet.write_table(pa.Table.from_pylist(rows, schema), tiny_loads.folder / "books.parquet")
+    report = tiny_loads.load(tiny_loads.folder / "books.parquet", id_field="id", **options)
     expected = [*texts[:2], None, *texts[3:]]
     embedded = sum(text is not None for text in expected)
     assert (report.indexed, report.skipped.empty, report.dead) == (embedded, 4 - embedded, 0)
-    assert_embedded(engine_url, index_name, tiny, expected)
+    assert_embedded(tiny_loads.url, tiny_loads.index, tiny_loads.encoder, expected)
 
 
-def test_add_from_python_with_lists(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_add_from_python_with_lists(tiny_loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny_loads.folder)
     given = {"text_fields": ["tags", "chapters.text"]}
-    with SemanticIndex.create(index_name, engine_url, encoder=tiny, **given) as index:
+    with SemanticIndex.create(tiny_loads.index, tiny_loads.url, encoder=tiny_loads.encoder, **given) as index:
         report = index.add([book | {"tags": book["tags"] or ()} for book in BOOKS], id_field="id")
         assert (report.indexed, report.skipped.empty) == (4, 1)
         assert index.search("guitar", 5).total == 4
-    assert_embedded(engine_url, index_name, tiny, ["a cat\na mat\nthe man plays\nguitar", "a man\nthe cat sleeps"])
+    assert_embedded(
+        tiny_loads.url,
+        tiny_loads.index,
+        tiny_loads.encoder,
+        ["a cat\na mat\nthe man plays\nguitar", "a man\nthe cat sleeps"],
+    )
 
 
 def test_vectors_of_lists_are_adopted(engine: Engine, engine_url: str, index_name: str, tiny: Encoder) -> None:
@@ -204,14 +198,12 @@ def test_vectors_of_lists_are_adopted(engine: Engine, engine_url: str, index_nam
     assert meta["text_hash"] == text_hash(TextTemplate.from_fields(["chapters.text"]).render(BOOKS[0]))
 
 
-def test_list_with_other_values_is_a_dead_letter(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_list_with_other_values_is_a_dead_letter(tiny_loads: Loads) -> None:
     documents = [{"id": "d0", "tags": ["a cat"]}, {"id": "d1", "tags": ["a cat", 7]}]
-    given: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "text_fields": ("tags",)}
-    report = load(engine_url, tiny, index_name, write_jsonl(tmp_path / "d.jsonl", documents), **given)
+    given: dict[str, Any] = {"dead": tiny_loads.dead, "id_field": "id", "text_fields": ("tags",)}
+    report = tiny_loads.load(write_jsonl(tiny_loads.folder / "d.jsonl", documents), **given)
     assert (report.indexed, report.dead) == (1, 1)
-    [letter] = letters(tmp_path / "dead")
+    [letter] = tiny_loads.letters()
     assert letter["reason"] == "the text field tags is a JSON array with a number, not a string or an array of strings"
 
 
@@ -223,30 +215,26 @@ def test_list_with_other_values_is_a_dead_letter(
         ("chapters.n", "is a JSON array with a number, not a string or an array of strings", "chapters.text"),
     ],
 )
-def test_message_names_the_field_inside_the_list(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, field: str, problem: str, remedy: str
-) -> None:
+def test_message_names_the_field_inside_the_list(tiny_loads: Loads, field: str, problem: str, remedy: str) -> None:
     books = [book | {"chapters": [*book["chapters"], {"n": 3}]} for book in (BOOKS[0], BOOKS[2], BOOKS[4])]
-    files = write_jsonl(tmp_path / "books.jsonl", books)
+    files = write_jsonl(tiny_loads.folder / "books.jsonl", books)
     with pytest.raises(SourceError) as refused:
-        load(engine_url, tiny, index_name, files, dead=tmp_path / "dead", id_field="id", text_fields=(field,))
+        tiny_loads.load(files, id_field="id", text_fields=(field,))
     assert problem in refused.value.message
     assert remedy in refused.value.remedy
 
 
-def test_dry_run_shows_texts_of_lists(
-    open_engine: Callable[[str], Engine], es9_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_dry_run_shows_texts_of_lists(open_engine: Callable[[str], Engine], es9_url: str, tiny_loads: Loads) -> None:
     settings = IngestSettings(
-        index=index_name,
-        files=(str(write_jsonl(tmp_path / "books.jsonl", BOOKS)),),
-        dead_letters=tmp_path / "dead",
+        index=tiny_loads.index,
+        files=(str(write_jsonl(tiny_loads.folder / "books.jsonl", BOOKS)),),
+        dead_letters=tiny_loads.dead,
         id_field="id",
         text_template="{tags}: {chapters.text}",
         dry_run=5,
     )
     engine = open_engine(es9_url)
-    shown = dry_run(engine, tiny, plan_load(engine, settings, resolve_sources(settings)), 5)
+    shown = dry_run(engine, tiny_loads.encoder, plan_load(engine, settings, resolve_sources(settings)), 5)
     assert ["".join(text.text for text in document.texts) or None for document in shown.documents] == TAGS_AND_CHAPTERS
     assert [document.missing_fields for document in shown.documents[2:]] == [
         ("tags",), ("chapters.text",), ("tags", "chapters.text"),

@@ -9,7 +9,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.ledger import NO_LIMIT, ErrorLimit
-from tests.engine.ingest_support import contents, letters, load, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import Loads, letters, load, open_engine, sentences, write_jsonl
 
 COUNT = 4000
 
@@ -27,15 +27,13 @@ def bad_from(start: int, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["rejected by us", "refused by the engine"])
-def test_max_errors_stops_load_and_rerun_resumes(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, kind: str
-) -> None:
-    dead = tmp_path / "dead.jsonl"
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"mappings": {"properties": {"price": {"type": "long"}}}})
-    path = write_jsonl(tmp_path / "d.jsonl", bad_from(1000, kind))
+def test_max_errors_stops_load_and_rerun_resumes(tiny_loads: Loads, kind: str) -> None:
+    dead = tiny_loads.folder / "dead.jsonl"
+    with open_engine(tiny_loads.url) as engine:
+        engine.create_index(tiny_loads.index, {"mappings": {"properties": {"price": {"type": "long"}}}})
+    path = write_jsonl(tiny_loads.folder / "d.jsonl", bad_from(1000, kind))
     options: dict[str, Any] = {"dead": dead, "id_field": "id", "batch_window": 64, "bulk_bytes": 8192}
-    summary = load(engine_url, tiny, index_name, path, **options)
+    summary = tiny_loads.load(path, **options)
     assert summary.stopped is not None
     assert 'more than `max_errors="10%"` allows' in summary.stopped
     assert str(dead) in summary.stopped
@@ -47,11 +45,11 @@ def test_max_errors_stops_load_and_rerun_resumes(
     assert 1000 < summary.read < COUNT
     assert summary.dead > 100
     # What was read has come to its end, and nothing else has.
-    assert len(contents(engine_url, index_name)) == summary.indexed
-    rest = load(engine_url, tiny, index_name, path, max_errors=NO_LIMIT, **options)
+    assert len(tiny_loads.contents()) == summary.indexed
+    rest = tiny_loads.load(path, max_errors=NO_LIMIT, **options)
     assert rest.resumed
     assert (rest.stopped, rest.read, rest.dead, rest.unchanged) == (None, COUNT, 1500, summary.indexed)
-    assert len(contents(engine_url, index_name)) == 2500
+    assert len(tiny_loads.contents()) == 2500
     assert len(letters(dead)) == 1500
 
 

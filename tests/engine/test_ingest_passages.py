@@ -20,6 +20,7 @@ from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import (
     Interposed,
+    Loads,
     contents,
     letters,
     load,
@@ -85,28 +86,15 @@ def check_passages(expected: Expected, source: dict[str, Any], text: str) -> Non
 
 
 @pytest.mark.parametrize("index_type", ["hnsw", "int8_hnsw", "flat"])
-def test_document_score_is_that_of_nearest_passage(
-    engine_url: str, index_name: str, encoder: Encoder, expected: Expected, tmp_path: Path, index_type: str
-) -> None:
+def test_document_score_is_that_of_nearest_passage(loads: Loads, expected: Expected, index_type: str) -> None:
     documents = [document for document in long_documents(40) if document["body"].strip()]
-    path = write_jsonl(tmp_path / "docs.jsonl", documents)
-    summary = load(
-        engine_url,
-        encoder,
-        index_name,
-        path,
-        dead=tmp_path / "dead",
-        id_field="id",
-        text_fields=("body",),
-        index_type=index_type,
-        batch_window=16,
-        **RULES,
-    )
+    path = loads.write(documents)
+    summary = loads.load(path, id_field="id", text_fields=("body",), index_type=index_type, batch_window=16, **RULES)
     assert (summary.indexed, summary.truncated, summary.dead) == (len(documents), 0, 0)
-    stored = contents(engine_url, index_name)
+    stored = loads.contents()
     nearest: dict[str, tuple[float, tuple[int, int]]] = {}
     query = "The violin met the storm."
-    vector = encoder.encode([query], "query")[0]
+    vector = loads.encoder.encode([query], "query")[0]
     for document in documents:
         check_passages(expected, stored[document["id"]], document["body"])
         spans, vectors = expected(document["body"])
@@ -114,7 +102,7 @@ def test_document_score_is_that_of_nearest_passage(
         nearest[document["id"]] = (float(cosines.max()), spans[int(cosines.argmax())])
     ranked = sorted(nearest, key=lambda key: -nearest[key][0])
     even = {document["id"] for document in documents if document["even"]}
-    with open_engine(engine_url) as engine, SemanticIndex(index_name, engine, encoder=encoder) as index:
+    with open_engine(loads.url) as engine, SemanticIndex(loads.index, engine, encoder=loads.encoder) as index:
         # Without scripting (es9) only what needs none.
         exacts = (
             [False]
@@ -133,7 +121,7 @@ def test_document_score_is_that_of_nearest_passage(
                     if index_type != "int8_hnsw":
                         assert (hit.passage.start, hit.passage.end) == span
                     assert hit.passage.text == hit.source["body"][hit.passage.start : hit.passage.end]
-        summary_of_index = describe_index(engine, index_name)
+        summary_of_index = describe_index(engine, loads.index)
     [field] = summary_of_index.fields
     assert (field.vectors, field.current) == (len(documents), len(documents))
     passages = sum(len(expected(document["body"])[0]) for document in documents)
@@ -142,26 +130,24 @@ def test_document_score_is_that_of_nearest_passage(
     assert f"embedded and indexed, in {passages:,} passages" in "\n".join(summary.lines())
 
 
-def test_passages_are_backfilled_and_kept_until_text_changes(
-    engine_url: str, index_name: str, encoder: Encoder, expected: Expected, tmp_path: Path
-) -> None:
+def test_passages_are_backfilled_and_kept_until_text_changes(loads: Loads, expected: Expected) -> None:
     documents = long_documents(30)
-    path = write_jsonl(tmp_path / "docs.jsonl", documents)
-    dead = tmp_path / "dead"
+    path = loads.write(documents)
+    dead = loads.dead
     # Another field first, so that the index holds the documents without passages.
-    load(engine_url, encoder, index_name, path, dead=dead, id_field="id", vectors=("title_vector={title}",))
-    filled = load(engine_url, encoder, index_name, dead=dead, text_fields=("body",), **RULES)
+    loads.load(path, id_field="id", vectors=("title_vector={title}",))
+    filled = loads.load(text_fields=("body",), **RULES)
     empty = [document for document in documents if not document["body"].strip()]
     assert (filled.indexed, filled.skipped.empty) == (len(documents) - len(empty), len(empty))
-    again = load(engine_url, encoder, index_name, dead=dead)
+    again = loads.load()
     assert (again.unchanged, again.indexed) == (filled.indexed, 0)
 
     fields: dict[str, Any] = {"vectors": ("title_vector", "embedding"), "id_field": "id"}
     # The documents that stood there had no hash of the whole: they are written once more, with the vectors they have.
-    before = contents(engine_url, index_name)
-    same = load(engine_url, encoder, index_name, path, dead=dead, **fields)
+    before = loads.contents()
+    same = loads.load(path, **fields)
     assert (same.indexed, same.updated + same.unchanged) == (0, len(documents))
-    after = contents(engine_url, index_name)
+    after = loads.contents()
     for document in documents:
         assert vectors_of(after[document["id"]]) == vectors_of(before[document["id"]])
 
@@ -171,14 +157,14 @@ def test_passages_are_backfilled_and_kept_until_text_changes(
     documents[4]["even"] = "neither"
     del documents[5]["title"]
     write_jsonl(path, documents)
-    changed = load(engine_url, encoder, index_name, path, dead=dead, **fields)
+    changed = loads.load(path, **fields)
     # `even` is a boolean in the mapping.
     assert (changed.indexed, changed.updated, changed.dead) == (2, 2, 1)
     assert [letter["id"] for letter in letters(dead)] == ["d4"]
-    stored = contents(engine_url, index_name)
+    stored = loads.contents()
     assert "embedding" not in stored["d2"]
     assert "title_vector" not in stored["d5"]
-    titles = encoder.encode([document.get("title", "") for document in documents], "document")
+    titles = loads.encoder.encode([document.get("title", "") for document in documents], "document")
     for row, document in enumerate(documents):
         source = stored[document["id"]]
         if document["body"].strip():
@@ -250,39 +236,37 @@ def test_different_passage_settings_are_refused_with_remedy(
         load(es9_url, encoder, index, path, vectors=("whole",), passages=("32",), **options)
 
 
-def test_too_many_passages_are_dead_lettered_before_embedding(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_too_many_passages_are_dead_lettered_before_embedding(tiny_loads: Loads) -> None:
     limit = "index.mapping.nested_objects.limit"
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"settings": {limit: "4"}})
+    with open_engine(tiny_loads.url) as engine:
+        engine.create_index(tiny_loads.index, {"settings": {limit: "4"}})
     text = "The cat sleeps on the mat. A man plays the guitar. " * 8
-    [spans] = tiny.make_chunker(16, 2, "document")([text])
+    [spans] = tiny_loads.encoder.make_chunker(16, 2, "document")([text])
     texts = {"short": "The cat sleeps.", "long": text, "several": text[:60]}
-    path = write_jsonl(tmp_path / "docs.jsonl", [{"id": key, "text": text} for key, text in texts.items()])
+    path = tiny_loads.write([{"id": key, "text": text} for key, text in texts.items()])
     tokenized: list[str] = []
-    counting = Interposed(tiny, lambda window: None)
-    counting.tokenize = lambda texts, kind: (tokenized.extend(texts), tiny.tokenize(texts, kind))[1]  # type: ignore[assignment]
-    options: dict[str, Any] = {"dead": tmp_path / "dead", "passages": ("16",), "passage_overlap": 2}
-    summary = load(engine_url, counting, index_name, path, id_field="id", **options)
+    counting = Interposed(tiny_loads.encoder, lambda window: None)
+    counting.tokenize = lambda texts, kind: (tokenized.extend(texts), tiny_loads.encoder.tokenize(texts, kind))[1]  # type: ignore[assignment]
+    options: dict[str, Any] = {"dead": tiny_loads.dead, "passages": ("16",), "passage_overlap": 2}
+    summary = load(tiny_loads.url, counting, tiny_loads.index, path, id_field="id", **options)
     assert (summary.indexed, summary.dead, summary.exit_code) == (2, 1, 1)
-    [letter] = letters(tmp_path / "dead")
+    [letter] = tiny_loads.letters()
     assert (letter["id"], letter["document"]) == ("long", {"id": "long", "text": text})
     assert letter["reason"] == (
         f"its text is split into {len(spans)} passages, but the index takes 4 nested objects per document ({limit}): "
         "raise the setting, or use larger passages"
     )
     assert len(spans) > 4
-    others = tiny.make_chunker(16, 2, "document")([texts["short"], texts["several"]])
+    others = tiny_loads.encoder.make_chunker(16, 2, "document")([texts["short"], texts["several"]])
     assert len(tokenized) == sum(map(len, others))
     # Where the document stands in the index, it is the same.
-    with open_engine(engine_url) as engine:
-        [result] = engine.bulk(index_name, b'{"index":{"_id":"late"}}\n' + orjson.dumps({"text": text}) + b"\n")
+    with open_engine(tiny_loads.url) as engine:
+        [result] = engine.bulk(tiny_loads.index, b'{"index":{"_id":"late"}}\n' + orjson.dumps({"text": text}) + b"\n")
         assert result.ok
-        summary = load(engine_url, tiny, index_name, **options)
+        summary = tiny_loads.load(**options)
         assert (summary.unchanged, summary.indexed, summary.dead) == (2, 0, 1)
-        assert letters(tmp_path / "dead")[-1]["id"] == "late"
+        assert tiny_loads.letters()[-1]["id"] == "late"
         # What the message names is what helps.
-        engine.put_settings(index_name, {limit: str(len(spans))})
-    summary = load(engine_url, tiny, index_name, **options)
+        engine.put_settings(tiny_loads.index, {limit: str(len(spans))})
+    summary = tiny_loads.load(**options)
     assert (summary.unchanged, summary.indexed, summary.dead) == (2, 1, 0)

@@ -13,7 +13,17 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import Interposed, ask, contents, load, open_engine, sentences, wait_until, write_jsonl
+from tests.engine.ingest_support import (
+    Interposed,
+    Loads,
+    ask,
+    contents,
+    load,
+    open_engine,
+    sentences,
+    wait_until,
+    write_jsonl,
+)
 from tests.engine.sources import read_sources
 from tests.faulty_proxy import Exchange, FaultyProxy
 
@@ -161,9 +171,7 @@ def test_pipeline_added_mid_load_is_detected_and_rerun_repairs(
         assert stored[document["id"]]["embedding"] == pytest.approx(vector.tolist(), abs=1e-5)
 
 
-def test_in_place_embeddings_are_read_back(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_in_place_embeddings_are_read_back(engine: Engine, tiny_loads: Loads) -> None:
     """Pipelines do not see partial updates: a proxy drops the vectors here."""
 
     def drop(exchange: Exchange) -> tuple[int, bytes]:
@@ -174,20 +182,18 @@ def test_in_place_embeddings_are_read_back(
         return exchange.forward()
 
     lines = [line for document in sentences(4) for line in ({"index": {"_id": document["id"]}}, document)]
-    engine.create_index(index_name, {})
-    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    with FaultyProxy(engine_url, faults=[drop]) as proxy, pytest.raises(DocumentsAltered) as told:
-        load(proxy.url, tiny, index_name, dead=tmp_path / "dead", batch_window=2)
+    engine.create_index(tiny_loads.index, {})
+    engine.bulk(tiny_loads.index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    with FaultyProxy(tiny_loads.url, faults=[drop]) as proxy, pytest.raises(DocumentsAltered) as told:
+        load(proxy.url, tiny_loads.encoder, tiny_loads.index, dead=tiny_loads.dead, batch_window=2)
     assert "the vector in embedding is missing" in told.value.message
     assert "The index has no ingest pipeline" in told.value.message
     assert "after 2 documents were written" in told.value.with_notes()
-    again = load(engine_url, tiny, index_name, dead=tmp_path / "dead")
+    again = tiny_loads.load()
     assert (again.indexed, again.exit_code) == (4, 0)
 
 
-def test_concurrent_change_by_another_writer_is_not_an_error(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_concurrent_change_by_another_writer_is_not_an_error(engine: Engine, tiny_loads: Loads, docs: Path) -> None:
     def overwrite(window: int) -> None:
         """Before the last window: documents of the windows before, once they are in."""
         if window == 3:
@@ -195,10 +201,16 @@ def test_concurrent_change_by_another_writer_is_not_an_error(
                 orjson.dumps({"index": {"_id": f"d{number}"}}) + b"\n" + b'{"id":"x","text":"Other."}\n'
                 for number in range(5)
             )
-            wait_until(lambda: len(read_sources(engine, index_name, ["d0"], source_includes=["id"])) == 1)
-            assert all(result.ok for result in engine.bulk(index_name, lines))
+            wait_until(lambda: len(read_sources(engine, tiny_loads.index, ["d0"], source_includes=["id"])) == 1)
+            assert all(result.ok for result in engine.bulk(tiny_loads.index, lines))
 
     load(
-        engine_url, Interposed(tiny, overwrite), index_name, docs, dead=tmp_path / "dead", id_field="id", batch_window=5
+        tiny_loads.url,
+        Interposed(tiny_loads.encoder, overwrite),
+        tiny_loads.index,
+        docs,
+        dead=tiny_loads.dead,
+        id_field="id",
+        batch_window=5,
     )
-    assert contents(engine_url, index_name)["d0"]["text"] == "Other."
+    assert tiny_loads.contents()["d0"]["text"] == "Other."

@@ -20,6 +20,7 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from tests.engine.ingest_support import (
     Interposed,
+    Loads,
     Rounds,
     ask,
     contents,
@@ -86,44 +87,44 @@ def put(engine: Engine, index: str, text: str, *ids: str) -> None:
     send(engine, index, *(line for key in ids for line in ({"index": {"_id": key}}, {"text": text})))
 
 
-def test_every_write_gets_a_vector(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
-    dead = tmp_path / "dead"
+def test_every_write_gets_a_vector(loads: Loads) -> None:
+    dead = loads.dead
     documents = {document["id"]: document for document in sentences(30)}
-    path = write_jsonl(tmp_path / "docs.jsonl", list(documents.values())[:20])
-    load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
+    path = loads.write(list(documents.values())[:20])
+    loads.load(path, id_field="id")
 
     def is_right() -> bool:
-        stored = contents(engine_url, index_name)
+        stored = loads.contents()
         texts = [document["text"] for document in documents.values()]
-        vectors = encoder.encode(texts, "document")
+        vectors = loads.encoder.encode(texts, "document")
         return all(
             "embedding" in stored[key] and same_vectors(vector_of(stored[key]), vector)
             for key, vector in zip(documents, vectors, strict=True)
         )
 
-    with open_engine(engine_url) as engine, watching(engine_url, encoder, index_name, dead) as (done, rounds):
+    with open_engine(loads.url) as engine, watching(loads.url, loads.encoder, loads.index, dead) as (done, rounds):
         # New documents, one after another.
         for key in list(documents)[20:]:
-            send(engine, index_name, {"index": {"_id": key}}, documents[key])
+            send(engine, loads.index, {"index": {"_id": key}}, documents[key])
         until(is_right, done)
         # A partial update leaves the old vector where it is.
         documents["d3"]["text"] = "It has changed."
-        send(engine, index_name, {"update": {"_id": "d3"}}, {"doc": {"text": "It has changed."}})
+        send(engine, loads.index, {"update": {"_id": "d3"}}, {"doc": {"text": "It has changed."}})
         # A replaced document has none.
         documents["d4"]["text"] = "It was replaced."
-        send(engine, index_name, {"index": {"_id": "d4"}}, documents["d4"])
+        send(engine, loads.index, {"index": {"_id": "d4"}}, documents["d4"])
         # One that no longer can be found by its words, one that goes, one that cannot be embedded.
-        send(engine, index_name, {"update": {"_id": "d5"}}, {"doc": {"text": " "}})
-        send(engine, index_name, {"delete": {"_id": "d6"}})
-        send(engine, index_name, {"index": {"_id": "odd"}}, {"text": ["a list", 7]})
+        send(engine, loads.index, {"update": {"_id": "d5"}}, {"doc": {"text": " "}})
+        send(engine, loads.index, {"delete": {"_id": "d6"}})
+        send(engine, loads.index, {"index": {"_id": "odd"}}, {"text": ["a list", 7]})
         del documents["d5"], documents["d6"]
         until(is_right, done)
-        until(lambda: contents(engine_url, index_name)["d5"].get("embedding") is None, done)
+        until(lambda: loads.contents()["d5"].get("embedding") is None, done)
         until(lambda: bool(letters(dead)), done)
-        quiet = {key: value["_version"] for key, value in contents(engine_url, index_name).items()}
+        quiet = {key: value["_version"] for key, value in loads.contents().items()}
         seen = rounds.begun
         until(lambda: rounds.begun > seen + 5, done)  # whole rounds in which nothing is to be done
-        assert {key: value["_version"] for key, value in contents(engine_url, index_name).items()} == quiet
+        assert {key: value["_version"] for key, value in loads.contents().items()} == quiet
     [summary] = done
     assert isinstance(summary, LoadReport)
     assert (summary.interrupted, summary.stopped, summary.exit_code) == (False, None, 1)
@@ -131,12 +132,10 @@ def test_every_write_gets_a_vector(engine_url: str, index_name: str, encoder: En
     # The first look at everything, then the ones that lacked a vector: its own writes are not counted again.
     assert summary.unchanged == 20
     assert summary.indexed >= 12
-    assert "d6" not in contents(engine_url, index_name)
+    assert "d6" not in loads.contents()
 
 
-def test_watch_waits_for_a_shard_that_is_missing_in_the_statistics(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_watch_waits_for_a_shard_that_is_missing_in_the_statistics(tiny_loads: Loads) -> None:
     """A shard without an active primary is left out there: the numbers of the others are not taken for its."""
     lost: list[str] = []
 
@@ -151,26 +150,28 @@ def test_watch_waits_for_a_shard_that_is_missing_in_the_statistics(
             return status, orjson.dumps(answer)
         return status, body
 
-    with open_engine(engine_url) as engine, FaultyProxy(engine_url, always=lose_a_shard, paths="") as proxy:
-        engine.create_index(index_name, {"settings": {"number_of_shards": 3, "number_of_replicas": 0}})
+    with open_engine(tiny_loads.url) as engine, FaultyProxy(tiny_loads.url, always=lose_a_shard, paths="") as proxy:
+        engine.create_index(tiny_loads.index, {"settings": {"number_of_shards": 3, "number_of_replicas": 0}})
         send(
-            engine, index_name, *(line for n in range(30) for line in ({"index": {"_id": f"a{n}"}}, {"text": "a man"}))
+            engine,
+            tiny_loads.index,
+            *(line for n in range(30) for line in ({"index": {"_id": f"a{n}"}}, {"text": "a man"})),
         )
 
         def embedded() -> set[str]:
-            return {key for key, source in contents(engine_url, index_name).items() if source.get("embedding")}
+            return {key for key, source in tiny_loads.contents().items() if source.get("embedding")}
 
-        with watching(proxy.url, tiny, index_name, tmp_path / "dead") as (done, _):
+        with watching(proxy.url, tiny_loads.encoder, tiny_loads.index, tiny_loads.dead) as (done, _):
             until(lambda: len(embedded()) == 30, done)
             lost.append("shard 0")
             send(
                 engine,
-                index_name,
+                tiny_loads.index,
                 *(line for n in range(60) for line in ({"index": {"_id": f"b{n}"}}, {"text": "cat"})),
             )
             until(lambda: len(lost) > 3, done)
             lost.clear()
-            send(engine, index_name, {"index": {"_id": "c"}}, {"text": "a dog"})
+            send(engine, tiny_loads.index, {"index": {"_id": "c"}}, {"text": "a dog"})
             until(lambda: len(embedded()) == 91, done)
     [summary] = done
     assert isinstance(summary, LoadReport)
@@ -180,12 +181,7 @@ def test_watch_waits_for_a_shard_that_is_missing_in_the_statistics(
 
 
 def test_watch_finds_and_embeds_documents_that_it_has_missed(
-    engine_url: str,
-    index_name: str,
-    tiny: Encoder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tiny_loads: Loads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Writes are made to count as seen without being read, which must never happen."""
     monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.5)
@@ -204,15 +200,22 @@ def test_watch_finds_and_embeds_documents_that_it_has_missed(
         return changed
 
     monkeypatch.setattr(IndexWatcher, "has_changes", skip)
-    with open_engine(engine_url) as engine, caplog.at_level("INFO", "es_sbert"):
-        engine.create_index(index_name, {})
-        put(engine, index_name, "a dog", "first")
-        send(engine, index_name, {"index": {"_id": "empty"}}, {"text": " "})
-        with watching(engine_url, tiny, index_name, tmp_path / "dead") as (done, rounds):
+    with open_engine(tiny_loads.url) as engine, caplog.at_level("INFO", "es_sbert"):
+        engine.create_index(tiny_loads.index, {})
+        put(engine, tiny_loads.index, "a dog", "first")
+        send(engine, tiny_loads.index, {"index": {"_id": "empty"}}, {"text": " "})
+        with watching(tiny_loads.url, tiny_loads.encoder, tiny_loads.index, tiny_loads.dead) as (done, rounds):
             until(lambda: rounds.begun > 5, done)  # the watch has seen its own writes
             is_quiet.set()
-            send(engine, index_name, {"index": {"_id": "x"}}, {"text": "a man"}, {"index": {"_id": "no"}}, {"other": 1})
-            until(lambda: bool(contents(engine_url, index_name)["x"].get("embedding")), done)
+            send(
+                engine,
+                tiny_loads.index,
+                {"index": {"_id": "x"}},
+                {"text": "a man"},
+                {"index": {"_id": "no"}},
+                {"other": 1},
+            )
+            until(lambda: bool(tiny_loads.contents()["x"].get("embedding")), done)
     [summary] = done
     assert isinstance(summary, LoadReport)
     assert missed
@@ -340,71 +343,71 @@ def assert_counts_are_open(report: LoadReport, lacking: int) -> None:
 
 
 def test_watch_counts_what_it_leaves_when_it_is_stopped(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, tiny_loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its first look at everything; among new documents; among those that have a vector of an earlier text."""
     monkeypatch.setattr("es_sbert.ingest.backfill.SCAN_PAGE", 16)
-    dead, keys = tmp_path / "dead", [f"d{number}" for number in range(240)]
-    engine.create_index(index_name, {})
-    put(engine, index_name, "a man", *keys[:40])
+    dead, keys = tiny_loads.dead, [f"d{number}" for number in range(240)]
+    engine.create_index(tiny_loads.index, {})
+    put(engine, tiny_loads.index, "a man", *keys[:40])
 
     def lacking() -> int:
-        return sum(source.get("embedding") is None for source in contents(engine_url, index_name).values())
+        return sum(source.get("embedding") is None for source in tiny_loads.contents().values())
 
-    first = stop_at_window(engine_url, tiny, index_name, dead, 1)
+    first = stop_at_window(tiny_loads.url, tiny_loads.encoder, tiny_loads.index, dead, 1)
     assert_counts_are_open(first, lacking())
     assert first.stopped is not None
     assert first.stopped.startswith("interrupted before every document was compared with its vector")
 
     def add(number: int) -> None:
         if number == 1:
-            put(engine, index_name, "a cat", *keys[40:])
+            put(engine, tiny_loads.index, "a cat", *keys[40:])
 
-    second = stop_at_window(engine_url, tiny, index_name, dead, -(-lacking() // 8) + 1, add)
+    second = stop_at_window(tiny_loads.url, tiny_loads.encoder, tiny_loads.index, dead, -(-lacking() // 8) + 1, add)
     assert_counts_are_open(second, lacking())
     assert second.stopped is None
 
-    load(engine_url, tiny, index_name, dead=dead)
+    tiny_loads.load()
 
     def change(text: str) -> Callable[[int], None]:
         def act(number: int) -> None:
             if number == 1:
                 lines = [line for key in keys for line in ({"update": {"_id": key}}, {"doc": {"text": text}})]
-                send(engine, index_name, *lines)
+                send(engine, tiny_loads.index, *lines)
 
         return act
 
-    third = stop_at_window(engine_url, tiny, index_name, dead, 1, change("a dog"))
+    third = stop_at_window(tiny_loads.url, tiny_loads.encoder, tiny_loads.index, dead, 1, change("a dog"))
     assert lacking() == 0
     assert third.left < (third.lacking or 0)
     # What is open is what the next run embeds.
-    assert_counts_are_open(third, load(engine_url, tiny, index_name, dead=dead).indexed)
+    assert_counts_are_open(third, tiny_loads.load().indexed)
     assert third.stopped is None
 
     monkeypatch.setattr("es_sbert.ingest.backfill._LAST_WRITES", 16)
-    fourth = stop_at_window(engine_url, tiny, index_name, dead, 1, change("a storm"))
+    fourth = stop_at_window(tiny_loads.url, tiny_loads.encoder, tiny_loads.index, dead, 1, change("a storm"))
     assert (fourth.lacking, fourth.exit_code) == (fourth.left, 1)
     assert fourth.stopped is not None  # there was more than could be counted
 
 
 def test_watch_counts_documents_that_changed_after_its_last_look(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, tiny_loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partial update keeps the vector of the earlier text, so the document does not lack one."""
-    dead = tmp_path / "dead"
-    engine.create_index(index_name, {})
-    put(engine, index_name, "a man", "changed", "emptied", "recreated", "priced", "untouched")
+    dead = tiny_loads.dead
+    engine.create_index(tiny_loads.index, {})
+    put(engine, tiny_loads.index, "a man", "changed", "emptied", "recreated", "priced", "untouched")
 
     def change() -> None:
         send(
             engine,
-            index_name,
+            tiny_loads.index,
             *({"update": {"_id": "changed"}}, {"doc": {"text": "a dog"}}),
             *({"update": {"_id": "emptied"}}, {"doc": {"text": " "}}),
             *({"update": {"_id": "priced"}}, {"doc": {"price": 1.0}}),
             {"delete": {"_id": "recreated"}},
         )
-        put(engine, index_name, "a cat", "recreated", "added")
+        put(engine, tiny_loads.index, "a cat", "recreated", "added")
 
     def stop_and(act: Callable[[], None]) -> LoadReport:
         """A watch that is stopped right before the index changes, when it has seen its own writes."""
@@ -415,22 +418,22 @@ def test_watch_counts_documents_that_changed_after_its_last_look(
                 control.interrupt()
                 act()
 
-        return run_watch(engine_url, tiny, index_name, dead, control, on_round)
+        return run_watch(tiny_loads.url, tiny_loads.encoder, tiny_loads.index, dead, control, on_round)
 
     report = stop_and(change)
     assert (report.indexed, report.left, report.lacking, report.stopped) == (5, 0, 0, None)
     assert (report.concurrent.unseen, report.exit_code) == (4, 1)
     assert report.notes == (
         "4 documents were written after the last check of this watch and have no current vector, which the next watch "
-        f"computes, or `es-sbert ingest --index {index_name} --vector embedding`",
+        f"computes, or `es-sbert ingest --index {tiny_loads.index} --vector embedding`",
     )
     assert not any("has its vector" in line for line in report.lines())
-    again = load(engine_url, tiny, index_name, dead=dead)
+    again = tiny_loads.load()
     assert (again.indexed, again.skipped.empty) == (3, 1)
 
     # More changes than are read at the end.
     monkeypatch.setattr("es_sbert.ingest.backfill._LAST_WRITES", 2)
-    report = stop_and(lambda: put(engine, index_name, "a storm", "changed", "priced", "added"))
+    report = stop_and(lambda: put(engine, tiny_loads.index, "a storm", "changed", "priced", "added"))
     assert (report.lacking, report.exit_code) == (0, 1)
     assert report.stopped is not None
     assert report.stopped.startswith("interrupted before all of the latest changes were compared with their vectors")
@@ -439,7 +442,7 @@ def test_watch_counts_documents_that_changed_after_its_last_look(
 
 @pytest.mark.parametrize("is_before", [True, False])
 def test_watch_counts_a_document_that_changes_during_its_last_bulk_request(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, *, is_before: bool
+    engine: Engine, tiny_loads: Loads, *, is_before: bool
 ) -> None:
     """Before it, the document is left for the next run; after it, its vector is of the earlier text."""
     control = LoadControl()
@@ -448,20 +451,20 @@ def test_watch_counts_a_document_that_changes_during_its_last_bulk_request(
         if "/_bulk" not in exchange.path:
             return exchange.forward()
         result = None if is_before else exchange.forward()
-        send(engine, index_name, {"update": {"_id": "x"}}, {"doc": {"text": "a dog"}})
+        send(engine, tiny_loads.index, {"update": {"_id": "x"}}, {"doc": {"text": "a dog"}})
         control.interrupt()
         return result or exchange.forward()
 
     def add(number: int) -> None:
         if number == 3:
-            put(engine, index_name, "a man", "x", "y")
+            put(engine, tiny_loads.index, "a man", "x", "y")
             proxy.always = change_and_stop
 
-    with FaultyProxy(engine_url, paths="") as proxy:
-        engine.create_index(index_name, {})
-        report = run_watch(proxy.url, tiny, index_name, tmp_path / "dead", control, add)
+    with FaultyProxy(tiny_loads.url, paths="") as proxy:
+        engine.create_index(tiny_loads.index, {})
+        report = run_watch(proxy.url, tiny_loads.encoder, tiny_loads.index, tiny_loads.dead, control, add)
     assert (report.lacking, report.concurrent.unseen) == ((1, 0) if is_before else (0, 1))
-    assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
+    assert tiny_loads.load().indexed == 1
 
 
 def test_watch_that_is_stopped_in_a_retry_counts_its_documents_and_not_those_after_it(
@@ -533,30 +536,28 @@ def refuse_without_writing(exchange: Exchange, index: str) -> tuple[int, bytes]:
     return 200, orjson.dumps(answer)
 
 
-def test_watch_on_filtered_alias_embeds_only_its_documents(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    alias = f"{index_name}-cheap"
+def test_watch_on_filtered_alias_embeds_only_its_documents(engine: Engine, loads: Loads) -> None:
+    alias = f"{loads.index}-cheap"
     properties = {"price": {"type": "float"}}
-    engine.create_index(index_name, {"mappings": {"properties": properties}})
-    filtered = {"index": index_name, "alias": alias, "filter": {"range": {"price": {"lt": 10}}}}
+    engine.create_index(loads.index, {"mappings": {"properties": properties}})
+    filtered = {"index": loads.index, "alias": alias, "filter": {"range": {"price": {"lt": 10}}}}
     engine.update_aliases([{"add": filtered}])
     documents = [{"text": "A dear one.", "price": 20.0}, {"text": "A cheap one.", "price": 2.0}]
 
     def put(*keys: str) -> None:
         for key, document in zip(keys, documents, strict=True):
-            send(engine, index_name, {"index": {"_id": key}}, document)
+            send(engine, loads.index, {"index": {"_id": key}}, document)
 
     def embedded() -> set[str]:
-        return {key for key, source in contents(engine_url, index_name).items() if source.get("embedding")}
+        return {key for key, source in loads.contents().items() if source.get("embedding")}
 
     put("dear", "cheap")
-    with watching(engine_url, encoder, alias, tmp_path / "dead") as (done, _):
+    with watching(loads.url, loads.encoder, alias, loads.dead) as (done, _):
         until(lambda: "cheap" in embedded(), done)
         put("dear, too", "cheap, too")
         # It was written last: whoever looks at it has looked at the other one.
         until(lambda: "cheap, too" in embedded(), done)
-        send(engine, index_name, {"update": {"_id": "dear"}}, {"doc": {"price": 1.0}})
+        send(engine, loads.index, {"update": {"_id": "dear"}}, {"doc": {"price": 1.0}})
         until(lambda: "dear" in embedded(), done)
         assert embedded() == {"cheap", "cheap, too", "dear"}
 
