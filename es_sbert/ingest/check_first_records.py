@@ -20,7 +20,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.derived_fields import derived_fields, is_within
-from es_sbert.index.document_vectors import EmbeddingTarget, kept_targets
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
 from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, vector_fields
 from es_sbert.index.text_template import (
@@ -135,16 +135,14 @@ class FirstRecords:
 def planned_document_rules(plan: LoadPlan, info: EngineInfo) -> DocumentRules:
     """The rules that turn records into documents, as known before a model is loaded."""
     state = plan.state
-    targets = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
+    targets: EmbeddingTargets = ()
+    for planned in plan.fields:
+        passages = planned.chunk_rules
+        new = VectorFieldMeta(fingerprint="", model="", dimensions=0, index_type="", passages=passages)
+        targets += (EmbeddingTarget(planned.field, planned.template, planned.stored or new),)
     if state is not None:
         targets += kept_targets(vector_fields(state.mappings, state.name), [target.field for target in targets])
     return plan.document_rules(targets, info, state)
-
-
-def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
-    return field.stored or VectorFieldMeta(
-        fingerprint="", model="", dimensions=0, index_type="", passages=field.chunk_rules
-    )
 
 
 def read_first_records(
@@ -316,7 +314,12 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
         first.add(record)
     if not first.records:
         return
-    names = _index_names(engine, plan)
+    # A mapping may omit fields.
+    known = dict.fromkeys(mapping_field_names(state.mappings.get("properties", {})))
+    for record in sample_records(engine, plan, _LISTED):
+        known |= dict.fromkeys(document_field_names(record.fields))
+    reserved = planned_document_rules(plan, engine.info).reserved
+    names = [field for field in known if field.partition(".")[0] not in reserved]
     _refuse_unknown_fields(engine, plan, first, first.missing, names)
     if first.has_text:
         return
@@ -327,16 +330,6 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     has_text = {"bool": {"should": [exists_query(field, properties) for field in texts], "minimum_should_match": 1}}
     if not engine.count(name, has_text):
         raise SourceError(f"no document of {name} has the text field {' or '.join(texts)}", hint)
-
-
-def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
-    """Names of the fields of an index: from its mapping, and from some documents, because a mapping may omit fields."""
-    assert plan.state is not None, "documents of an index that exists"
-    names = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
-    for record in sample_records(engine, plan, _LISTED):
-        names |= dict.fromkeys(document_field_names(record.fields))
-    reserved = planned_document_rules(plan, engine.info).reserved
-    return [name for name in names if name.partition(".")[0] not in reserved]
 
 
 def sample_records(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[Record]:

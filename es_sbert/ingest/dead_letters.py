@@ -91,7 +91,7 @@ def last_dead_letter_time(path: Path) -> str | None:
 def dead_letter_key(letter: dict[str, Any]) -> bytes:
     """Compute a 16-byte key of a dead letter from its origin and content, but not from its reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
-    return _digest(orjson.dumps(about, option=orjson.OPT_SORT_KEYS))
+    return hashlib.blake2b(orjson.dumps(about, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 class DeadLetterSink(Protocol):
@@ -377,10 +377,6 @@ def _last_lines(path: Path) -> dict[bytes, int]:
 def id_digest(document_id: str) -> bytes:
     """Compute a 16-byte digest of an id. Tables of many ids stay small, and 128 bits do not collide by chance."""
     return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

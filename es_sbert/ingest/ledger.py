@@ -276,13 +276,6 @@ class LedgerError(RuntimeError):
     """The counts do not add up: a bug in this program."""
 
 
-_SUMS = (
-    "read", "truncated", "lost_tokens", "chunks", "retries", "rejected", "rerouted", "bulk_requests", "bulk_bytes",
-    "bulk_seconds", "windows", "window_seconds",
-)  # fmt: skip
-_COUNTERS = ("outcomes", "missing_fields", "dropped")
-
-
 class Ledger:
     """Thread-safe counts of one load. Other modules read its counts, and change them by its methods.
 
@@ -356,10 +349,11 @@ class Ledger:
     def merge(self, other: Ledger) -> None:
         """Add the counts of another ledger, which is no longer written to."""
         with self._lock:
-            for name in _SUMS:
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-            for name in _COUNTERS:
-                getattr(self, name).update(getattr(other, name))
+            for name, value in other.__getstate__().items():
+                if isinstance(value, Counter):
+                    getattr(self, name).update(value)
+                elif name not in ("embedded", "languages"):
+                    setattr(self, name, getattr(self, name) + value)
             self.languages.merge(other.languages)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -199,29 +199,22 @@ class LoadPlan:
     @property
     def reading(self) -> ReadSettings:
         """The options for reading the sources."""
-        settings = self.settings
+        settings, state = self.settings, self.state
         # The load keeps vectors of other fields whose text has not changed.
-        metas = vector_fields(self.state.mappings, self.state.name).values() if self.state is not None else ()
+        metas = () if state is None else vector_fields(state.mappings, state.name).values()
         kept_fields = (name for meta in metas if meta.text is not None for name in TextTemplate.parse(meta.text).fields)
         text_fields = tuple(dict.fromkeys((*self.text_fields, *kept_fields)))
+        typed_fields = (*text_fields, *settings.key_fields)
+        # Every machine uses the mapping as it was when the load was planned.
+        mapped = {} if state is None else mapped_types(state.mappings, state.settings, typed_fields)
         return ReadSettings(
             MAX_DOCUMENT_BYTES,
             plain_text_field=self.text_fields[0],
             target_index=settings.index,
             text_fields=text_fields,
             key_fields=settings.key_fields,
-            column_types=self._column_types(text_fields),
+            column_types=ColumnTypes(parse_types(settings.types), mapped),
         )
-
-    def _column_types(self, text_fields: Sequence[str]) -> ColumnTypes:
-        """The types of the columns of CSV and TSV files: those of `types`, and for other columns those of the index."""
-        settings, state = self.settings, self.state
-        option_types = parse_types(settings.types)
-        # Every machine uses the mapping as it was when the load was planned.
-        mapped = (
-            {} if state is None else mapped_types(state.mappings, state.settings, (*text_fields, *settings.key_fields))
-        )
-        return ColumnTypes(option_types, mapped)
 
     def check_chunk_rules(self, make_chunker: Callable[[int, int, PromptKind], object]) -> None:
         """Check that chunk rules fit the model, before an index is created with them.
