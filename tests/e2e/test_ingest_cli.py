@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 
 from tests.e2e.cli_support import Cli, Done
 from tests.e2e.scraping import scrape
-from tests.engine.ingest_support import contents, letters, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import contents, letters, open_engine
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 pytestmark = pytest.mark.one_engine
@@ -38,20 +37,6 @@ def ingest(cli: Cli, model: Path, engine_url: str, index_name: str) -> Callable[
 
 def counts(done: Done) -> dict[str, Any]:
     return {name: done.summary[name] for name in COUNTS if done.summary[name]}
-
-
-def test_reload_update_and_backfill(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
-    documents = sentences(50)
-    write_jsonl(Path("docs.jsonl"), documents)
-    assert counts(ingest("docs.jsonl", "--id-field", "id", "--json")) == {"read": 50, "indexed": 50}
-    assert counts(ingest("docs.jsonl", "--id-field", "id", "--json")) == {"read": 50, "unchanged": 50}
-    documents[0]["price"] = 1000
-    documents[1]["text"] = "the cat sleeps"
-    write_jsonl(Path("docs.jsonl"), documents)
-    done = ingest("docs.jsonl", "--id-field", "id", "--json")
-    assert counts(done) == {"read": 50, "indexed": 1, "updated": 1, "unchanged": 48}
-    assert counts(ingest("--json")) == {"read": 50, "unchanged": 50}
-    assert contents(engine_url, index_name)["d1"]["text"] == "the cat sleeps"
 
 
 def test_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Done], model: Path) -> None:
@@ -171,28 +156,6 @@ def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
     process.wait(300)
     with process.stdin, process.stdout, process.stderr:
         return process.stdout.read(), process.stderr.read().decode()
-
-
-def test_progress_is_plain_lines_without_a_terminal(
-    es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
-) -> None:
-    messages = tmp_path / "messages"
-    command = [*COMMAND, *options(es9_url, fresh_index(es9_url), model), "-", "--format", "lines"]
-    with messages.open("wb") as err:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=err, cwd=tmp_path)
-    assert process.stdin is not None
-    # Standard input has no size, so neither a part nor a time left is claimed.
-    wanted = re.compile(r"^\d+ documents · \d+/s$", re.MULTILINE)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not wanted.search(messages.read_text()):
-        process.stdin.write(b"the cat\n")
-        process.stdin.flush()
-        time.sleep(0.5)
-    process.communicate(timeout=120)
-    said = messages.read_text()
-    assert process.returncode == 0
-    assert wanted.search(said), said
-    assert "\x1b" not in said
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
+from es_sbert.errors import IndexMissing, RequestFailed
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
@@ -246,14 +246,6 @@ def test_changed_document_is_reread_by_its_routing(
         summary = load(es9_url, meddling, index, dead=tmp_path / "dead")
         assert (summary.read, summary.indexed) == (count, count)
         assert load(es9_url, encoder, index, dead=tmp_path / "dead").unchanged == count
-
-
-def test_index_without_source_is_refused(loads: Loads) -> None:
-    with open_engine(loads.url) as engine:
-        engine.create_index(loads.index, {"mappings": {"_source": {"enabled": False}}})
-        write(engine, loads.index, sentences(2))
-    with pytest.raises(VectorIndexError, match="does not keep _source"):
-        loads.load()
 
 
 def test_index_deleted_before_backfill_is_not_recreated(

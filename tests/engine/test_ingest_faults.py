@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.errors import EngineUnreachable, IndexMismatch, OutputError
+from es_sbert.errors import EngineUnreachable, OutputError
 from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
 from tests.engine.ingest_support import Loads, load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
@@ -177,18 +177,6 @@ def test_temporary_block_is_waited_out_and_logged(loads: Loads, proxy: FaultyPro
     assert (summary.indexed, summary.dead, summary.left, summary.exit_code) == (COUNT, 0, 0, 0)
     assert "block" in waits[0]
     assert_all_in_once(loads)
-
-
-def test_index_deleted_during_load_is_an_error(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
-    def delete(exchange: Any) -> tuple[int, bytes]:
-        request = urllib.request.Request(f"{loads.url}/{loads.index}", method="DELETE")
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            assert response.status == 200
-        return exchange.forward()  # type: ignore[no-any-return]
-
-    proxy.faults = [delete]
-    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        in_small_bodies(proxy, loads, docs)
 
 
 @pytest.mark.usefixtures("alone_on_engines")  # the engine's health is red while the index is opened
