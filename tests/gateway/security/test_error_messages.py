@@ -1,18 +1,22 @@
-"""What callers learn of the engine behind the gateway and of its bugs, and what the log says in their place."""
+"""What callers learn of the engine behind the gateway and of its bugs, what the log says, and how much is quoted."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+import httpx
 import orjson
 import pytest
 
 from es_sbert.cli.logs import configure_logging
 from es_sbert.gateway.app import Gateway
+from tests.gateway import patient
 from tests.gateway.echo import HEAD, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
@@ -147,3 +151,38 @@ def test_non_utf8_header_is_rejected(echo: Echo, tiny: Path) -> None:
         assert echo.received == []
         talk(url, "GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-opaque-id: café\r\n\r\n".encode())
     assert echo.only().values(b"x-opaque-id") == ["café".encode()]
+
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def wide_url(echo: Echo, tiny: Path) -> Iterator[str]:
+    with gateway(echo.url, tiny) as address:
+        yield address
+
+
+def test_unknown_model_is_not_echoed_at_length(wide_url: str) -> None:
+    answer = patient.post(f"{wide_url}/v1/embeddings", json={"input": "a", "model": "m" * MEGABYTE})
+    assert answer.status_code == 404
+    assert len(answer.content) < 5000
+    assert "characters" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["encoding_format", "input_type", "x" * MEGABYTE])
+def test_invalid_fields_are_not_echoed_at_length(wide_url: str, field: str) -> None:
+    answer = patient.post(f"{wide_url}/v1/embeddings", json={"input": "a", field: "v" * MEGABYTE})
+    assert answer.status_code == 400
+    assert len(answer.content) < 5000
+
+
+def test_response_that_is_cut_off_is_logged_with_its_path(
+    wide_url: str, echo: Echo, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+    echo.reply = raw(head + b'{"a":', close=True)
+    with caplog.at_level(logging.WARNING), pytest.raises(httpx.RemoteProtocolError):
+        patient.get(f"{wide_url}/docs/_doc/cut?secret=1")
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("the response to GET /docs/_doc/cut was cut off" in line for line in lines), lines
+    assert not any("ASGI callable" in line or "secret" in line for line in lines)
