@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
@@ -99,8 +99,9 @@ class RemoteFile(ByteInput):
             yield cast(BinaryIO, file)
             file.check_unchanged()
         finally:
-            if not context.stop.is_set():  # after a stop, a read may still block the file
-                file.close()
+            # Nothing can be lost: what was read is complete, or its failure is raised.
+            with suppress(Exception):
+                call_until_stopped(file.close, context.stop)
 
 
 class _RemoteReader(io.RawIOBase):
@@ -138,16 +139,21 @@ class _RemoteReader(io.RawIOBase):
         return data
 
     def check_unchanged(self) -> None:
-        """Check that what was read is one version of the file.
+        """Check that what was read is one version of the file, unless it came in one response.
 
         Raises:
             SourceUnavailable: the file was changed meanwhile.
         """
-        if self._call(self._current_version) != self._version:
+        # A file whose size is unknown is not read in blocks either.
+        is_one_response = self._is_sequential and (self._file.size or 0) <= _BLOCK
+        if not is_one_response and self._call(self._current_version) != self._version:
             raise SourceUnavailable("the file was changed while it was read")
 
     def close(self) -> None:
-        self._handle.close()
+        handle, self._handle = self._handle, None
+        # After a stop, a read may still block the file.
+        if handle is not None and not self._stop.is_set():
+            handle.close()
         super().close()
 
     def _current_version(self) -> list[Any]:

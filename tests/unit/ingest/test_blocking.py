@@ -52,6 +52,25 @@ class Silent:
     def close(self) -> None: ...
 
 
+class Broken(Silent):
+    """A filesystem whose connection breaks, so that a file can be neither read nor closed."""
+
+    def read(self, count: int) -> bytes:
+        raise OSError("the connection broke")
+
+    def close(self) -> None:
+        raise OSError("it cannot be closed")
+
+
+def test_failure_to_close_does_not_hide_that_of_the_read() -> None:
+    said: list[str] = []
+    source = TextSource(
+        RemoteFile("test://docs", Broken(threading.Event(), threading.Event()), "docs", None), FileFormat.JSONL
+    )
+    assert list(read_records([source], ReadSettings(1000, "text"), ByteCounter(), threading.Event(), said.append)) == []
+    assert "the connection broke" in said[0]
+
+
 def test_blocking_source_does_not_delay_stop() -> None:
     silence, over, stop = threading.Event(), threading.Event(), threading.Event()
     source = TextSource(RemoteFile("test://docs", Silent(silence, over), "docs", None), FileFormat.JSONL)

@@ -195,6 +195,15 @@ def test_broken_connection_stops_reading_without_rejects(ranges: bool, fault: in
     assert "s3cret" not in reason
 
 
+def test_file_that_came_in_one_response_may_change() -> None:
+    with HttpFiles({"/f.jsonl": LINES[: BLOCK // 2]}) as server:
+        records = read_records(find(f"{server.url}/f.jsonl"), SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
+        first = next(records)
+        server.files["/f.jsonl"] = b""
+        assert len(list(records)) > 100
+        assert isinstance(first, Record)
+
+
 @pytest.mark.parametrize("change", ["changed", "removed"])
 def test_file_changed_while_reading_stops_the_load(change: str) -> None:
     said: list[str] = []
