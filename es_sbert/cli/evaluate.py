@@ -18,7 +18,6 @@ from es_sbert.messages import log_message as report
 
 if TYPE_CHECKING:
     from es_sbert.evaluation.evaluation_report import EvaluationReport
-    from es_sbert.evaluation.task_data import EvaluationTask
 
 
 TASKS = ("sts", "triplet", "duplicates", "retrieval")
@@ -61,12 +60,6 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
         multiple=True,
         metavar="FILE",
         help="Evaluate on this file instead of a folder; may be repeated.",
-    ),
-    click.option(
-        "--columns",
-        multiple=True,
-        metavar="ROLE=COLUMN",
-        help="Read COLUMN of the files as sentence1, score, … (the task's own name); may be repeated.",
     ),
     click.option(
         "--limit",
@@ -118,7 +111,6 @@ def evaluate(model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...],
     Examples:
       es-sbert evaluate all-MiniLM-L6-v2 --task sts --data data
       es-sbert evaluate ./my-model --task sts --file pairs.tsv --precision fp32
-      es-sbert evaluate ./my-model --task sts --file pairs.csv --columns score=similarity
       es-sbert evaluate ./my-model --task sts --task triplet --data data
       es-sbert evaluate --task retrieval --data data/retrieval/cisi --index cisi
       es-sbert evaluate ./my-model --compare all-MiniLM-L6-v2 --task retrieval --data NanoBEIR
@@ -195,11 +187,7 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
 
     limit, other = options["limit"], options["compare"]
     unique_tasks = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
-    roles = _parse_columns(options["columns"], unique_tasks)
-    datasets = {
-        task: read_task_data(task, options["data"], files, limit=limit, columns=roles, report=report)
-        for task in unique_tasks
-    }
+    datasets = {task: read_task_data(task, options["data"], files, limit=limit, report=report) for task in unique_tasks}
     running = shared.select_options(options, ("device", "precision", "runtime", "threads"))
 
     def evaluate_model(name: str) -> list[EvaluationReport]:
@@ -234,27 +222,3 @@ def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
         for index in indices
     ]
     return reports[:1], reports[1:], (indices[0], indices[-1])
-
-
-def _parse_columns(assignments: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
-    """Convert assignments of the form ROLE=COLUMN to a dictionary: role → column."""
-    from es_sbert.evaluation.task_data import task_roles
-
-    roles = dict.fromkeys(role for task in tasks for role in task_roles(task))
-    columns: dict[str, str] = {}
-    for assignment in assignments:
-        role, equals, column = assignment.partition("=")
-        if not equals or not column:
-            raise UsageError(
-                f"--columns {assignment} is not of the form ROLE=COLUMN", "Write --columns score=similarity."
-            )
-        if role not in roles:
-            raise UsageError(
-                f"the data of {' and '.join(tasks)} has no role {role}",
-                f"Use one of {', '.join(roles)}." if roles else "Rename the columns to those of BEIR.",
-            )
-        if columns.setdefault(role, column) != column:
-            raise UsageError(
-                f"--columns names {columns[role]} and {column} for {role}", "Use one column for each role."
-            )
-    return columns

@@ -15,7 +15,7 @@ from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
-    "api_key_file", "ca_certs", "columns", "data", "dead_letters",
+    "api_key_file", "ca_certs", "data", "dead_letters",
     "delimiter", "device", "dimensions", "documents", "dry_run", "element_type", "encoding", "exact", "filter",
     "fingerprint", "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
     "max_errors", "max_write_block", "metrics", "min_cosine", "min_recall", "model", "name",

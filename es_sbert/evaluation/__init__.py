@@ -7,7 +7,7 @@ an index by a judgement list, and `compare_reports` (significance.py) compares t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -25,7 +25,6 @@ def evaluate(
     data: str | Path | Sequence[TaskData] | None = None,
     *,
     files: Sequence[Path] = (),
-    columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     report: Callable[[str], None] = lambda message: None,
     **running: Unpack[RunOptions],
@@ -39,7 +38,6 @@ def evaluate(
         task: `sts`, `triplet`, `duplicates` or `retrieval`.
         data: Folder of the data (see `task_data.py` for the layout), or data sets that `read_task_data` returned.
         files: Data files instead of a folder.
-        columns: Role, such as `score` → name of the column in the data.
         limit: Maximum number of examples (for retrieval: queries) of each file, drawn with a fixed seed.
         report: Called with progress messages and warnings.
         running: `device`, `precision`, `runtime` and `threads`. If the model is already open, they are only recorded
@@ -61,7 +59,7 @@ def evaluate(
 
     task = EvaluationTask(task)
     if data is None or isinstance(data, str | Path):
-        data = read_task_data(task, data, files, limit=limit, columns=columns, report=report)
+        data = read_task_data(task, data, files, limit=limit, report=report)
     opened = open_model(str(model), report=report, **running) if isinstance(model, str | Path) else model
     try:
         settings = {name: str(running.get(name, "auto")) for name in ("device", "precision", "runtime")}

@@ -7,13 +7,12 @@
 | duplicates | `duplicates/NAME-test` | question1, question2, is_duplicate |
 | retrieval | `retrieval/NAME/`, see beir_files.py | _id, title, text; _id, text; query-id, corpus-id, score |
 
-Files may be JSONL, CSV, TSV (each also .gz or .zst) or Parquet. Columns can be mapped to these names, except for
-retrieval.
+Files may be JSONL, CSV, TSV (each also .gz or .zst) or Parquet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,7 +29,7 @@ from es_sbert.evaluation.beir_files import (
     sample_rows,
 )
 from es_sbert.io.tables import MissingColumns, Table, read_table
-from es_sbert.messages import pluralize, setting_text
+from es_sbert.messages import pluralize
 
 
 class EvaluationTask(StrEnum):
@@ -48,8 +47,8 @@ class TaskInfo:
 
     Attributes:
         folder: Its folder in the folder of all tasks.
-        texts: Roles of the columns of texts.
-        gold: Role of the column of scores or labels; empty without one.
+        texts: Columns of texts.
+        gold: Column of scores or labels; empty without one.
         splits: The files that are measured, by the end of their names.
     """
 
@@ -67,18 +66,13 @@ TASKS = {
 }
 
 
-def task_roles(task: EvaluationTask) -> list[str]:
-    """Roles of the columns of a task; none for retrieval."""
-    return list(filter(None, (*TASKS[task].texts, TASKS[task].gold)))
-
-
 @dataclass(frozen=True)
 class TaskTexts:
     """Pairs of texts (tasks `sts` and `duplicates`), or triplets.
 
     Attributes:
         name: Name of the data set.
-        columns: One list of texts for each role of the task.
+        columns: One list of texts for each column of texts.
         gold: Similarities on any scale (`sts`), or 1 for duplicates and 0 for other pairs; None for triplets.
             *Shape:* ``(examples,)``.
     """
@@ -97,7 +91,6 @@ def read_task_data(
     files: Sequence[Path] = (),
     *,
     limit: int | None = None,
-    columns: Mapping[str, str] | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> list[TaskData]:
     """Read the data of a task from a folder, sorted by name, or from files, in the given order.
@@ -107,7 +100,6 @@ def read_task_data(
         folder: The folder of all tasks (with `sts/`, `triplets/`, …), or that of this task.
         files: Files instead of a folder; not for retrieval.
         limit: Maximum number of examples (for retrieval: queries) of each file, drawn with a fixed seed.
-        columns: Role → column of the files, if the column has another name. Roles of other tasks are ignored.
         report: Called with warnings.
 
     Raises:
@@ -129,9 +121,8 @@ def read_task_data(
             _warn_of_empty_documents(collection, report)
         found: list[TaskData] = [*collections]
     else:
-        names = {role: column for role, column in (columns or {}).items() if role in task_roles(task)}
         paths = files if folder is None else _task_files(task, _task_folder(task, Path(folder)))
-        found = [_read_file(task, path, limit, names) for path in paths]
+        found = [_read_file(task, path, limit) for path in paths]
     if not found:
         raise SourceError(
             f"{folder} holds no data for the task {task}",
@@ -165,8 +156,9 @@ def _warn_of_empty_documents(data: RetrievalCollection, report: Callable[[str], 
         report(f"Warning: {documents} of {data.name} without title and text count as not found: {some}")
 
 
-def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Mapping[str, str]) -> TaskTexts:
-    info, table = TASKS[task], _read_roles(path, task_roles(task), columns)
+def _read_file(task: EvaluationTask, path: Path, limit: int | None) -> TaskTexts:
+    info = TASKS[task]
+    table = _read_columns(path, list(filter(None, (*info.texts, info.gold))))
     rows = sample_rows(len(table), limit)
     texts = [table.texts(role) for role in info.texts]  # of all rows: one without text is an error, even if not kept
     gold = table.floats(info.gold) if info.gold else None  # (all examples,)
@@ -176,26 +168,19 @@ def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Map
     return TaskTexts(_dataset_name(path), columns_of_rows, None if gold is None else gold[rows])
 
 
-def _check_binary(table: Table, role: str, labels: NDArray[np.float64]) -> None:
+def _check_binary(table: Table, column: str, labels: NDArray[np.float64]) -> None:
     problems = table.problems()
     for row in np.flatnonzero((labels != 0) & (labels != 1)):
-        problems.add(int(table.lines[row]), f"{role} is {table.columns[role][row]!r}")
+        problems.add(int(table.lines[row]), f"{column} is {table.columns[column][row]!r}")
     problems.check("Use 0 and 1.")
 
 
-def _read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> Table:
-    """Read a file's columns, named by their roles."""
-    names = {role: columns.get(role, role) for role in roles}
+def _read_columns(path: Path, columns: list[str]) -> Table:
     try:
-        table = read_table(path, list(names.values()))
+        return read_table(path, columns)
     except MissingColumns as error:
-        missing = next(role for role, name in names.items() if name == error.missing[0])
-        raise SourceError(
-            error.message,
-            f"Set the column to read as {missing}: {setting_text('columns', {missing: 'COLUMN'})}, one of "
-            f"{', '.join(error.names) or 'none'}.",
-        ) from None
-    return Table(path, {role: table.columns[name] for role, name in names.items()}, table.lines, table.unit)
+        remedy = f"Rename the columns to {', '.join(columns)}; they are {', '.join(error.names) or 'none'}."
+        raise SourceError(error.message, remedy) from None
 
 
 def _dataset_name(path: Path) -> str:

@@ -188,37 +188,6 @@ def test_compare_prints_the_verdict_and_all_metrics(
     assert means == pytest.approx(figures, abs=0.001)
 
 
-def test_columns_option_maps_columns(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text("a,b,similarity\n" + "".join(f"{first},{second},{score}\n" for first, second, score in PAIRS))
-    code, _, err = run(capsys, tiny, "--task", "sts", "--file", path)
-    assert code == 2
-    assert "has no column sentence1, sentence2, score" in err
-    assert "--columns sentence1=COLUMN, one of a, b, similarity" in err
-    named = ["--columns", "sentence1=a", "--columns", "sentence2=b", "--columns", "score=similarity"]
-    code, out, _ = run(capsys, tiny, "--task", "sts", "--file", path, *named, "--device", "cpu")
-    assert code == 0
-    assert out.splitlines()[2].split()[:3] == ["pairs", "all", "5"]
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (["score"], "--columns score is not of the form ROLE=COLUMN"),
-        (["score="], "--columns score= is not of the form ROLE=COLUMN"),
-        (["anchor=a"], "the data of sts has no role anchor"),
-        (["score=a", "score=b"], "--columns names a and b for score"),
-    ],
-)
-def test_invalid_columns_option_is_rejected(
-    tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], columns: list[str], message: str
-) -> None:
-    options = [part for one in columns for part in ("--columns", one)]
-    code, _, err = run(capsys, tiny, "--task", "sts", "--data", data, *options)
-    assert code == 2
-    assert message in err
-
-
 def test_documents_without_text_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = [{"_id": str(number), "text": "" if number < 6 else "a cat sleeps"} for number in range(8)]
     queries, judgements = [{"_id": "q", "text": "the cat"}], "q\t1\t1\nq\t7\t1\n"

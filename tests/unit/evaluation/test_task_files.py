@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
-from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data, task_roles
+from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data
 from tests.unit.evaluation.support import write_collection
 
 
@@ -247,25 +247,11 @@ def test_limit_samples_queries_and_keeps_all_documents(tmp_path: Path) -> None:
     assert len(found.documents) == 4
 
 
-def test_every_task_column_can_be_renamed(tmp_path: Path) -> None:
-    values = {"score": "1", "is_duplicate": "1"}
-    for task in EvaluationTask:
-        wanted = task_roles(task)
-        if not wanted:
-            continue
-        row = tuple(values.get(role, role) for role in wanted)
-        path = write(tmp_path / f"{task}.tsv", tuple(f"my {role}" for role in wanted), row)
-        plain = write(tmp_path / f"plain/{task}.tsv", tuple(wanted), row)
-        (found,) = read_task_data(task, None, [path], columns={role: f"my {role}" for role in wanted})
-        (expected,) = read_task_data(task, None, [plain])
-        assert str(found) == str(expected)
-
-
 def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "score"), ("x", "y", "0.5"))
     with pytest.raises(
         SourceError,
-        match=r"no column sentence1, sentence2\n  Set the column to read as sentence1: "
-        r'`columns=\{"sentence1": "COLUMN"\}`, one of a, b, score\.',
+        match=r"no column sentence1, sentence2\n  Rename the columns to sentence1, sentence2, score; "
+        r"they are a, b, score\.",
     ):
         read_task_data(EvaluationTask.STS, None, [path])
