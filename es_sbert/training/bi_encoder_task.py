@@ -201,7 +201,6 @@ def open_task(
     # Data sets with the same objective share its head.
     built = {id(objective): build_objective(objective, encoder.dimensions) for objective in objectives}
     by_name = {each.name: built[id(objective)] for each, objective in zip(examples, objectives, strict=True)}
-    _enable_gradient_checkpointing(encoder, stage)
     max_tokens = encoder.model.max_tokens
     if spec.max_tokens is not None and max_tokens < spec.max_tokens:
         raise RecipeInvalid(
@@ -238,18 +237,6 @@ def prompts_of_columns(
             count = min(count, 1)
         column_prompts += [prompt] * count
     return column_prompts
-
-
-def _enable_gradient_checkpointing(encoder: nn.Module, stage: StageSpec) -> None:
-    transformer: Any = encoder.transformer
-    if not stage.gradient_checkpointing:
-        return
-    if isinstance(transformer, TokenTable):
-        raise RecipeInvalid(
-            "a static model has no layers, so gradient_checkpointing cannot apply to it",
-            "Leave it out of the recipe, or use a base with a transformer.",
-        )
-    transformer.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:

@@ -334,7 +334,10 @@ class StageSpec(RecipeSettings):
         smart_batching: Put examples of similar length into one batch.
     """
 
-    removed = (("mixing", "proportional", f"batches of several data sets in turn; {SENTENCE_TRANSFORMERS}"),)
+    removed = (
+        ("mixing", "proportional", f"batches of several data sets in turn; {SENTENCE_TRANSFORMERS}"),
+        ("gradient_checkpointing", False, "mini_batch saves more memory"),
+    )
 
     name: str = Field(default="stage", pattern=r"^\w[\w -]*$")
     data: tuple[DataSpec, ...] = Field(min_length=1)
@@ -348,7 +351,6 @@ class StageSpec(RecipeSettings):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 1.0
     smart_batching: bool = True
-    gradient_checkpointing: bool = False
     dev: DevSpec | None = None
     checkpoints_per_epoch: PositiveInt = 1
     patience: PositiveInt | None = None

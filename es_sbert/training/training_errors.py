@@ -153,8 +153,7 @@ def translate_out_of_memory(batch: int, mini_batch: int | None) -> Iterator[None
         instead = f" (or set mini_batch: {smaller} instead: the batch stays {batch}, but steps take longer)"
         raise OutOfMemory(
             f"a batch does not fit into memory with {setting}: {held} ({error_summary(error)})",
-            f"Lower {setting} in the recipe to {smaller}{'' if mini_batch else instead}, or lower model.max_tokens, or "
-            "set gradient_checkpointing: true.",
+            f"Lower {setting} in the recipe to {smaller}{'' if mini_batch else instead}, or lower model.max_tokens.",
         ) from error
 
 

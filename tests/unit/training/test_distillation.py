@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -205,12 +204,10 @@ def test_recipes_measure_the_cosine_to_the_teacher(model: Path, folder: Path) ->
 
 
 def test_static_settings_that_do_not_apply_are_refused(model: Path, folder: Path) -> None:
-    for changes, stage in (({"pooling": ["cls"]}, {}), ({}, {"gradient_checkpointing": True})):
-        settings = recipe(model, **stage)
-        settings["model"] |= {"static": True, **changes}
-        with pytest.raises(RecipeInvalid, match="static model"):
-            train_here(write_recipe(folder, settings), folder / "out")
-        shutil.rmtree(folder / "out", ignore_errors=True)
+    settings = recipe(model)
+    settings["model"] |= {"static": True, "pooling": ["cls"]}
+    with pytest.raises(RecipeInvalid, match="static model"):
+        train_here(write_recipe(folder, settings), folder / "out")
 
 
 def test_command_distils_texts_of_files(

@@ -34,28 +34,14 @@ def train(folder: Path, settings: dict[str, Any], **options: Any) -> Path:
     return output
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [
-        {"gradient_checkpointing": True, "accumulation": 2, "batch": 4},
-        {
-            "mini_batch": 3,
-            "objective": {"kind": "cosent", "matryoshka": {"dimensions": [8, 32]}},
-            "smart_batching": False,
-        },
-    ],
-    ids=["gradient checkpointing, accumulation", "mini-batches, cosent, matryoshka"],
-)
-# transformers asks itself in a way that it deprecates.
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-def test_stage_settings_are_accepted(folder: Path, model: Path, stage: dict[str, Any]) -> None:
-    settings = recipe(model, epochs=2, **stage)
-    settings["export"] = {"precisions": []}
-    train(folder, settings)
+def test_stage_settings_are_accepted(folder: Path, model: Path) -> None:
+    objective = {"kind": "cosent", "matryoshka": {"dimensions": [8, 32]}}
+    small = {"batch": 4, "mini_batch": 3, "accumulation": 2, "smart_batching": False}
+    train(folder, recipe(model, epochs=2, objective=objective, **small))
 
 
 def test_half_precision_training_saves_float32(folder: Path, model: Path) -> None:
-    settings = recipe(model, epochs=2) | {"precision": "bf16", "export": {"precisions": []}}
+    settings = recipe(model, epochs=2) | {"precision": "bf16"}
     output = train(folder, settings)
     # The weights themselves stay float32.
     assert {str(tensor.dtype) for tensor in load_file(output / "model.safetensors").values()} == {"torch.float32"}
@@ -81,7 +67,6 @@ def test_several_data_sets_with_their_own_objectives(folder: Path, model: Path) 
             "objective": {"kind": "softmax", "classes": ["other", "same"]},
         },
     ]
-    settings["export"] = {"precisions": []}
     output = train(folder, settings)
     notes = json.loads((output / "training.json").read_text())
     assert notes["stages"][0]["examples"] == 128 + 100 + 90
@@ -106,7 +91,6 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
         "dev": {"task": "pairs", "path": "parallel.jsonl", "columns": {"anchor": "en", "positive": "xx"}},
         "learning_rate": 3e-3,
     }
-    settings["export"] = {"precisions": []}
     output = train(folder, settings)
     teacher, tuned, before = open_siamese_encoder(model), open_siamese_encoder(output), open_siamese_encoder(student)
     gold = teacher.embed(sentences)
@@ -126,7 +110,6 @@ def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path) -> None
         "data": [{"path": "triplets.jsonl", "columns": {"anchor": "a", "positive": "p", "negative": "n"}}],
         "objective": {"kind": "margin-distillation", "teacher": str(cross_encoder)},
     }
-    settings["export"] = {"precisions": []}
     trained = train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True)
     labels = np.load(folder / "out/training/pairs/teacher-0.npy")
     teacher = CrossEncoder(str(cross_encoder), device="cpu", local_files_only=True)
@@ -177,7 +160,6 @@ def test_in_batch_rejects_pairs_without_negatives(folder: Path, model: Path) -> 
     pairs = [(f"question {number}", "the one answer" if number < 5 else f"answer {number}") for number in range(8)]
     settings = recipe(model, objective={"kind": "in-batch"}, dev=None)
     settings["stages"][0]["data"] = [{"path": "p.csv", "columns": {"anchor": "a", "positive": "p"}}]
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs))
     said: list[str] = []

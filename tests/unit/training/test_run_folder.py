@@ -46,7 +46,7 @@ def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> 
     del noted["precision"]
     noted["recipe"] |= {"precision": "bf16", "compile": False}
     noted["recipe"]["model"]["codes"] = 64
-    noted["recipe"]["stages"][0]["mixing"] = "proportional"
+    noted["recipe"]["stages"][0] |= {"mixing": "proportional", "gradient_checkpointing": False}
     noted["recipe"]["stages"][0]["data"][0] |= {
         "neighbors": None, "index": None, "filter": None, "sample": None, "sample_seed": 0, "passages": None,
     }  # fmt: skip
