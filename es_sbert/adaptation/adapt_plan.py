@@ -166,7 +166,7 @@ def make_plan(
     embedded = None if meta is None or meta.text is None else TextTemplate.parse(meta.text)
     ours = {used for field in metas for used in (field, document_meta_field(field))}
     named = [*(embedded.fields if embedded else ()), settings.title_field, *settings.body_fields]
-    names = list(dict.fromkeys([*filter(None, named), *_text_fields(state.mappings.get("properties", {}), ours)]))
+    names = list(dict.fromkeys([*filter(None, named), *text_fields(state.mappings.get("properties", {}), ours)]))
     selection = DocumentSelection(index, settings.filter, _LOOKED_AT, settings.seed)
     looked_at = read_documents(engine, selection, names, retrying=retrying)
     fields = field_statistics([document.source for document in looked_at], names, embedded)
@@ -190,7 +190,7 @@ def make_plan(
 _WORD_TYPES = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "keyword", "wildcard"})
 
 
-def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
+def text_fields(properties: Json, ours: Collection[str]) -> list[str]:
     """List the dotted names of the fields that may hold words, without those that es-sbert adds.
 
     Args:

@@ -47,6 +47,8 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
       es-sbert doctor
       es-sbert doctor --index docs --url https://search.example:9200
     """
+    from dataclasses import asdict
+
     import orjson
 
     from es_sbert.errors import UsageError
@@ -61,7 +63,7 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     except UsageError as error:  # onnxruntime, which runs the model, cannot be imported
         rows = [{"level": "error", "about": "runtime", "message": error.message, "remedy": error.remedy}]
     else:
-        rows = [finding.as_json() for finding in run_checks(settings, index, options["model"], running)]
+        rows = [asdict(finding) for finding in run_checks(settings, index, options["model"], running)]
     for row in rows:
         if as_json:
             click.echo(orjson.dumps(with_options(row)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -72,9 +72,6 @@ class Finding:
     def from_error(cls, about: str, error: EsSbertError) -> Finding:
         """Convert an error to a finding."""
         return cls(Severity.ERROR, about, error.with_notes(), error.remedy)
-
-    def as_json(self) -> Json:
-        return asdict(self)
 
 
 def ok(about: str, message: str) -> Finding:

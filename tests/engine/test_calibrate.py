@@ -48,6 +48,13 @@ def parts_of(text: str) -> tuple[str, str]:
     return (first + ".", rest) if stop else (" ".join(text.split()[:3]), text)
 
 
+def load_texts(
+    url: str, encoder: Encoder, index: str, folder: Path, documents: list[dict[str, Any]], **more: Any
+) -> None:
+    file = write_jsonl(folder / "docs.jsonl", documents)
+    load(url, encoder, index, file, dead=folder / "dead", id_field="id", text_fields=("text",), **more)
+
+
 @pytest.fixture(scope="module")
 def filled(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An index of the documents, and of one without a text; tests only look at it."""
@@ -55,15 +62,7 @@ def filled(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathF
     index = f"test-{uuid.uuid4().hex[:12]}"
     documents = [*map(document, range(COUNT)), {"id": "none", "group": 0}]
     try:
-        load(
-            engine_url,
-            encoder,
-            index,
-            write_jsonl(folder / "docs.jsonl", documents),
-            dead=folder / "dead",
-            id_field="id",
-            text_fields=("text",),
-        )
+        load_texts(engine_url, encoder, index, folder, documents)
         with open_engine(engine_url) as engine:
             lines = orjson.dumps({"index": {"_id": "bare"}}) + b'\n{"text": "without a vector", "group": 0}\n'
             assert all(result.ok for result in engine.bulk(index, lines))
@@ -169,16 +168,7 @@ def test_passages_exclude_query_and_score_by_nearest(
         }
         for number in range(20)
     ]
-    load(
-        engine.info.url,
-        encoder,
-        index_name,
-        write_jsonl(tmp_path / "docs.jsonl", documents),
-        dead=tmp_path / "dead",
-        id_field="id",
-        text_fields=("text",),
-        passages=("24",),
-    )
+    load_texts(engine.info.url, encoder, index_name, tmp_path, documents, passages=("24",))
     index = IndexCalibrator(engine, index_name, "embedding")
     found = index.calibrate(encoder)
     held = contents(engine.info.url, index_name)
@@ -205,15 +195,7 @@ def test_passages_exclude_query_and_score_by_nearest(
 def test_vectors_of_other_models_or_stale_texts_are_left_out(
     engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
 ) -> None:
-    load(
-        engine.info.url,
-        encoder,
-        index_name,
-        write_jsonl(tmp_path / "docs.jsonl", [document(n) for n in range(9)]),
-        dead=tmp_path / "dead",
-        id_field="id",
-        text_fields=("text",),
-    )
+    load_texts(engine.info.url, encoder, index_name, tmp_path, [document(n) for n in range(9)])
     changes = [
         ("d1", {"text": "A new text of many words. It has no vector yet."}),
         ("d2", {"embedding_meta": {"fingerprint": "0" * 64}}),

@@ -15,9 +15,9 @@ from es_sbert.adaptation.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
     AdaptSettings,
-    _text_fields,
     first_passages,
     make_plan,
+    text_fields,
     training_recipe,
 )
 from es_sbert.adaptation.field_choice import FieldChoice
@@ -71,7 +71,7 @@ def test_only_fields_that_may_hold_words_are_looked_at() -> None:
         "all": {"type": "text"},
         "subtitle": {"type": "text", "copy_to": "all"},
     }
-    assert _text_fields(properties, {"embedding", "embedding_meta"}) == ["title", "topic", "author.name", "subtitle"]
+    assert text_fields(properties, {"embedding", "embedding_meta"}) == ["title", "topic", "author.name", "subtitle"]
 
 
 def test_digest_tells_queries_apart() -> None:

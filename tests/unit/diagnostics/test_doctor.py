@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -95,4 +95,4 @@ def test_languages_that_the_model_was_not_trained_on_are_a_warning() -> None:
 
 def test_finding_from_error() -> None:
     finding = Finding.from_error("engine", UsageError("broken", "Mend it."))
-    assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
+    assert asdict(finding) == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}

@@ -15,47 +15,32 @@ from torch.nn.parallel import DistributedDataParallel
 from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
-from es_sbert.training.losses import build_objective
-from es_sbert.training.recipe import (
-    CoSentSpec,
-    InBatchSpec,
-    MatryoshkaSpec,
-    ObjectiveSpec,
-    RegressionSpec,
-    SoftmaxSpec,
-    TripletSpec,
-)
+from es_sbert.training.losses import build_objective, objective_schema
 from es_sbert.training.training_examples import Examples
+from tests.unit.training.objectives.samples import ALL_SPECS, labels_for, settings
 
-OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
-    "softmax": (SoftmaxSpec(kind="softmax", classes=("a", "b", "c")), 2),
-    "regression": (RegressionSpec(kind="regression"), 2),
-    "triplet": (TripletSpec(kind="triplet"), 3),
-    "in-batch": (InBatchSpec(kind="in-batch", symmetric=True), 3),
-    "cosent": (CoSentSpec(kind="cosent", matryoshka=MatryoshkaSpec(dimensions=(8, 32))), 2),
+OBJECTIVES = {
+    name: settings(ALL_SPECS[name])
+    for name in ("softmax", "regression", "triplet, euclidean", "in-batch, symmetric", "matryoshka of cosent")
 }
 # What is trained, and in which mini-batches.
 CASES = [(name, size) for name in OBJECTIVES for size in (None, 4)]
 
 
-def make_examples(name: str, columns: int) -> Examples:
+def make_examples(name: str) -> Examples:
     """Eleven examples: two processes get six and five."""
-    random = np.random.default_rng(1)
+    random, schema = np.random.default_rng(1), objective_schema(OBJECTIVES[name])
     words = ["man", "cat", "plays", "sleeps", "guitar", "query", "committee", "the", "on", "mat"]
-    texts = tuple([" ".join(random.choice(words, random.integers(2, 9))) for _ in range(11)] for _ in range(columns))
-    labels: dict[str, np.ndarray] = {
-        "softmax": random.integers(0, 3, 11),
-        "regression": random.random(11).astype(np.float32),
-        "cosent": random.random(11).astype(np.float32),
-    }
-    return Examples(name, Path("made up"), texts, labels.get(name), np.arange(1, 12))
+    texts = tuple([" ".join(random.choice(words, random.integers(2, 9))) for _ in range(11)] for _ in schema.roles)
+    labels = labels_for(schema.label, batch=11)
+    return Examples(name, Path("made up"), texts, None if labels is None else labels.numpy(), np.arange(1, 12))
 
 
 def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch.Tensor]:
     """Gradients of the joint batch; each process has its part of it."""
     task = _open(model, name, mini_batch)
     task.train()
-    examples = make_examples(name, OBJECTIVES[name][1])
+    examples = make_examples(name)
     parts = [np.arange(len(examples))]
     together = dist.is_initialized()
     if together:
@@ -68,9 +53,9 @@ def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch
 
 
 def _open(model: Path, name: str, mini_batch: int | None) -> BiEncoderTask:
-    spec, _ = OBJECTIVES[name]
     torch.manual_seed(0)
-    return BiEncoderTask(open_siamese_encoder(model), {name: build_objective(spec, 32)}, mini_batch=mini_batch)
+    objective = build_objective(OBJECTIVES[name], 32)
+    return BiEncoderTask(open_siamese_encoder(model), {name: objective}, mini_batch=mini_batch)
 
 
 def main(model: str, output: str, *command: str) -> None:

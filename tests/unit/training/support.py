@@ -46,7 +46,7 @@ COLUMNS = {"sentence1": "sentence1", "sentence2": "sentence2", "score": "score"}
 
 
 def recipe(model: Path, **stage: Any) -> dict[str, Any]:
-    """A recipe of one stage of cosine regression over train.tsv, measured on dev.tsv."""
+    """A recipe of one stage of cosine regression over train.tsv, measured on dev.tsv; it exports nothing."""
     return {
         "name": "tiny",
         "model": {"base": str(model)},
@@ -61,7 +61,7 @@ def recipe(model: Path, **stage: Any) -> dict[str, Any]:
                 **stage,
             }
         ],
-        "export": {"precisions": ["fp32"]},
+        "export": {"precisions": []},
     }
 
 

@@ -100,7 +100,7 @@ def watched_run(folder: Path, model: Path, watch: TrainerCallback) -> None:
             super().__init__(*args, **kwargs)
             self.add_callback(watch)
 
-    watched = recipe(model, epochs=2, accumulation=2, dev=None) | {"export": {"precisions": []}}
+    watched = recipe(model, epochs=2, accumulation=2, dev=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_stage, "TaskTrainer", Watched)
         path = write_recipe(folder, watched)

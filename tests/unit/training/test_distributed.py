@@ -26,7 +26,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pairs(folder / "train.tsv", 90)
     write_pairs(folder / "dev.tsv", 30, start=90)
     settings = recipe(model, epochs=2, accumulation=2, learning_rate=1e-4)
-    settings["export"] = {"precisions": []}
     arguments = ["train", write_recipe(folder, settings), "--device", "cpu", "-o", folder / "two"]
     done = subprocess.run(
         # Alone on this machine, by a port that it finds itself.

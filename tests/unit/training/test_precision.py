@@ -68,7 +68,7 @@ def test_per_backend_matmul_precision_is_kept() -> None:
 
 @pytest.mark.slow
 def test_run_reports_its_precision(folder: Path, model: Path) -> None:
-    settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}
+    settings = recipe(model, epochs=0.2)
     path, said = write_recipe(folder, settings), list[str]()
     trained = train_here(path, folder / "out", report=said.append)
     assert "Training pairs on cpu in fp32: train.tsv (128)" in said
@@ -78,7 +78,7 @@ def test_run_reports_its_precision(folder: Path, model: Path) -> None:
 @pytest.mark.slow
 def test_resumed_run_keeps_its_precision(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the recipe leaves it open: a run of a card with bf16 may go on where `auto` means another format."""
-    settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}
+    settings = recipe(model, epochs=0.2)
     path = write_recipe(folder, settings)
     with monkeypatch.context() as card, cut_at(2):
         card.setattr(

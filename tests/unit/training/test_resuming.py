@@ -59,7 +59,6 @@ def same_model(one: Path, other: Path) -> bool:
 def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> None:
     """Dropout, shuffling, warm-up, Adam and the best checkpoint all go on as if nothing had happened."""
     settings = recipe(model, epochs=2, checkpoints_per_epoch=3, accumulation=2)
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     train_here(path, folder / "whole")
     # Of 16 steps: after the first checkpoint, and once more before the last.
@@ -85,7 +84,6 @@ def test_run_without_its_saved_model_resumes_without_training(
 ) -> None:
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, **stage)
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     train_here(path, folder / "whole")
     with monkeypatch.context() as full:
@@ -102,7 +100,6 @@ def test_run_without_its_saved_model_resumes_without_training(
 def test_resumed_patience_counts_earlier_evaluations(folder: Path, model: Path) -> None:
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=50, learning_rate=1e-12, patience=3)
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     (whole,) = train_here(path, folder / "whole").stages
     assert whole.steps < 300
@@ -115,7 +112,6 @@ def test_resumed_patience_counts_earlier_evaluations(folder: Path, model: Path) 
 def test_stage_report_is_written_before_its_model(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage with a model is not looked at again: a run that stops right behind it must find the rest."""
     settings = recipe(model, epochs=0.2)
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     with monkeypatch.context() as stopped:
         stopped.setattr("es_sbert.training.training_run.ModelSpec", Mock(side_effect=Cut))  # of the next stage
@@ -128,7 +124,6 @@ def test_stage_report_is_written_before_its_model(folder: Path, model: Path, mon
 def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, checkpoints_per_epoch=3)
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     with cut_at(7):  # of 12 steps, 6 an epoch
         train_here(path, folder / "out")
@@ -151,7 +146,6 @@ def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> N
     """Files may not grow beyond what the first checkpoint took: the optimizer's state, written later, does not fit."""
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, dev=None)
-    settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
     with cut_at(7):  # of 12 steps, 6 an epoch
         train_here(path, folder / "out")

@@ -36,7 +36,7 @@ def rho(folder: Path, dev: Path) -> float:
 
 
 def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Path) -> None:
-    settings = recipe(model, epochs=3, checkpoints_per_epoch=2)
+    settings = recipe(model, epochs=3, checkpoints_per_epoch=2) | {"export": {"precisions": ["fp32"]}}
     settings["test"] = {**settings["stages"][0]["dev"], "limit": 20}
     output = folder / "out"
     trained = train_here(write_recipe(folder, settings), output)
@@ -88,7 +88,6 @@ def test_stages_run_in_sequence(folder: Path, model: Path) -> None:
     first = dict(settings["stages"][0], name="first", objective={"kind": "cosent"}, dev=None)
     settings["stages"].insert(0, first)
     settings["model"]["dense"] = {"out_features": 12}
-    settings["export"] = {"precisions": []}
     train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True)
     dense = {
         place: load_file(folder / "out" / place / "2_Dense/model.safetensors")["linear.weight"].numpy()
@@ -102,7 +101,6 @@ def test_stages_run_in_sequence(folder: Path, model: Path) -> None:
 
 def test_early_stopping_ends_a_run_without_improvement(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=50, batch=19, learning_rate=1e-12, patience=2)
-    settings["export"] = {"precisions": []}
     (stage,) = train_here(write_recipe(folder, settings), folder / "out").stages
     # Of 350: what is measured after the first epoch is no better than what the run started from, or hardly.
     assert stage.steps <= 35
@@ -113,7 +111,6 @@ def test_early_stopping_ends_a_run_without_improvement(folder: Path, model: Path
 def test_non_finite_model_is_not_saved(folder: Path, model: Path) -> None:
     """One step: no loss comes after it that could tell."""
     settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30, batch=128)
-    settings["export"] = {"precisions": []}
     for number, dev in enumerate((settings["stages"][0]["dev"], None)):
         settings["stages"][0]["dev"] = dev
         output = folder / f"out{number}"
@@ -191,7 +188,7 @@ def test_out_of_memory_names_the_setting_to_lower(folder: Path, model: Path, mon
 
 
 def test_train_command_reports_the_result(folder: Path, model: Path) -> None:
-    path = write_recipe(folder, recipe(model))
+    path = write_recipe(folder, recipe(model) | {"export": {"precisions": ["fp32"]}})
 
     def said(*arguments: object) -> Result:
         result = CliRunner().invoke(cli, ["train", str(path), "--device", "cpu", *map(str, arguments)])

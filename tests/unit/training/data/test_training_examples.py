@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,45 +29,33 @@ def write(folder: Path, *rows: str, name: str = "t.tsv") -> None:
     (folder / name).write_text("\n".join(rows) + "\n")
 
 
-def test_scores_are_scaled_to_the_objective_range(tmp_path: Path) -> None:
-    write(tmp_path, "a\tb\ts", "w\tx\t0", "y\tz\t5", "u\tv\t2.5")
-    data = spec({**TEXT_COLUMNS, "score": "s"}, score_range=(0, 5))
-    examples = read_examples(data, SCORES, tmp_path)
-    assert examples.texts == (["w", "y", "u"], ["x", "z", "v"])
-    assert examples.labels is not None
-    assert examples.labels.dtype == np.float32
-    assert examples.labels.tolist() == [0.0, 1.0, 0.5]
-    assert examples.origin(1) == f"{tmp_path / 't.tsv'}, line 3"
-    assert examples.name == "t.tsv"
-    wider = ExampleSchema(PAIRS, LabelKind.SCORE, score_range=(-1.0, 1.0))
-    labels = read_examples(data, wider, tmp_path).labels
-    assert labels is not None
-    assert labels.tolist() == [-1.0, 1.0, 0.0]
-
-
-def test_scores_without_a_range_are_unchanged(tmp_path: Path) -> None:
-    write(tmp_path, "a\tb\ts", "w\tx\t-7.5")
-    labels = read_examples(spec({**TEXT_COLUMNS, "score": "s"}), ExampleSchema(PAIRS, LabelKind.SCORE), tmp_path).labels
-    assert labels is not None
-    assert labels.tolist() == [-7.5]
-
-
-def test_classes_are_numbered_by_name(tmp_path: Path) -> None:
+def test_examples_have_texts_and_their_lines(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\tl", "w\tx\tyes", "y\tz\tno")
-    examples = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, name="mine", limit=1), CLASSES, tmp_path)
-    assert examples.name == "mine"
-    assert examples.labels is not None
-    assert examples.labels.dtype == np.int64
-    assert examples.labels.tolist() == [1]
+    examples = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, name="mine"), CLASSES, tmp_path)
+    assert (examples.name, examples.texts) == ("mine", (["w", "y"], ["x", "z"]))
+    assert examples.origin(1) == f"{tmp_path / 't.tsv'}, line 3"
+    assert read_examples(spec({**TEXT_COLUMNS, "class": "l"}), CLASSES, tmp_path).name == "t.tsv"
 
 
-@pytest.mark.parametrize("values", [["0", "1"], [0, 1], [False, True]])
-def test_numeric_classes(values: list[object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "schema", "options", "labels"),
+    [
+        (["0", "5", "2.5"], SCORES, {"score_range": (0, 5)}, [0.0, 1.0, 0.5]),
+        (["0", "5", "2.5"], replace(SCORES, score_range=(-1.0, 1.0)), {"score_range": (0, 5)}, [-1.0, 1.0, 0.0]),
+        (["-7.5"], replace(SCORES, score_range=None), {}, [-7.5]),  # without a range they are unchanged
+        (["yes", "no"], CLASSES, {"limit": 1}, [1]),
+        *((values, replace(CLASSES, classes=("0", "1")), {}, [0, 1]) for values in (["0", "1"], [0, 1], [False, True])),
+    ],
+)
+def test_labels_are_scaled_or_numbered(
+    values: list[object], schema: ExampleSchema, options: dict[str, Any], labels: list[float], tmp_path: Path
+) -> None:
     write(tmp_path, *(json.dumps({"a": "x", "b": "y", "l": value}) for value in values), name="t.jsonl")
-    shape = ExampleSchema(PAIRS, LabelKind.CLASS, classes=("0", "1"))
-    labels = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), shape, tmp_path).labels
-    assert labels is not None
-    assert labels.tolist() == [0, 1]
+    role = "class" if schema.label is LabelKind.CLASS else "score"
+    found = read_examples(spec({**TEXT_COLUMNS, role: "l"}, "t.jsonl", **options), schema, tmp_path).labels
+    assert found is not None
+    assert found.dtype == (np.int64 if role == "class" else np.float32)
+    assert found.tolist() == labels
 
 
 def test_numbers_are_rejected_for_named_classes(tmp_path: Path) -> None:
@@ -125,25 +114,22 @@ def test_empty_score_range_is_rejected(bounds: tuple[float, float], tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("score", "message"),
+    ("score", "bounds", "message"),
     [
-        ("high", "line 3: s is not a finite number: 'high'"),
-        ("nan", "line 3: s is not a finite number: 'nan'"),
-        ("", "line 3: s is not a finite number: ''"),
-        ("5.01", "line 3: s is 5.01, outside 0 to 5"),
-        ("-1", "line 3: s is -1, outside 0 to 5"),
+        ("high", (0, 5), "line 3: s is not a finite number: 'high'"),
+        ("nan", (0, 5), "line 3: s is not a finite number: 'nan'"),
+        ("", (0, 5), "line 3: s is not a finite number: ''"),
+        ("5.01", (0, 5), "line 3: s is 5.01, outside 0 to 5"),
+        ("-1", (0, 5), "line 3: s is -1, outside 0 to 5"),
+        ("4.5", None, "line 3: s is 4.5, outside 0 to 1 .score_range"),  # the range of the objective
     ],
 )
-def test_invalid_score_is_rejected(score: str, message: str, tmp_path: Path) -> None:
-    write(tmp_path, "a\tb\ts", "w\tx\t5", f"y\tz\t{score}")
+def test_invalid_score_is_rejected(
+    score: str, bounds: tuple[float, float] | None, message: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "a\tb\ts", "w\tx\t1", f"y\tz\t{score}")
     with pytest.raises(SourceError, match=message):
-        read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=(0, 5)), SCORES, tmp_path)
-
-
-def test_scores_outside_the_objective_range_are_rejected(tmp_path: Path) -> None:
-    write(tmp_path, "a\tb\ts", "w\tx\t4.5")
-    with pytest.raises(SourceError, match="line 2: s is 4.5, outside 0 to 1 .score_range"):
-        read_examples(spec({**TEXT_COLUMNS, "score": "s"}), SCORES, tmp_path)
+        read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=bounds), SCORES, tmp_path)
 
 
 def test_all_problems_are_reported_in_one_message(tmp_path: Path) -> None:
