@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -139,10 +138,15 @@ class SilentMeter(ProgressMeter):
 
 
 class LineMeter(ProgressMeter):
-    """Writes a line every few seconds, for logs."""
+    """Writes the progress every few seconds, for logs.
 
-    def __init__(self, stream: TextIO, timer: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+    Args:
+        write: `log_progress`, or writes the snapshot to a stream.
+        timer: Seconds of a monotonic clock.
+    """
+
+    def __init__(self, write: Callable[[ProgressSnapshot], None], timer: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
         self._timer = timer
         self._next = timer() + _LINE_SECONDS
 
@@ -151,24 +155,16 @@ class LineMeter(ProgressMeter):
             self._next = self._timer() + _LINE_SECONDS
             self._write(snapshot)
 
-    def _write(self, snapshot: ProgressSnapshot) -> None:
-        print(progress_line(snapshot), file=self._stream, flush=True)
 
-
-class EventMeter(LineMeter):
-    """Logs an event every few seconds, for machines."""
-
-    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(sys.stderr, timer)
-
-    def _write(self, snapshot: ProgressSnapshot) -> None:
-        left = snapshot.seconds_left
-        facts = asdict(snapshot) | {
-            "seconds": round(snapshot.seconds, 3),
-            "seconds_left": None if left is None else round(left, 1),
-            "documents_per_second": round(snapshot.rate, 1),
-        }
-        log_event("progress", progress_line(snapshot), **facts)
+def log_progress(snapshot: ProgressSnapshot) -> None:
+    """Log the progress as an event, for machines."""
+    left = snapshot.seconds_left
+    facts = asdict(snapshot) | {
+        "seconds": round(snapshot.seconds, 3),
+        "seconds_left": None if left is None else round(left, 1),
+        "documents_per_second": round(snapshot.rate, 1),
+    }
+    log_event("progress", progress_line(snapshot), **facts)
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:
@@ -216,5 +212,7 @@ def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> Progre
     if quiet:
         return SilentMeter()
     if events:
-        return EventMeter()
-    return BarMeter(stream) if stream.isatty() else LineMeter(stream)
+        return LineMeter(log_progress)
+    if stream.isatty():
+        return BarMeter(stream)
+    return LineMeter(lambda snapshot: print(progress_line(snapshot), file=stream, flush=True))

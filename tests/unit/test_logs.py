@@ -13,7 +13,7 @@ from es_sbert.cli.logs import configure_logging, is_json_logging, log_error, log
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.load_threads import EngineWait, LoadControl
-from es_sbert.ingest.progress import EventMeter, ProgressSnapshot, choose_meter
+from es_sbert.ingest.progress import LineMeter, ProgressSnapshot, choose_meter, log_progress
 from es_sbert.messages import log_event, log_message
 
 
@@ -148,7 +148,7 @@ def test_throttle_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_progress_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
-    meter = EventMeter(timer=lambda: now)
+    meter = LineMeter(log_progress, timer=lambda: now)
     for tick in range(60):
         now = tick / 4
         meter.show(ProgressSnapshot(tick, tick, 0.25 if tick else None, now, 15.04, "429"))
@@ -167,4 +167,4 @@ def test_progress_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> 
         },
     )
     assert second[1]["read"] == 40
-    assert isinstance(choose_meter(sys.stderr, quiet=False, events=True), EventMeter)
+    assert isinstance(choose_meter(sys.stderr, quiet=False, events=True), LineMeter)
