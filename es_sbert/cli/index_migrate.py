@@ -100,9 +100,9 @@ def migrate(alias: str, cancel: bool, yes: bool, quiet: bool, **options: Any) ->
         from es_sbert.migration.alias_swap import cancel_migration
 
         index, deleted = cancel_migration(engine, alias)
-        say(f"cancelled: {index} stays in use" + ("" if deleted is None else f", {deleted} was deleted"))
+        say(f"cancelled: {index} stays in use, {deleted} was deleted")
         if options["as_json"]:
-            print_report({"deleted": [] if deleted is None else [deleted]}, (), as_json=True)
+            print_report({"deleted": [deleted]}, (), as_json=True)
         return 0
 
 

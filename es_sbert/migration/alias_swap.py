@@ -9,7 +9,6 @@ new index, the permit, and fails if it is gone. A block is removed only after it
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,18 +19,14 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.vector_field import require_index
-from es_sbert.migration.compare_indices import FINAL_PIPELINE
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
     WRITE_BLOCK_SETTING,
     BegunMigration,
     MigrationPhase,
-    MigrationState,
     find_begun,
     find_target,
     migration_lock,
-    put_migration_state,
-    read_migration_state,
     replaced_error,
     set_target_pointer,
 )
@@ -68,8 +63,6 @@ def replace_index_actions(
 
 
 _POLL_SECONDS = 0.1
-# To wait for writes to an index that is kept.
-_BLOCK_WAIT_SECONDS = 10.0
 
 
 def wait_until_replicated(context: MigrationContext) -> None:
@@ -243,14 +236,14 @@ def use_permit_action(target: str, permit: str) -> Json:
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
 
 
-def cancel_migration(engine: Engine, name: str) -> tuple[str, str | None]:
-    """Cancel a migration that has not moved the aliases yet, or end one that only an earlier version can finish.
+def cancel_migration(engine: Engine, name: str) -> tuple[str, str]:
+    """Cancel a migration that has not moved the aliases yet.
 
     Args:
         name: The alias, or the index from which or to which it goes.
 
     Returns:
-        The index of the alias, which stays in use, and the new index that was deleted; None if it is kept.
+        The index of the alias, which stays in use, and the new index that was deleted.
 
     Raises:
         IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled.
@@ -262,12 +255,6 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str | None]:
         index = require_index(engine, alias)
         begun = _find_cancellable(engine, index, alias)
         target, state = begun.target, begun.state
-        # With another run id, the process that has begun it may not go on.
-        ended = state.model_copy(update={"run": uuid.uuid4().hex, "phase": MigrationPhase.DONE})
-        if begun.is_swapped:
-            _restore_settings(engine, target, state)
-            put_migration_state(engine, target, ended)
-            return index.name, None
         in_use = engine.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
         if in_use:
             raise IndexMismatch(
@@ -279,32 +266,9 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str | None]:
             raise IndexMismatch(
                 f"another process has just swapped {alias}", "Run the same command again to see what remains."
             )
-        if state.is_rollback:  # its target existed before, and may be the only copy of what it holds
-            _restore_kept_index(engine, index, target, state)
-            put_migration_state(engine, target, ended)
-        else:
-            engine.delete_index(target.name)
+        engine.delete_index(target.name)
         set_target_pointer(engine, index, None)
-    return index.name, None if state.is_rollback else target.name
-
-
-def _restore_settings(engine: Engine, target: IndexState, state: MigrationState) -> None:
-    """Give the new index the lifecycle policy of the old one, and undo what an earlier version has set for its swap."""
-    settings = state.lifecycle | ({"index.gc_deletes": None} if state.boundary else {})
-    if settings:
-        engine.put_settings(target.name, settings)
-
-
-def _restore_kept_index(engine: Engine, index: IndexState, target: IndexState, state: MigrationState) -> None:
-    """Make the index to which a rollback of an earlier version went what it was before: kept, and without writes."""
-    if state.permit:
-        remove_permit(engine, target.name, state.permit)
-    if state.final_pipeline is not None:
-        engine.put_settings(target.name, {FINAL_PIPELINE: state.final_pipeline})
-    previous = read_migration_state(index)
-    if previous is not None and previous.blocked:
-        engine.block_writes(target.name, _BLOCK_WAIT_SECONDS)
-    set_target_pointer(engine, target, index.name)
+    return index.name, target.name
 
 
 def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigration:
@@ -315,6 +279,6 @@ def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigr
         raise replaced_error(engine, index) or IndexMismatch(
             f"no migration of {name} is in progress", remove_block if is_blocked else "There is nothing to cancel."
         )
-    if begun.is_orphaned or (begun.is_swapped and not begun.state.unsupported):
+    if begun.is_orphaned or begun.is_swapped or begun.state.is_rollback:
         raise begun.error()
     return begun

@@ -198,15 +198,13 @@ class BegunMigration:
         refused = f", and writes to {state.source} are refused" if self.refuses_writes else ""
         command = f"es-sbert index migrate {state.alias}"
         if state.unsupported:
-            loss = (
-                f". Then load again what was written to {state.source} right before the swap, which may be missing"
-                if state.boundary and self.is_swapped
-                else ""
-            )
+            # The target of a rollback existed before, and may be the only copy of what it holds.
+            is_kept = self.is_swapped or state.is_rollback
             return IndexMismatch(
                 f"{what} was started, and only an earlier version of es-sbert can finish it{refused}",
-                f"End it, so that {self.target.name if self.is_swapped else state.source} stays in use: `{command} "
-                f"--cancel`{loss}.",
+                "Finish it with the version that began it."
+                if is_kept
+                else f"Cancel it, so that {state.source} stays in use: `{command} --cancel`.",
             )
         # After the swap, the model, the text and the types are those of the index of the alias.
         field = format_vector_field_option(next(iter(state.fields), DEFAULT_VECTOR_FIELD))
