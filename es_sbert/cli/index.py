@@ -239,7 +239,7 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
         model_name = encoder_options.pop("model") or field.entry.model or DEFAULT_MODEL
         # Check the model before it is loaded, and perhaps exported, which takes a while.
         read = read_sentence_model(resolve_model(model_name), model_name)
-        field.check_model(read.fingerprint, read.name, read.dimensions)
+        field.meta(read.fingerprint, read.name, read.dimensions)
         with Encoder(model_name, report=print_message, **encoder_options) as encoder:
             report_warnings(encoder, print_message)
             settings = shared.select_options(options, ("sample", "min_cosine", "dry_run", "retry_seconds"))

@@ -110,17 +110,12 @@ class AdoptableField:
         """The text that its vectors are supposed to be made from."""
         return TextTemplate.parse(self.entry.text or "")
 
-    def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
-        """Return the field's metadata in the mapping once it is adopted."""
-        if self.is_known:
-            return self.entry
-        return self.entry.model_copy(update={"fingerprint": fingerprint, "model": model})
-
-    def check_model(self, fingerprint: str, model: str, dimensions: int) -> None:
-        """Refuse a model that cannot have made the field's vectors.
+    def meta(self, fingerprint: str, model: str, dimensions: int) -> VectorFieldMeta:
+        """Return the field's metadata in the mapping once it is adopted.
 
         Raises:
-            IndexMismatch: the dimensions differ, or es-sbert already fills the field with another model.
+            IndexMismatch: the model cannot have made the field's vectors: the dimensions differ, or es-sbert already
+                fills the field with another model.
         """
         if dimensions != self.entry.dimensions:
             raise IndexMismatch(
@@ -128,8 +123,10 @@ class AdoptableField:
                 f"{model!r} makes {dimensions}",
                 "Set `model` to the model that made the vectors.",
             )
-        if self.is_known:
-            check_field_model(VectorField(self.state.name, self.name, self.entry), fingerprint, model)
+        if not self.is_known:
+            return self.entry.model_copy(update={"fingerprint": fingerprint, "model": model})
+        check_field_model(VectorField(self.state.name, self.name, self.entry), fingerprint, model)
+        return self.entry
 
 
 def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: TextTemplate | None) -> AdoptableField:
@@ -163,11 +160,6 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
 def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     properties: Json = state.mappings.get("properties", {})
-    if "." in vector_field and vector_field.partition(".")[0] in properties:
-        raise IndexMismatch(
-            f"{vector_field} of {state.name} is inside an object, but es-sbert searches top-level fields only",
-            _copy_remedy("embedding", "with a `script` that moves each vector to the new field"),
-        )
     check_field_name(vector_field)
     mapping: Json | None = properties.get(vector_field)
     if mapping is None:
@@ -288,7 +280,7 @@ def adopt_vectors(
         report(f"waiting for the engine: {reason}")
 
     info, policy, name = encoder.info, RetryPolicy(retry_seconds), adoptable.state.name
-    adoptable.check_model(info.fingerprint, info.model, info.dimensions)
+    meta = adoptable.meta(info.fingerprint, info.model, info.dimensions)
     retrying = make_retrier(policy, on_wait)
     # This engine is for reads only. Each change is retried as a whole and uses the plain engine.
     reads = cast(Engine, RetryingEngine(engine, retrying))
@@ -306,7 +298,6 @@ def adopt_vectors(
     # If all documents have metadata, only the field's entry in `_meta` is missing: another program replaced `_meta`.
     check = SampleCheck(min_cosine=min_cosine)
     _compare_sample(reads, adoptable, without_metadata if waiting else has_vector, encoder, sample, check)
-    meta = adoptable.meta(info.fingerprint, info.model)
     found = AdoptionReport(name, adoptable.name, meta, documents, with_vector, waiting, check)
     if dry_run or not check.is_accepted:
         return found

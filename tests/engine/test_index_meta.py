@@ -83,7 +83,7 @@ def check_text(engine: Engine, index: str, name: str) -> None:
 
 def adopt(engine: Engine, index: str, name: str) -> None:
     adoptable = read_adoptable_field(engine, index, "plain", TextTemplate.parse("{title}"))
-    put_adopted_field(engine, adoptable, adoptable.meta(FINGERPRINT, "m"))
+    put_adopted_field(engine, adoptable, adoptable.meta(FINGERPRINT, "m", 4))
 
 
 def check_pointer(engine: Engine, index: str, name: str) -> None:
@@ -367,7 +367,7 @@ def test_fields_of_two_models_are_not_mixed(place: Place, tmp_path: Path, monkey
 def test_field_meta_of_adoption_keeps_model(place: Place) -> None:
     """Two processes that adopt a field with two models: the second is refused."""
     adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
-    put_adopted_field(place.engine, adoptable, adoptable.meta(FINGERPRINT, "m"))
-    other: VectorFieldMeta = adoptable.meta("b" * 32, "other")
+    put_adopted_field(place.engine, adoptable, adoptable.meta(FINGERPRINT, "m", 4))
+    other: VectorFieldMeta = adoptable.meta("b" * 32, "other", 4)
     with pytest.raises(IndexMismatch, match="holds vectors of the model 'm'"):
         put_adopted_field(place.engine, adoptable, other)
