@@ -90,12 +90,6 @@ def killed_after(place: Place, call: str, times: int = 1) -> Iterator[None]:
             raise Killed
         left -= name == call
 
-    with _killed_by(place, die):
-        yield
-
-
-@contextmanager
-def _killed_by(place: Place, die: Callable[[str], None]) -> Iterator[None]:
     engine, place.engine = place.engine, Overheard(place.engine, die)  # type: ignore[assignment]
     try:
         with pytest.raises(Killed):

@@ -455,7 +455,7 @@ def test_engine_names_a_block_as_expected(place9: Place, block: str, method: str
     engine.put_settings(place9.index, {setting: True})
     try:
         with pytest.raises(RequestFailed, match="blocked by") as caught:
-            engine._request(method, f"/{place9.alias}/{path}", body={} if path else None)
+            engine.request_api(f"/{place9.alias}/{path}", body={} if path else None, method=method)
         assert f'`PUT {place9.index}/_settings {{"{setting}": null}}`' in caught.value.remedy
     finally:
         engine.put_settings(place9.index, {setting: None})
