@@ -14,7 +14,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, Throttle, with_retries
-from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, UsageError
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_vectors import EmbeddingTargets, targets_to_fill
 from es_sbert.index.load_checks import (
@@ -23,7 +23,7 @@ from es_sbert.index.load_checks import (
 )
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, check_field_name, document_meta_field, vector_fields
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
-from es_sbert.index.source_mode import check_accepts_updates, check_can_hold_vectors, fields_missing_from_source
+from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
     TextTemplate,
@@ -328,12 +328,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         if state is None:
             raise index_not_found(name, engine)
         check_can_hold_vectors(state)
-        check_accepts_updates(state)
         # With several fields, a document may get a vector in one of them and would lose the others.
-        lost = fields_missing_from_source(state, [field.field for field in fields] if len(fields) == 1 else [])
-        if lost is not None:
-            reason = f"the index {state.name} does not keep {lost}: documents that are embedded in place would lose it"
-            raise VectorIndexError(reason, "Load the documents from files.")
+        check_source_is_whole(state, [field.field for field in fields] if len(fields) == 1 else [])
     elif state is not None:
         meta_fields = [document_meta_field(field.field) for field in fields]
         check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)
