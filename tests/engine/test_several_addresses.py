@@ -25,7 +25,9 @@ from tests.faulty_proxy import Exchange, FaultyProxy, cut_after, cut_before
 
 # Far more than a test takes: a request that waits this long for a frozen node fails the test.
 TIMEOUT = 600.0
-each_client = pytest.mark.parametrize("engine_url", ["es9", "opensearch"], indirect=True)
+# Requests to both engines go through one transport.
+each_engine = pytest.mark.parametrize("engine_url", ["es9", "opensearch"], indirect=True)
+one_engine = pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,7 @@ def addresses(*urls: str) -> EngineSettings:
     return EngineSettings(url=",".join(urls), timeout=TIMEOUT)
 
 
-@each_client
+@one_engine
 def test_a_node_that_is_down_at_the_start_is_left_out(engine_url: str, index_name: str) -> None:
     down = f"http://127.0.0.1:{free_port()}"
     with closing(connect(addresses(down, engine_url))) as engine:
@@ -58,7 +60,7 @@ def test_a_node_that_is_down_at_the_start_is_left_out(engine_url: str, index_nam
             engine.delete_index(f"{index_name}-{number}")
 
 
-@each_client
+@one_engine
 def test_no_command_starts_while_all_nodes_are_down(engine_url: str) -> None:
     down = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
     with pytest.raises(EngineUnreachable, match="none of the 2 addresses answers") as caught:
@@ -66,7 +68,7 @@ def test_no_command_starts_while_all_nodes_are_down(engine_url: str) -> None:
     assert all(f"nothing listens at {url}" in caught.value.message for url in down)
 
 
-@each_client
+@one_engine
 def test_any_request_to_a_node_that_died_is_sent_to_another(
     nodes: tuple[Relay, Relay], engine_url: str, index_name: str
 ) -> None:
@@ -81,7 +83,7 @@ def test_any_request_to_a_node_that_died_is_sent_to_another(
         assert result.ok
 
 
-@each_client
+@each_engine
 def test_a_frozen_node_is_left_out(nodes: tuple[Relay, Relay], index_name: str) -> None:
     with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
         for _ in range(4):
@@ -95,7 +97,7 @@ def test_a_frozen_node_is_left_out(nodes: tuple[Relay, Relay], index_name: str) 
         assert engine.get_index(index_name) is None
 
 
-@each_client
+@one_engine
 def test_a_node_that_is_frozen_at_the_start_is_left_out(nodes: tuple[Relay, Relay], index_name: str) -> None:
     nodes[0].freeze()
     with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
@@ -103,7 +105,7 @@ def test_a_node_that_is_frozen_at_the_start_is_left_out(nodes: tuple[Relay, Rela
             assert engine.get_index(index_name) is None
 
 
-@each_client
+@one_engine
 def test_a_write_to_a_frozen_node_is_broken_off_and_not_repeated(nodes: tuple[Relay, Relay], index_name: str) -> None:
     with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
         engine.create_index(index_name, {})
@@ -120,7 +122,7 @@ def test_a_write_to_a_frozen_node_is_broken_off_and_not_repeated(nodes: tuple[Re
         assert len(engine.get_aliases(index_name)[index_name]) == 1
 
 
-@each_client
+@one_engine
 def test_a_slow_request_to_a_healthy_node_is_waited_for(engine_url: str, index_name: str) -> None:
     def slow(exchange: Exchange) -> tuple[int, bytes]:
         time.sleep(8 * node_watch.UNANSWERED_SECONDS)
@@ -136,7 +138,7 @@ def test_a_slow_request_to_a_healthy_node_is_waited_for(engine_url: str, index_n
         assert len(one.bulk_sizes) + len(other.bulk_sizes) == 1
 
 
-@each_client
+@one_engine
 def test_a_read_whose_connection_breaks_is_repeated_on_the_next_node(engine_url: str, index_name: str) -> None:
     with (
         FaultyProxy(engine_url, paths="/_search", always=cut_after) as one,
@@ -150,7 +152,7 @@ def test_a_read_whose_connection_breaks_is_repeated_on_the_next_node(engine_url:
         assert len(other.bulk_sizes) == 4
 
 
-@each_client
+@one_engine
 @pytest.mark.parametrize("fault", [cut_before, cut_after])
 def test_a_write_whose_connection_breaks_is_not_repeated(
     engine_url: str, index_name: str, fault: Callable[[Exchange], tuple[int, bytes]]
@@ -166,7 +168,7 @@ def test_a_write_whose_connection_breaks_is_not_repeated(
         assert len(one.bulk_sizes) + len(other.bulk_sizes) == 1
 
 
-@each_client
+@one_engine
 def test_a_bulk_request_whose_connection_breaks_is_left_to_the_caller(engine_url: str, index_name: str) -> None:
     with (
         FaultyProxy(engine_url, always=cut_after) as one,
@@ -179,7 +181,7 @@ def test_a_bulk_request_whose_connection_breaks_is_left_to_the_caller(engine_url
         assert len(one.bulk_sizes) + len(other.bulk_sizes) == 1
 
 
-@pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
+@one_engine
 @pytest.mark.parametrize("end", [Relay.stop, Relay.freeze], ids=["killed", "frozen"])
 def test_a_load_goes_on_when_its_entry_node_ends(
     nodes: tuple[Relay, Relay],

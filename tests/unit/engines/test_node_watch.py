@@ -26,14 +26,11 @@ class Node:
 
     Args:
         cluster: UUID of the cluster.
-        opensearch: Whether it is OpenSearch, or Elasticsearch.
         port: 0 for a free one.
     """
 
-    def __init__(self, cluster: str, *, opensearch: bool, port: int = 0) -> None:
-        version: dict[str, Any] = (
-            {"number": "3.0.0", "distribution": "opensearch"} if opensearch else {"number": "9.0.0"}
-        )
+    def __init__(self, cluster: str, *, port: int = 0) -> None:
+        version = {"number": "3.0.0", "distribution": "opensearch"}
         root = json.dumps({"cluster_uuid": cluster, "version": version}).encode()
         self.asked: list[str] = []
         asked = self.asked
@@ -50,8 +47,6 @@ class Node:
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
                 self.send_header("connection", "close")  # each request opens a connection
-                if not opensearch:
-                    self.send_header("x-elastic-product", "Elasticsearch")
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -71,26 +66,23 @@ class Node:
 
 
 @contextmanager
-def node(cluster: str, *, opensearch: bool, port: int = 0) -> Iterator[Node]:
-    started = Node(cluster, opensearch=opensearch, port=port)
+def node(cluster: str, *, port: int = 0) -> Iterator[Node]:
+    started = Node(cluster, port=port)
     try:
         yield started
     finally:
         started.stop()
 
 
-@pytest.mark.parametrize("opensearch", [False, True])
-def test_node_that_comes_back_with_another_cluster_gets_nothing(
-    opensearch: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    with node("one", opensearch=opensearch) as stays:
-        goes = Node("one", opensearch=opensearch)
+def test_node_that_comes_back_with_another_cluster_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with node("one") as stays:
+        goes = Node("one")
         with closing(connect(EngineSettings(url=f"{stays.url},{goes.url}", timeout=30))) as engine:
             for _ in range(6):
                 engine.put_mapping("docs", {})
             assert len(goes.asked) == len(stays.asked) == 3
             goes.stop()
-            with node("two", opensearch=opensearch, port=goes.port) as other:
+            with node("two", port=goes.port) as other:
                 for _ in range(6):
                     engine.put_mapping("docs", {})
                 assert other.asked == []
@@ -99,17 +91,13 @@ def test_node_that_comes_back_with_another_cluster_gets_nothing(
             assert len(said) == 1
 
 
-@pytest.mark.parametrize("opensearch", [False, True])
-def test_nodes_of_another_cluster_alone_are_an_error(opensearch: bool) -> None:
-    one, two = (Node("one", opensearch=opensearch) for _ in range(2))
+def test_nodes_of_another_cluster_alone_are_an_error() -> None:
+    one, two = Node("one"), Node("one")
     with closing(connect(EngineSettings(url=f"{one.url},{two.url}", timeout=30))) as engine:
         engine.put_mapping("docs", {})
         one.stop()
         two.stop()
-        with (
-            node("two", opensearch=opensearch, port=one.port) as first,
-            node("two", opensearch=opensearch, port=two.port) as second,
-        ):
+        with node("two", port=one.port) as first, node("two", port=two.port) as second:
             with pytest.raises(EngineUnreachable, match="belong to different clusters"):
                 engine.put_mapping("docs", {})
             assert first.asked == second.asked == []
