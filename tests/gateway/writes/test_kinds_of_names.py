@@ -50,12 +50,12 @@ KINDS = {
     "alias with one routing for each": Kind({"index_routing": "two", "search_routing": "one,two"}),
     "alias that is not written to": Kind({"is_write_index": False}, refused=("add",)),
     "alias of two": Kind({}, {}, refused=("add", "load")),
-    "alias of two with a write index": Kind({"is_write_index": True}, {}, refused=("load",)),
+    "alias of two with a write index": Kind({"is_write_index": True}, {}, refused=("add", "load")),
     "alias of two, written with a routing": Kind(
         {}, {"is_write_index": True, "index_routing": "one"}, refused=("add", "load")
     ),
     "alias of two, one with a filter": Kind(
-        {"filter": {"term": {"tenant": "two"}}}, {"is_write_index": True}, refused=("load",)
+        {"filter": {"term": {"tenant": "two"}}}, {"is_write_index": True}, refused=("add", "load")
     ),
     "list": Kind(name="{first},{second}", refused=("add", "load")),
     "list with an alias": Kind(
