@@ -23,7 +23,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
-from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
+from es_sbert.gateway.settings import check_index_name
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import require_index
@@ -122,7 +122,7 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str) -> tuple[l
         )
     product = DashboardProduct.from_engine_type(engine.info.engine_type)
 
-    months = monthly_index_pattern(check_index_name(searches))
+    months = f"{check_index_name(searches)}-*"
     notes = []
     objects = load_objects(product, index, fields)
     if missing_log := _missing_reason(engine, months):

@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -134,7 +134,7 @@ class ConnectionLimiter:
         limits: `connections` and `client_connections` are used here.
 
     Attributes:
-        refused: Number of surplus connections so far.
+        on_refused: Called for each surplus connection.
         draining: Whether the server is about to end. Requests are still answered, but `/readyz` fails, and each
             response closes its connection, so that clients open the next one to another gateway.
     """
@@ -145,7 +145,7 @@ class ConnectionLimiter:
         self._by_client: Counter[str] = Counter()
         self._open: dict[ClientConnection, str] = {}
         self._surplus: dict[ClientConnection, Overloaded] = {}
-        self.refused = 0
+        self.on_refused: Callable[[], None] = lambda: None
         self.draining = False
 
     @property
@@ -177,7 +177,7 @@ class ConnectionLimiter:
             self._open[connection] = client
             self._by_client[client] += 1
             return None
-        self.refused += 1
+        self.on_refused()
         self._surplus[connection] = error
         if len(self._surplus) > _MAX_SURPLUS:
             oldest = next(iter(self._surplus))

@@ -128,6 +128,7 @@ _TOKENIZE_INLINE_CHARACTERS = 1024
 # Niceness of the threads relative to the process. Batches use all cores: at a lower priority, the threads yield a core
 # to the event loop at once, and still get a third of it on a busy machine.
 _NICE_INCREMENT = 5
+_DRAIN_POLL_SECONDS = 0.01
 # Characters that a thread tokenizes at a time, so that other requests get a thread in between.
 _TOKENIZE_PART_CHARACTERS = 1 << 17
 
@@ -169,8 +170,6 @@ class BatchingEmbedder:
         self._pending: list[QueuedRequest] = []
         self._oldest_first = True
         self._occupied = 0  # texts in the queue or in batches
-        self._free = asyncio.Event()  # set while there are no such texts
-        self._free.set()
         self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
 
     async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> EncodeResult:
@@ -223,9 +222,8 @@ class BatchingEmbedder:
 
     async def drain(self) -> None:
         """Wait until all requests are done."""
-        await self._free.wait()
-        if self._running:  # batches of cancelled requests
-            await asyncio.wait(self._running)
+        while self._occupied or self._running:  # also batches of cancelled requests
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     def close(self) -> None:
         """Close the encoder and its threads."""
@@ -268,10 +266,6 @@ class BatchingEmbedder:
     def _occupy(self, change: int) -> None:
         self._occupied += change
         self._metrics.texts_waiting.inc(change)
-        if self._occupied:
-            self._free.clear()
-        else:
-            self._free.set()
 
     def _start_batches(self) -> None:
         while len(self._running) < self.batches_in_flight:

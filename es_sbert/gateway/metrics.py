@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -79,12 +78,8 @@ class GatewayMetrics:
         in_memory = "Models in memory, by name. Models that clients cannot name are `other`."
         self._models = gauge("model_loaded", in_memory, "model", "fingerprint")
         self._connections = gauge("connections", "Open connections.")
-        self._connections_refused = _CallbackCounter(
-            "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", registry
-        )
-        self._search_log_dropped = _CallbackCounter(
-            "es_sbert_gateway_search_log_dropped", "Records of searches that are missing from the search log.", registry
-        )
+        self._refused = counter("connections_refused", "Connections refused because too many were open.")
+        self._dropped = counter("search_log_dropped", "Records of searches that are missing from the search log.")
         self._buffered = gauge("buffered_bytes", "Bytes of request bodies in memory.")
         self.documents = counter(
             "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", "outcome"
@@ -132,31 +127,14 @@ class GatewayMetrics:
             self._nodes.labels(str(node.number)).set_function(lambda node=node: float(node.is_alive))  # type: ignore[misc]
 
     def track(self, admission: AdmissionControl, connections: ConnectionLimiter) -> None:
-        """Report connections and buffered bytes at each scrape."""
+        """Report connections and buffered bytes at each scrape, and count refused connections."""
         self._buffered.set_function(lambda: admission.buffered_bytes)
         self._connections.set_function(lambda: connections.open)
-        self._connections_refused.read = lambda: connections.refused
+        connections.on_refused = self._refused.inc
 
     def track_search_log(self, log: SearchLog) -> None:
-        """Report the dropped records of the search log at each scrape."""
-        self._search_log_dropped.read = lambda: log.dropped
-
-
-class _CallbackCounter:
-    """A counter whose value is read at each scrape.
-
-    Attributes:
-        read: Returns the value.
-    """
-
-    def __init__(self, name: str, help_text: str, registry: CollectorRegistry) -> None:
-        self._metric = name, help_text
-        self.read: Callable[[], float] = lambda: 0
-        registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        """The metric, for `prometheus_client`."""
-        yield CounterMetricFamily(*self._metric, value=self.read())
+        """Count the dropped records of the search log."""
+        log.on_dropped = self._dropped.inc
 
 
 def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> list[Route]:

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +33,6 @@ from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
     DEFAULT_SEARCH_LOG_INDEX,
     SearchLogSettings,
-    monthly_index_pattern,
 )
 from es_sbert.messages import be, log_event, pluralize
 
@@ -50,6 +50,7 @@ class SearchLog:
 
     Attributes:
         dropped: Records lost because too many waited, or because the file could not be written.
+        on_dropped: Called with the number of lost records.
 
     Raises:
         UsageError: the file cannot be opened.
@@ -66,6 +67,7 @@ class SearchLog:
         self._lock = threading.Lock()  # for the two lines below
         self._last_warning = float("-inf")
         self.dropped = 0
+        self.on_dropped: Callable[[float], None] = lambda count: None
 
     def start(self) -> None:
         """Start writing."""
@@ -123,6 +125,7 @@ class SearchLog:
         """Count lost records, and warn at most once a minute."""
         with self._lock:
             self.dropped += count
+            self.on_dropped(count)
             now = time.monotonic()
             if now < self._last_warning + _WARNING_INTERVAL_SECONDS:
                 return
@@ -194,9 +197,8 @@ def is_internal_search(expression: str) -> bool:
     Args:
         expression: Index expression, not percent-encoded.
     """
-    log = monthly_index_pattern(DEFAULT_SEARCH_LOG_INDEX).removesuffix("*")
     names = [name for name in expression.split(",") if name and not name.startswith("-")]
-    return bool(names) and all(name.startswith((".", log)) for name in names)
+    return bool(names) and all(name.startswith((".", f"{DEFAULT_SEARCH_LOG_INDEX}-")) for name in names)
 
 
 _MAX_BODY_READ = 1024 * 1024

@@ -32,11 +32,6 @@ def check_index_name(name: str) -> str:
     return name
 
 
-def monthly_index_pattern(name: str) -> str:
-    """Index pattern of all months."""
-    return f"{name}-*"
-
-
 # Ends of the names of log files. `--search-log` took the name of an index before.
 _LOG_SUFFIXES = (".json", ".jsonl", ".log", ".ndjson")
 

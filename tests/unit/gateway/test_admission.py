@@ -52,12 +52,14 @@ def test_connection_counts_until_closed() -> None:
 
 def test_oldest_excess_connections_are_refused_first() -> None:
     connections = ConnectionLimiter(Limits(connections=1))
+    refusals: list[None] = []
+    connections.on_refused = lambda: refusals.append(None)
     callers = [Caller(f"192.0.2.{number}") for number in range(1, 101)]
     errors = [connections.add(caller) for caller in callers]
     assert [error is None for error in errors] == [True] + 99 * [False]
     refused = [caller.refused is not None for caller in callers]
     assert refused == [False] + 35 * [True] + 64 * [False]
-    assert connections.refused == 99
+    assert refusals == [None] * 99
 
 
 def test_default_connection_limit_is_positive() -> None:
