@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from threading import Event
-from typing import NoReturn
 
 import orjson
 
@@ -20,7 +18,6 @@ from es_sbert.index.text_template import (
     text_values,
 )
 from es_sbert.ingest.sources.document_source import (
-    ByteCounter,
     InvalidId,
     ReadSettings,
     Record,
@@ -64,11 +61,7 @@ def _records(
 ) -> Iterator[Record | RejectedRecord]:
     sources = find_sources(files, options)
     check_sources(sources, settings.max_bytes, settings.text_fields, id_field)
-    return read_records(sources, settings, ByteCounter(), Event(), _fail)
-
-
-def _fail(reason: str) -> NoReturn:
-    raise SourceError(reason, "Check the source, and run the command again.")
+    return read_records(sources, settings)
 
 
 @dataclass(frozen=True)

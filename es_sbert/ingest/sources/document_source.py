@@ -442,9 +442,9 @@ def check_sources(
 def read_records(
     sources: Sequence[DocumentSource],
     settings: ReadSettings,
-    counter: ByteCounter,
-    stop: threading.Event,
-    on_unavailable: Callable[[str], None],
+    counter: ByteCounter | None = None,
+    stop: threading.Event | None = None,
+    on_unavailable: Callable[[str], None] | None = None,
 ) -> Generator[Record | RejectedRecord]:
     """Yield the records of all sources, one after another, with bounded memory.
 
@@ -452,25 +452,29 @@ def read_records(
     `stop` ends the stream at the next record.
 
     Args:
-        on_unavailable: Called with the reason if a source stops responding, which ends the stream. Reading the source
-            again later gives the rest, so nothing of it is rejected.
+        on_unavailable: Called with the reason if a source stops responding, which ends the stream; None raises an
+            error. Reading the source again later gives the rest, so nothing of it is rejected.
 
     Raises:
-        SourceError: a source that could not be checked before, such as a pipe, has a different format or encoding.
+        SourceError: a source that could not be checked before, such as a pipe, has a different format or encoding; or a
+            source stops responding.
     """
-    context = ReadContext(settings, counter, stop)
+    context = ReadContext(settings, counter or ByteCounter(), stop or threading.Event())
     for source in sources:
         last = 0
         try:
             for record in source.records(context):
                 last = record.origin.line
                 yield record
-                if stop.is_set():
+                if context.stop.is_set():
                     return
         except ReadCancelled:  # the load was stopped
             return
         except SourceUnavailable as reason:
-            on_unavailable(f"{source.name} could not be read {_position(last)}: {reason}")
+            problem = f"{source.name} could not be read {_position(last)}: {reason}"
+            if on_unavailable is None:
+                raise SourceError(problem, "Check the source, and run the command again.") from reason
+            on_unavailable(problem)
             return
         except WrongFormat as wrong:
             raise SourceError(f"{source.name}: {wrong}", wrong.remedy) from wrong

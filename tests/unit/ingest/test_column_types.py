@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
 from es_sbert.ingest.sources.document_source import (
-    ByteCounter,
     ReadSettings,
     Record,
     RejectedRecord,
@@ -164,4 +162,4 @@ def test_column_that_no_header_has_is_refused_before_the_load_and_in_a_pipe(tmp_
     assert error.value.remedy.startswith("Did you mean price? Its columns are: text, price.")
     settings = ReadSettings(1000, "text", column_types=types)
     with pytest.raises(SourceError, match="has no column pryce"):
-        list(read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail))
+        list(read_records(sources, settings))

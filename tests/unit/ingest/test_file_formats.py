@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import threading
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.dead_letters import DeadLetterFile
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, Record, RejectedRecord, read_records
+from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord, read_records
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
 from es_sbert.io.file_formats import FileFormat
@@ -190,7 +189,7 @@ def test_invalid_header_rejects_the_file(tmp_path: Path, header: bytes, reason: 
     path = tmp_path / "x.csv"
     path.write_bytes(header + b"\n1,2,3\n")
     source = TextSource(LocalFile("x.csv", path, path.stat().st_size), FileFormat.CSV)
-    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
+    [reject] = read_records([source], SETTINGS)
     assert isinstance(reject, RejectedRecord)
     assert reason in reject.reason
 

@@ -154,9 +154,7 @@ def test_truncated_archive_yields_its_beginning_then_next_file(tmp_path: Path) -
     cut.write_bytes(gzip.compress(lines)[:20_000])
     fine.write_bytes(b'{"n": -1}')
     counter = ByteCounter()
-    records = list(
-        read_records(find_sources([str(cut), str(fine)], None), SETTINGS, counter, threading.Event(), pytest.fail)
-    )
+    records = list(read_records(find_sources([str(cut), str(fine)], None), SETTINGS, counter))
     numbers = [record.fields["n"] for record in records if isinstance(record, Record)]
     assert len(numbers) > 5000
     assert numbers == [*range(len(numbers) - 1), -1]
@@ -168,7 +166,7 @@ def test_truncated_archive_yields_its_beginning_then_next_file(tmp_path: Path) -
 
 def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
     source = TextSource(LocalFile("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
-    [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
+    [reject] = read_records([source], SETTINGS)
     assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
 

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 
 from es_sbert.errors import SourceError
 from es_sbert.ingest.sources.document_source import (
-    ByteCounter,
     ReadSettings,
     Record,
     RejectedRecord,
@@ -35,7 +33,7 @@ SETTINGS = ReadSettings(max_bytes=1 << 20, plain_text_field="text")
 def load(path: Path) -> list[Record | RejectedRecord]:
     sources = find_sources([str(path)], None)
     check_sources(sources, SETTINGS.max_bytes, ("text",), None)
-    return list(read_records(sources, SETTINGS, ByteCounter(), threading.Event(), pytest.fail))
+    return list(read_records(sources, SETTINGS))
 
 
 def test_dictionary_bomb_is_decoded_a_few_rows_at_a_time(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def write(path: Path, table: pa.Table = TABLE) -> Path:
 def read(path: Path, *, counter: ByteCounter | None = None, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
     settings = ReadSettings(max_bytes, plain_text_field="text")
     sources = find_sources([str(path)], None)
-    return list(read_records(sources, settings, counter or ByteCounter(), threading.Event(), pytest.fail))
+    return list(read_records(sources, settings, counter))
 
 
 def check(path: Path, *fields: str, id_field: str | None = None) -> None:
@@ -165,7 +165,7 @@ def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
     sources = find_sources([str(write(tmp_path / "t.parquet"))], None)
     (tmp_path / "t.parquet").unlink()
     settings = ReadSettings(1000, plain_text_field="text")
-    [reject] = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
+    [reject] = read_records(sources, settings)
     assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
 

@@ -197,7 +197,7 @@ def test_broken_connection_stops_reading_without_rejects(ranges: bool, fault: in
 
 def test_file_that_came_in_one_response_may_change() -> None:
     with HttpFiles({"/f.jsonl": LINES[: BLOCK // 2]}) as server:
-        records = read_records(find(f"{server.url}/f.jsonl"), SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
+        records = read_records(find(f"{server.url}/f.jsonl"), SETTINGS)
         first = next(records)
         server.files["/f.jsonl"] = b""
         assert len(list(records)) > 100

@@ -15,7 +15,6 @@ import pytest
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.document_source import (
-    ByteCounter,
     ReadSettings,
     Record,
     RejectedRecord,
@@ -39,7 +38,7 @@ def load(path: Path, options: FileOptions | None = None, text: str = "text") -> 
     """What a load would read of a file, after its check."""
     sources = find_sources([str(path)], options)
     check_sources(sources, SETTINGS.max_bytes, [text], None)
-    return list(read_records(sources, SETTINGS, ByteCounter(), threading.Event(), pytest.fail))
+    return list(read_records(sources, SETTINGS))
 
 
 def fields(records: list[Record | RejectedRecord]) -> list[dict[str, Any]]:
@@ -230,7 +229,7 @@ def test_parts_of_a_file_give_the_documents_of_the_whole(tmp_path: Path, name: s
     assert (len(parts) > 1) == (encoding != "utf-16")
 
     def read(sources: Any) -> list[Any]:
-        return fields(list(read_records(sources, SETTINGS, ByteCounter(), threading.Event(), pytest.fail)))
+        return fields(list(read_records(sources, SETTINGS)))
 
     assert read(parts) == read([whole])
     assert len(read(parts)) == 200
