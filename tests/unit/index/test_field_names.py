@@ -1,10 +1,21 @@
-"""Names of fields, and what a misspelt one was meant to be."""
+"""Names of fields: what a misspelt one was meant to be, and fields left out in all forms that engines index alike."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from es_sbert.index.text_template import closest_name, document_field_names, fields_hint, mapping_field_names
+from es_sbert.index.derived_fields import without_mapped_fields
+from es_sbert.index.text_template import (
+    MISSING,
+    closest_name,
+    fields_hint,
+    find_field,
+    mapping_field_names,
+    takes_nested_update,
+    without_fields,
+)
 
 
 def test_mapping_field_names_match_document_paths() -> None:
@@ -15,10 +26,6 @@ def test_mapping_field_names_match_document_paths() -> None:
         "free": {"type": "object", "enabled": False},
     }
     assert mapping_field_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
-
-
-def test_document_field_names_are_dotted() -> None:
-    assert document_field_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c.d"]
 
 
 @pytest.mark.parametrize(
@@ -35,3 +42,57 @@ def test_fields_hint_lists_a_limited_number() -> None:
     assert hint.startswith("The documents have the fields field0, field1, ")
     assert hint.endswith("field19 and 980 more.")
     assert fields_hint(["fiel7"], ["field7"], "They have") == "Did you mean field7? They have the fields field7."
+
+
+@pytest.mark.parametrize(
+    ("document", "left"),
+    [
+        ({"a": {"b": {"c": 1}}}, {}),
+        ({"a": {"b": {"c": 1, "d": 2}}}, {"a": {"b": {"d": 2}}}),
+        ({"a.b": {"c": 1, "d": 2}}, {"a.b": {"d": 2}}),
+        ({"a": {"b.c": 1}, "a.b.c": 2, "a.b.cd": 3}, {"a.b.cd": 3}),
+        ({"a": [{"b": [{"c": 1}, {"d": 2}]}, [{"b.c": 3}], 4]}, {"a": [{"b": [{}, {"d": 2}]}, [{}], 4]}),
+        ({"a.b.c.d": 1, "a": {"b": {"c": {"d": 1}}, "e": {}}}, {"a": {"e": {}}}),
+    ],
+)
+def test_fields_are_left_out_of_documents(document: dict[str, Any], left: dict[str, Any]) -> None:
+    assert without_fields(document, ["a.b.c", "x"]) == left
+    assert find_field(left, "a.b.c") is MISSING
+
+
+def test_document_without_the_fields_is_the_same_object() -> None:
+    document = {"a": {"b": {}, "c": [{"d": 1}]}, "ab": None, "a.bc": 1}
+    assert without_fields(document, ["a.b.c", "a.d", "b", "a.c.e"]) is document
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, True),
+        ({"a": None, "a.c": 1}, True),
+        ({"a": {"b": [1, 2], "c": 3}}, True),
+        ({"a.b": 1}, False),
+        ({"a": {"b": 1}, "a.b": 2}, False),
+        ({"a": [{"c": 1}]}, False),
+    ],
+)
+def test_nested_update_needs_nested_objects(document: dict[str, Any], expected: bool) -> None:
+    assert takes_nested_update(document, "a.b") is expected
+
+
+def test_fields_are_left_out_of_mappings() -> None:
+    keyword = {"type": "keyword"}
+    properties = {
+        "a": {"properties": {"b": keyword, "c": keyword}},
+        "d": {"type": "object", "properties": {"e": keyword}},
+        "f": {"dynamic": "false", "properties": {"g": keyword}},
+        "h.i": keyword,
+        "hi": keyword,
+        "empty": {"type": "object"},
+    }
+    assert without_mapped_fields(properties, ["a.b", "d.e", "f.g", "h", "empty.x"]) == {
+        "a": {"properties": {"c": keyword}},
+        "f": {"dynamic": "false"},
+        "hi": keyword,
+        "empty": {"type": "object"},
+    }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import (
     OPENSEARCH_TYPES,
@@ -18,6 +18,7 @@ from es_sbert.index.mapping import (
     index_body,
     mapping_addition,
     merge_field_meta,
+    parse_index_type,
     read_vector_mapping,
     vector_fields,
 )
@@ -184,3 +185,40 @@ def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:
     measured["es_sbert"]["fields"]["embedding"]["min_cosine"] = 3
     with pytest.raises(IndexMismatch, match="cannot be read"):
         vector_fields({"_meta": measured}, "docs")
+
+
+ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
+OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+OPENSEARCH_2 = EngineInfo(EngineType.OPENSEARCH, (2, 19, 1), "http://localhost:9200")
+
+
+@pytest.mark.parametrize("name", list(IndexType))
+def test_each_engine_takes_its_index_types(name: IndexType) -> None:
+    assert parse_index_type(name, ELASTICSEARCH, 384) is name
+    for info, supported in ((OPENSEARCH, OPENSEARCH_TYPES), (OPENSEARCH_2, (IndexType.HNSW, IndexType.INT8_HNSW))):
+        if name in supported:
+            assert parse_index_type(name, info, 384) is name
+            continue
+        with pytest.raises(UsageError, match=f"does not support the index type {name}|flat needs OpenSearch 3"):
+            parse_index_type(name, info, 384)
+
+
+@pytest.mark.parametrize(
+    ("name", "dimensions", "message", "remedy"),
+    [
+        ("ivf", 384, "does not support the index type ivf", "Use one of hnsw"),
+        ("bbq_disk", 384, "paid Elasticsearch license", "Use bbq_hnsw"),
+        ("int4_hnsw", 383, "odd", "Use one of"),
+        ("int4_flat", 383, "odd", "Use one of"),
+        ("bbq_hnsw", 63, "at least 64", "Use one of"),
+        ("bbq_flat", 63, "at least 64", "Use one of"),
+        ("hnsw", 4097, "up to 4096", "shorter vectors"),
+    ],
+)
+def test_unsupported_index_type_error_has_remedy(name: str, dimensions: int, message: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_index_type(name, ELASTICSEARCH, dimensions)
+    assert remedy in caught.value.remedy
+    with pytest.raises(UsageError, match=r"flat needs OpenSearch 3: OpenSearch 2\.19\.1 fails the shards") as caught:
+        parse_index_type("flat", OPENSEARCH_2, dimensions)
+    assert "`exact`" in caught.value.remedy

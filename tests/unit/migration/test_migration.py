@@ -1,9 +1,13 @@
-"""The new index's name and body, the alias actions and the bulk lines: pure functions."""
+"""What a migration computes or locks without an engine: names, bodies, actions, ranges of sequence numbers."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
@@ -13,12 +17,13 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
 from es_sbert.migration.alias_swap import replace_index_actions, swap_actions
-from es_sbert.migration.document_copy import copy_write, delete_write
+from es_sbert.migration.document_copy import CountSeqNoRanges, SeqNoRange, changed_ranges, copy_write, delete_write
 from es_sbert.migration.migration_state import (
     MigrationState,
+    migration_lock,
     read_migration_state,
     read_target_pointer,
     vector_field_names,
@@ -165,3 +170,71 @@ def test_copy_write_preserves_any_json_document(source: Json) -> None:
     lines = copy_write({"_id": "1", "_source": source}, ()).body.split(b"\n")
     assert len(lines) == 3
     assert json.loads(lines[1]) == source
+
+
+def counted(numbers: set[int], asked: list[int] | None = None) -> CountSeqNoRanges:
+    ordered = sorted(numbers)
+
+    def count(ranges: Sequence[SeqNoRange]) -> list[int]:
+        if asked is not None:
+            asked.append(len(ranges))
+        return [bisect_right(ordered, high) - bisect_right(ordered, low) for low, high in ranges]
+
+    return count
+
+
+@given(st.sets(st.integers(0, 5000), max_size=300), st.data())
+def test_every_deleted_number_is_in_a_changed_range(before: set[int], data: st.DataObject) -> None:
+    now = data.draw(st.sets(st.sampled_from(sorted(before)))) if before else set()
+    up_to = data.draw(st.integers(-1, 5000))
+    found = changed_ranges(up_to, counted(before), counted(now))
+    covered = {number for number in before if any(low < number <= high for low, high in found)}
+    gone = {number for number in before - now if number <= up_to}
+    assert gone <= covered
+    assert all(number <= up_to for number in covered)
+    # No range is there for nothing, and none holds many that are still there.
+    assert all(any(low < number <= high for number in gone) for low, high in found)
+    assert len(covered - gone) <= 16 * len(found)
+
+
+def test_few_changes_need_few_counts() -> None:
+    asked: list[int] = []
+    before = set(range(200_000))
+    ranges = changed_ranges(199_999, counted(before, asked), counted(before - {7, 150_000}))
+    assert len(ranges) == 2
+    assert sum(asked) < 200
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    "url", ["http://a:1,http://b:2", "http://b:2,http://a:1", "http://b:2", "http://c:3,http://a:1"]
+)
+def test_a_cluster_is_locked_by_any_of_its_addresses(url: str) -> None:
+    with (
+        migration_lock("http://a:1,http://b:2", "docs"),
+        pytest.raises(UsageError, match="another process is migrating docs"),
+        migration_lock(url, "docs"),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("cache")
+def test_other_aliases_and_other_clusters_are_not_locked() -> None:
+    with (
+        migration_lock("http://a:1,http://b:2", "docs"),
+        migration_lock("http://a:1", "others"),
+        migration_lock("http://c:3", "docs"),
+    ):
+        pass
+
+
+def test_one_address_has_the_lock_file_it_always_had(cache: Path) -> None:
+    name = hashlib.sha256(b"http://a:1 docs").hexdigest()[:32]
+    with migration_lock("http://a:1", "docs"):
+        assert (cache / f"migrate-{name}.lock").exists()
