@@ -238,7 +238,6 @@ def train_timed(
         "stages.0.batch": str(batch),
         "precision": precision,
         "export.precisions": "[]",
-        "export.sts": "null",
     }
     with tempfile.TemporaryDirectory() as folder:
         done = train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)

@@ -21,7 +21,6 @@ def export(
     *,
     force: bool = False,
     ignore_settings: Sequence[str] = (),
-    sts_file: Path | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> EncoderManifest | RerankerManifest:
     """Export a sentence encoder or a cross-encoder to a folder with checked ONNX variants.
@@ -38,8 +37,6 @@ def export(
         force: Also write variants that fail the parity check, marked as forced.
         ignore_settings: Unknown settings in the model's files to accept; the bundle keeps them. For sentence encoders
             only.
-        sts_file: Sentence pairs with gold scores (columns sentence1, sentence2, score) to compare variants on as well.
-            For sentence encoders only.
         report: Called with progress messages.
 
     Returns:
@@ -49,7 +46,6 @@ def export(
         UsageError: an argument is invalid, or the output folder holds something else.
         ModelError: the model was not found, is broken, or has an architecture or a setting that is not supported.
         ParityFailed: a variant fails the parity check; nothing was written.
-        SourceError: the STS file cannot be read.
     """
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
     from es_sbert.bundle.model_lookup import resolve_model
@@ -65,17 +61,13 @@ def export(
     folder = model if isinstance(model, Path) else resolve_model(model)
     output = Path(output)
     if is_cross_encoder(folder):
-        if sts_file is not None:
-            raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave `sts_file` out.")
         if ignore_settings:
             raise UsageError("no setting of a cross-encoder can be ignored", "Leave `ignore_settings` out.")
         wanted = default_exports() if chosen is None else chosen
         return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
     sentence_model = read_sentence_model(folder, str(model), ignored=ignore_settings)
     wanted = default_exports(sentence_model.architecture) if chosen is None else chosen
-    return export_bundle(
-        sentence_model, output, wanted, force=force, sts_file=sts_file, reference="auto", on_progress=report
-    )
+    return export_bundle(sentence_model, output, wanted, force=force, reference="auto", on_progress=report)
 
 
 __all__ = ["export"]

@@ -57,7 +57,7 @@ from es_sbert.errors import (
 from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
-from es_sbert.exporters.parity import ParityCheck, describe_parity, is_packed, read_gold_pairs
+from es_sbert.exporters.parity import ParityCheck, describe_parity, is_packed
 from es_sbert.exporters.rotary_graph import build_rotary_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.static_quantization import quantize_statically, sample_batches
@@ -162,7 +162,6 @@ def export_bundle(
     variants: Sequence[Variant],
     *,
     force: bool = False,
-    sts_file: Path | None = None,
     reference: ReferenceKind = "numpy",
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> EncoderManifest:
@@ -176,21 +175,18 @@ def export_bundle(
         output: Folder of the bundle; new, empty, or a bundle of the same model.
         variants: Variants to export: those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that fail the parity check too, marked as forced.
-        sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
         reference: Implementation to compare with. `numpy` needs no other package. `auto` takes sentence-transformers
             if it is installed, which imports torch. Traced models are always compared with sentence-transformers.
         on_progress: Called with a line before or after each step.
 
     Raises:
         UsageError: the output folder holds something else, or no variant is given.
-        SourceError: the STS file cannot be read.
         UnsupportedArchitecture: a graph can be neither built from the transformer's weights nor traced (torch is
             missing or fails), or the model does not support a variant.
         BundleInvalid: weights are missing or of the wrong shape.
         ParityFailed: a variant fails the parity check; nothing was written.
     """
     _check_variants(variants)
-    gold = read_gold_pairs(sts_file) if sts_file else None
     _previous_manifest(model, output)  # rejects a folder that holds something else before the work starts
     if not (model.folder / "modules.json").exists():
         on_progress(f"{model.name} has no modules.json: using {model.pooling[0]} pooling like sentence-transformers")
@@ -208,7 +204,7 @@ def export_bundle(
         model.name,
         build,
         partial(sample_batches, model),
-        ParityCheck(model, weights, reference, gold).run,
+        ParityCheck(model, weights, reference).run,
         on_progress,
         force=force,
         cuda_attention=None if is_traced else "packed" if is_packed(weights) else "fused",

@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
 from es_sbert.bundle.sentence_model import KINDS, PromptKind, SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
+from es_sbert.errors import DeviceError, EsSbertError, ModelError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import EncodeFunction, Reference, ReferenceKind, choose_reference
 from es_sbert.exporters.transformer_weights import EncoderWeights, Floats, TransformerWeights
-from es_sbert.io.tables import read_table
-from es_sbert.messages import pluralize
 from es_sbert.runtime.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.runtime.device import Device, choose_device, cuda_devices
 from es_sbert.runtime.inference_pool import InferencePool, compile_model
@@ -102,18 +100,13 @@ class ParityThresholds:
     Attributes:
         min_cosine: Minimum cosine between the reference's and the variant's vector of a sentence.
         rank_agreement: Minimum Spearman's ρ × 100 between their pairwise cosines.
-        sts_loss: Maximum loss of Spearman's ρ × 100 with gold scores, if they are given.
     """
 
     min_cosine: float
     rank_agreement: float
-    sts_loss: float
 
     def __str__(self) -> str:
-        return (
-            f"min cosine ≥ {self.min_cosine:g}, rank agreement ≥ {self.rank_agreement:g}, "
-            f"STS within {self.sts_loss:g} points"
-        )
+        return f"min cosine ≥ {self.min_cosine:g}, rank agreement ≥ {self.rank_agreement:g}"
 
 
 # fp32 differs from its reference by rounding only.
@@ -125,25 +118,11 @@ class ParityThresholds:
 #
 # fp16 rounds activations to 11 bits; its thresholds allow for CUDA kernels that sum in fp16.
 PARITY_THRESHOLDS = {
-    Precision.FP32: ParityThresholds(min_cosine=0.99999, rank_agreement=99.99, sts_loss=0.05),
-    Precision.INT8: ParityThresholds(min_cosine=0.9, rank_agreement=99.0, sts_loss=0.5),
-    Precision.FP16: ParityThresholds(min_cosine=0.999, rank_agreement=99.8, sts_loss=0.1),
-    Precision.BF16: ParityThresholds(min_cosine=0.99, rank_agreement=99.5, sts_loss=0.2),
+    Precision.FP32: ParityThresholds(min_cosine=0.99999, rank_agreement=99.99),
+    Precision.INT8: ParityThresholds(min_cosine=0.9, rank_agreement=99.0),
+    Precision.FP16: ParityThresholds(min_cosine=0.999, rank_agreement=99.8),
+    Precision.BF16: ParityThresholds(min_cosine=0.99, rank_agreement=99.5),
 }
-
-
-@dataclass(frozen=True)
-class GoldPairs:
-    """Sentence pairs with human scores (STS).
-
-    Attributes:
-        first, second: The sentences of each pair.
-        scores: *Shape:* ``(pairs,)``.
-    """
-
-    first: list[str]
-    second: list[str]
-    scores: NDArray[np.float64]
 
 
 def average_ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -186,11 +165,6 @@ def pairwise_cosines(vectors: Floats) -> NDArray[np.float64]:
     return upper
 
 
-def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
-    """Compute Spearman's ρ × 100 between the cosines of pairs and their gold scores."""
-    return spearman(np.einsum("pd,pd->p", normalize_rows(first), normalize_rows(second)), gold.scores)
-
-
 def max_padding_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Plan batches of two texts with as much padding as possible: the longest with the shortest, and so on.
 
@@ -207,14 +181,7 @@ def max_padding_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def compare_vectors(
-    precision: Precision,
-    reference_name: str,
-    reference: Floats,
-    variant: Floats,
-    *,
-    sts_reference: float | None = None,
-    sts_variant: float | None = None,
-    emulated: bool = False,
+    precision: Precision, reference_name: str, reference: Floats, variant: Floats, *, emulated: bool = False
 ) -> ParityReport:
     """Compare a variant's vectors with the reference and check the thresholds of its precision.
 
@@ -222,20 +189,13 @@ def compare_vectors(
         precision: Precision of the variant; determines the thresholds.
         reference_name: Name and version of the reference.
         reference, variant: Vectors of the same sentences. *Shape:* ``(sentences, dimensions)``.
-        sts_reference, sts_variant: Spearman's ρ × 100 on gold pairs, both or none.
         emulated: Whether the variant's vectors come from a processor that only emulates its number format.
     """
     thresholds = PARITY_THRESHOLDS[precision]
     cosines = row_cosines(reference, variant)
     agreement = spearman(pairwise_cosines(reference), pairwise_cosines(variant))
     finite = bool(np.isfinite(variant).all())
-    loss = 0.0 if sts_reference is None or sts_variant is None else sts_reference - sts_variant
-    passed = (
-        finite
-        and cosines.min() >= thresholds.min_cosine
-        and agreement >= thresholds.rank_agreement
-        and loss <= thresholds.sts_loss
-    )
+    passed = finite and cosines.min() >= thresholds.min_cosine and agreement >= thresholds.rank_agreement
     # Figures that are not finite would make es_sbert.json unreadable as JSON.
     figures = np.nan_to_num([cosines.mean(), cosines.min(), np.abs(variant - reference).max(), agreement], nan=0.0)
     return ParityReport(
@@ -245,8 +205,6 @@ def compare_vectors(
         min_cosine=float(figures[1]),
         max_abs_difference=float(figures[2]),
         rank_agreement=float(figures[3]),
-        sts_reference=sts_reference,
-        sts_variant=sts_variant,
         bar=str(thresholds) if finite else f"{thresholds}; vectors must be finite",
         passed=bool(passed),
         emulated=emulated,
@@ -262,11 +220,10 @@ def describe_parity(report: ParityReport | ScoreParityReport) -> str:
             f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.pairs} pairs{emulation}"
         )
     worst = "" if report.worst is None else f"; worst for {report.worst}: {report.cause}"
-    sts = "" if report.sts_variant is None else f", STS {report.sts_variant:.2f} (reference {report.sts_reference:.2f})"
     return (
         f"cosine mean {report.mean_cosine:.6f}, min {report.min_cosine:.6f}, "
-        f"rank agreement {report.rank_agreement:.2f}{sts}; against {report.reference} on {report.sentences} "
-        f"sentences{emulation}{worst}"
+        f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.sentences} sentences"
+        f"{emulation}{worst}"
     )
 
 
@@ -358,18 +315,14 @@ class ParityCheck:
         model: The model.
         transformer: The model's weights; None for traced graphs, whose reference is always sentence-transformers.
         reference: The reference implementation.
-        gold: Sentence pairs with scores, if given.
     """
 
-    def __init__(
-        self, model: SentenceModel, transformer: EncoderWeights | None, reference: ReferenceKind, gold: GoldPairs | None
-    ) -> None:
+    def __init__(self, model: SentenceModel, transformer: EncoderWeights | None, reference: ReferenceKind) -> None:
         self._model = model
         self._transformer = transformer
         # Only the library that made the graph or the tokenizer knows the right output.
         is_ours = transformer is not None and model.tokenizer_is_known
         self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
-        self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
         self._texts: list[tuple[PromptKind | None, list[str]]] = []
         # All sentences are texts of the first kind; some of them are also texts of the other kinds.
@@ -385,8 +338,8 @@ class ParityCheck:
         return [text for text, row in zip(sentences, tokenizer(sentences).ids, strict=True) if len(row)]
 
     @cached_property
-    def _reference(self) -> tuple[Reference, Floats, float | None]:
-        """The reference, its vectors of the parity sentences, and its ρ × 100 on the gold pairs."""
+    def _reference(self) -> tuple[Reference, Floats]:
+        """The reference, and its vectors of the parity sentences."""
         try:
             return self._encode_by(self._kind)
         except EsSbertError:
@@ -398,19 +351,15 @@ class ParityCheck:
                     f"{self._model.folder} cannot be compared with its reference: {reason}",
                     "Open the folder with SentenceTransformer(...) and fix the cause of the error.",
                 ) from error
-            reference, vectors, gold = self._encode_by("numpy")
-            return replace(reference, name=f"{reference.name} ({reason})"), vectors, gold
+            reference, vectors = self._encode_by("numpy")
+            return replace(reference, name=f"{reference.name} ({reason})"), vectors
 
-    def _encode_by(self, kind: ReferenceKind) -> tuple[Reference, Floats, float | None]:
+    def _encode_by(self, kind: ReferenceKind) -> tuple[Reference, Floats]:
         reference = choose_reference(self._model, self._transformer, kind)
-        return reference, *self._encode_texts(reference.encode)
+        return reference, self._encode_texts(reference.encode)
 
-    def _encode_texts(self, encode: EncodeFunction) -> tuple[Floats, float | None]:
-        """Compute the vectors of the parity sentences, and ρ × 100 on the gold pairs."""
-        vectors, gold = np.concatenate([encode(texts, kind) for kind, texts in self._texts]), self._gold
-        return vectors, None if gold is None else sts_spearman(
-            encode(gold.first, None), encode(gold.second, None), gold
-        )
+    def _encode_texts(self, encode: EncodeFunction) -> Floats:
+        return np.concatenate([encode(texts, kind) for kind, texts in self._texts])
 
     def run(self, path: Path, variant: Variant) -> ParityReport:
         """Run an ONNX file as a variant does, and return the parity report.
@@ -442,17 +391,9 @@ class ParityCheck:
             self._runnable_graph(path, precision) as (file, device, emulated),
             closing(InferencePool(compile_model(file, variant.runtime, precision, device, threads=1))) as pool,
         ):
-            reference, expected, sts_reference = self._reference
-            vectors, sts = self._encode_texts(encode)
-        report = compare_vectors(
-            precision,
-            reference.name,
-            expected,
-            vectors,
-            sts_reference=sts_reference,
-            sts_variant=sts,
-            emulated=emulated,
-        )
+            reference, expected = self._reference
+            vectors = self._encode_texts(encode)
+        report = compare_vectors(precision, reference.name, expected, vectors, emulated=emulated)
         return report if report.passed else self._explain(report, reference, precision, row_cosines(expected, vectors))
 
     def _runnable_graph(self, path: Path, precision: Precision) -> AbstractContextManager[tuple[Path, Device, bool]]:
@@ -531,19 +472,3 @@ def _likely_cause(ids: list[int], reference: list[int] | None, kind: PromptKind 
     if len(shorter) < len(longer) and shorter[:-1] == longer[: len(shorter) - 1]:
         return DifferenceCause.LENGTH
     return DifferenceCause.TOKENIZER if kind is None else DifferenceCause.KIND
-
-
-def read_gold_pairs(path: Path) -> GoldPairs:
-    """Read sentence pairs with scores from a table with the columns `sentence1`, `sentence2` and `score`.
-
-    Raises:
-        SourceError: the file cannot be read, lacks a column, has an empty sentence or a score that is not a number, or
-            holds fewer than two pairs.
-    """
-    table = read_table(path, ("sentence1", "sentence2", "score"))
-    pairs = GoldPairs(table.texts("sentence1"), table.texts("sentence2"), table.floats("score"))
-    if len(table) < 2:
-        raise SourceError(
-            f"{path} holds {pluralize(len(table), 'pair')}, too few to rank", "Use a file with at least two pairs."
-        )
-    return pairs

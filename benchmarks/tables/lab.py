@@ -97,7 +97,6 @@ class Lab:
         changes = {key.replace("__", "."): value for key, value in settings.items()}
         changes.setdefault("precision", self.profile.precision)
         changes.setdefault("export.precisions", [])
-        changes.setdefault("export.sts", None)
 
         def make(folder: Path) -> None:
             options = [part for key, value in changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]

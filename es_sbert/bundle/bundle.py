@@ -44,7 +44,7 @@ class ParityReport(BaseModel, frozen=True):
         mean_cosine, min_cosine: Cosine of variant and reference vector of the same sentence.
         max_abs_difference: Largest difference of one coordinate.
         rank_agreement: Spearman's ρ × 100 between the two sets of pairwise cosines.
-        sts_reference, sts_variant: Spearman's ρ × 100 against gold scores, if a file with gold scores was given.
+        sts_reference, sts_variant: Of exports by earlier releases: Spearman's ρ × 100 against gold scores.
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
         worst, cause: The text with the lowest cosine, and the most likely cause; None if the variant passed.

@@ -70,12 +70,6 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         help="Accept a setting in the model's files that es-sbert does not know; the bundle keeps it. Repeatable.",
     ),
     click.option("--force", is_flag=True, help="Also write variants that miss their parity bar, marked as forced."),
-    click.option(
-        "--sts",
-        type=FILE_TYPE,
-        metavar="FILE",
-        help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
-    ),
     click.option("--json", "as_json", is_flag=True, help="Print the bundle's manifest as JSON on stdout."),
     log_format_option,
 )
@@ -98,7 +92,6 @@ def export(model: str, output: Path, variants: list[Variant] | None, as_json: bo
       es-sbert export all-MiniLM-L6-v2 -o minilm
       es-sbert export ./my-model -o my-bundle --precision fp32,int8,fp16
       es-sbert export my-bundle -o my-bundle --precision fp16
-      es-sbert export ./my-model -o my-bundle --sts stsb-test.tsv.gz --json
       es-sbert export ./my-cross-encoder -o my-reranker --precision fp32,int8,fp16
     """
     # Imported here: `es-sbert export --help` should not load onnx.
@@ -106,7 +99,6 @@ def export(model: str, output: Path, variants: list[Variant] | None, as_json: bo
 
     export_options = {
         "force": options["force"],
-        "sts_file": options["sts"],
         "ignore_settings": options["ignore_settings"],
     }
     manifest = exporters.export(model, output, variants, report=log_message, **export_options)
@@ -125,7 +117,7 @@ def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -
         rows = [("variant", "device", "mean difference", "max difference", "rank", "parity")]
         rows += [_reranker_row(name, variant) for name, variant in manifest.variants.items()]
     else:
-        rows = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
+        rows = [("variant", "device", "min cosine", "mean cosine", "rank", "parity")]
         rows += [_encoder_row(name, variant) for name, variant in manifest.variants.items()]
     return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *align_columns(rows)])
 
@@ -133,10 +125,9 @@ def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -
 def _encoder_row(name: str, variant: EncoderVariant) -> tuple[str, ...]:
     report = variant.parity
     if report is None:
-        return name, variant.device, "–", "–", "–", "–", "NOT CHECKED on CUDA"
-    sts = "–" if report.sts_variant is None else f"{report.sts_variant:.2f} of {report.sts_reference:.2f}"
+        return name, variant.device, "–", "–", "–", "NOT CHECKED on CUDA"
     figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, sts, _parity_label(variant, report)
+    return name, variant.device, *figures, _parity_label(variant, report)
 
 
 def _reranker_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:

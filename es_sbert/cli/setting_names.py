@@ -37,7 +37,6 @@ _OTHER_NAME = {
     "kind": "--as",
     "overrides": "--set",
     "source": "--from",
-    "sts_file": "--sts",
     "text_fields": "--text-field",
     "trained": "--train-queries",
     "variants": "--precision",

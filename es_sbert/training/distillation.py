@@ -343,7 +343,6 @@ def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> RunD
     return RunData(
         [StageData(tuple(examples), tuple[ObjectiveSpec, ...](objectives), dev)],
         None,
-        Path(),
         lambda: {_TEXTS: _hash_texts([*texts, *held_out])},
     )
 

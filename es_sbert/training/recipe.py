@@ -443,11 +443,13 @@ class ExportSpec(RecipeSettings):
 
     Attributes:
         precisions: Variants to write; empty: none; left out: those for CPUs that run on the machine.
-        sts: File of gold pairs (sentence1, sentence2, score) on which variants are compared as well.
     """
 
+    removed = (
+        ("sts", None, "gold pairs in the parity check; measure with `es-sbert evaluate --task sts --file FILE`"),
+    )
+
     precisions: tuple[Variant, ...] | None = None
-    sts: str | None = None
 
 
 class Recipe(RecipeSettings):

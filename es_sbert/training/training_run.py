@@ -22,7 +22,6 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.hard_negatives import add_hard_negatives
@@ -72,14 +71,12 @@ class TrainingResult:
 
 
 def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
-    """Read and check every file that a run needs, including the gold pairs of its export.
+    """Read and check every file that a run needs.
 
     Raises:
         SourceError: a file or a row is invalid; the message names file and line.
         RecipeInvalid: roles or names do not fit the objective.
     """
-    if recipe.export.sts:
-        read_gold_pairs(data_folder / recipe.export.sts)  # the export reads them again, hours later
     return [
         read_stage(stage, data_folder, [objective_schema(stage.objective_of(data)) for data in stage.data])
         for stage in recipe.stages
@@ -137,13 +134,11 @@ class RunData:
     Attributes:
         stages: The data of each stage.
         test: The test set; None without one.
-        folder: Base of relative paths in the recipe.
         hashes: Path → SHA-256 of its content, so that a resumed run has the same data.
     """
 
     stages: Sequence[StageData]
     test: DevData | None
-    folder: Path
     hashes: Callable[[], dict[str, str]]
 
 
@@ -191,7 +186,6 @@ def train(
     data = RunData(
         read_stages(recipe, data_folder),
         read_dev(recipe.test, data_folder) if recipe.test else None,
-        data_folder,
         lambda: {path: hash_file(data_folder / path) for path in sorted({one.path for one in recipe.sources})},
     )
     return run_with_data(
@@ -249,7 +243,7 @@ def run_with_data(
         if process.is_main_process:
             if data.test is not None:
                 test = _measure_test_set(run, data.stages, data.test, process)
-            fingerprint = _export(run, data.folder, _training_record(run, data_hashes, test))
+            fingerprint = _export(run, _training_record(run, data_hashes, test))
             folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
         process.wait_for_everyone()
     return TrainingResult(output, results, fingerprint, test, str(precision))
@@ -316,18 +310,18 @@ def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalS
     }
 
 
-def _export(run: RunSettings, data_folder: Path, record: dict[str, Any]) -> str | None:
+def _export(run: RunSettings, record: dict[str, Any]) -> str | None:
     """Write the exported model, its training record and its card to the staging folder; return the fingerprint."""
     staging = run.folder.staging_folder
     shutil.rmtree(staging, ignore_errors=True)
     with translate_disk_errors(run.folder.output):
-        fingerprint = _export_model(run, data_folder)
+        fingerprint = _export_model(run)
         write_json(staging / TRAINING_RECORD, record)
         (staging / "README.md").write_text(model_card(run.recipe.name, record), encoding="utf-8")
     return fingerprint
 
 
-def _export_model(run: RunSettings, data_folder: Path) -> str | None:
+def _export_model(run: RunSettings) -> str | None:
     """Export to ONNX, checked by the parity gate; return the fingerprint, or None if nothing was exported."""
     recipe, staging = run.recipe, run.folder.staging_folder
     export, trained = recipe.export, run.folder.stage(recipe.stages[-1].name) / "model"
@@ -336,14 +330,7 @@ def _export_model(run: RunSettings, data_folder: Path) -> str | None:
     if not variants:
         shutil.copytree(trained, staging)
         return None
-    return export_bundle(
-        model,
-        staging,
-        variants,
-        sts_file=data_folder / export.sts if export.sts else None,
-        reference="auto",
-        on_progress=run.report,
-    ).fingerprint
+    return export_bundle(model, staging, variants, reference="auto", on_progress=run.report).fingerprint
 
 
 def _exported_fingerprint(folder: Path) -> str | None:

@@ -207,18 +207,6 @@ def test_forced_variants_are_marked(model: SentenceModel, tmp_path: Path, monkey
     assert not manifest.variants["fp32"].forced
 
 
-def test_gold_pairs_are_reported_in_parity(
-    model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = [("Two children repaired the telescope.", f"{'Two children ' * n}fixed it.", n) for n in range(1, 21)]
-    sts = tmp_path / "sts.tsv"
-    sts.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{n}\n" for a, b, n in pairs))
-    report = export_bundle(model, tmp_path / "bundle", [Variant.FP32], sts_file=sts).variants["fp32"].parity
-    assert report is not None
-    assert report.sts_reference is not None
-    assert report.sts_variant == pytest.approx(report.sts_reference, abs=0.01)
-
-
 def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", layers=1)
     weights = load_file(folder / "model.safetensors")

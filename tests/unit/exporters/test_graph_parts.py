@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from scipy.special import erf as scipy_erf
 from scipy.stats import spearmanr
 
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.errors import SourceError
 from es_sbert.exporters.graph_builder import GraphBuilder
 from es_sbert.exporters.numpy_reference import erf
 from es_sbert.exporters.parity import (
@@ -24,7 +21,6 @@ from es_sbert.exporters.parity import (
     compare_vectors,
     describe_parity,
     parity_sentences,
-    read_gold_pairs,
     spearman,
 )
 from es_sbert.exporters.quantization import quantize_columns
@@ -105,14 +101,6 @@ def test_single_wrong_sentence_fails_parity() -> None:
     assert not report.passed
 
 
-def test_sts_loss_is_part_of_parity() -> None:
-    a = vectors()
-    assert compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.6).passed
-    assert not compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.4).passed
-    # A variant that happens to do better than its reference is no loss.
-    assert compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=81.0).passed
-
-
 def test_non_finite_vectors_fail_parity() -> None:
     b = vectors()
     b[3, 3] = np.nan
@@ -141,48 +129,6 @@ def test_a_constant_is_shared_or_refused() -> None:
         graph.constant("w", np.ones(3))
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
-@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-def test_gold_pairs_are_read_by_column_name(name: str, tmp_path: Path) -> None:
-    gold = read_gold_pairs(write(tmp_path / name, "score\tsentence2\tsentence1\n1.5\tb\ta\n0\td\tc\n"))
-    assert gold.first == ["a", "c"]
-    assert gold.second == ["b", "d"]
-    assert gold.scores.tolist() == [1.5, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "has no rows"),
-        ("sentence1\tscore\na\t1\n", "no column sentence2"),
-        ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\n", "line 3"),
-        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score is not a finite number"),
-        ("sentence1\tsentence2\tscore\na\t \t1\n", "line 2: sentence2 is empty"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\n", "holds 1 pair"),
-    ],
-)
-def test_broken_gold_pairs_are_rejected(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=message):
-        read_gold_pairs(write(tmp_path / "pairs.tsv", text))
-
-
-def test_unreadable_gold_pairs_are_rejected(tmp_path: Path) -> None:
-    (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\tscore\n" * 99)[:20])
-    (tmp_path / "latin.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xe9\tb\t1\n")
-    for name, message in (
-        ("missing.tsv", "does not exist"),
-        ("cut.tsv.gz", "truncated"),
-        ("latin.tsv", "it is not UTF-8: line 2"),
-    ):
-        with pytest.raises(SourceError, match=message):
-            read_gold_pairs(tmp_path / name)
-
-
 def test_thresholds_are_stricter_for_wider_formats() -> None:
     loose, middle, strict = (
         PARITY_THRESHOLDS[Variant.INT8],
@@ -190,5 +136,4 @@ def test_thresholds_are_stricter_for_wider_formats() -> None:
         PARITY_THRESHOLDS[Variant.FP32],
     )
     assert loose.min_cosine < middle.min_cosine < strict.min_cosine
-    assert loose.sts_loss == 0.5
     assert math.isclose(strict.min_cosine, 0.99999)

@@ -329,14 +329,6 @@ def test_export_command_detects_a_cross_encoder(
     assert json.loads(out) == json.loads((output / RerankerManifest.FILE_NAME).read_text())
 
 
-def test_sts_option_is_rejected_for_cross_encoders(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run(capsys, str(folder), "-o", str(tmp_path / "out"), "--sts", str(tmp_path / "sts.tsv"))
-    assert code == 2
-    assert "Leave --sts out" in err
-
-
 @pytest.mark.parametrize(
     ("change", "passed"),
     [

@@ -140,14 +140,6 @@ def test_invalid_data_stops_the_run_before_writing(folder: Path, model: Path) ->
     assert not (folder / "out").exists()
 
 
-def test_export_gold_pairs_are_read_before_training(folder: Path, model: Path) -> None:
-    settings = recipe(model)
-    settings["export"] = {"sts": "nowhere.tsv"}
-    with pytest.raises(SourceError, match=r"nowhere\.tsv"):
-        train_here(write_recipe(folder, settings), folder / "gold")
-    assert not (folder / "gold").exists()
-
-
 @pytest.mark.parametrize("missing", ["base", "teacher", "hard_negatives"])
 def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, missing: str) -> None:
     settings = recipe(folder / "nowhere" if missing == "base" else model)
