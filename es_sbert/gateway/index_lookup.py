@@ -50,6 +50,7 @@ class SearchableIndices:
 
 
 _FIELD_CAPS = "GET /_field_caps"
+_HAS_PRIVILEGES = "_security/user/_has_privileges"
 
 
 class CallerPermissions:
@@ -119,12 +120,22 @@ class CallerPermissions:
         """
         if not self._upstream.own_credentials:
             return True  # mappings are read with the caller's credentials
-        key = self._keys.key(headers, name)
-        if key not in self._writable:
-            elasticsearch = self._upstream.engine_type_or_default is EngineType.ELASTICSEARCH
-            check = self._has_write_privilege(name, headers) if elasticsearch else self._is_authenticated(headers)
-            self._writable[key] = await check
-        return self._writable[key]
+        key, credentials = self._keys.key(headers, name), credential_headers(headers)
+        if key in self._writable:
+            return self._writable[key]
+        if self._upstream.engine_type_or_default is EngineType.OPENSEARCH:
+            reply = await self._upstream.request("GET", "/_plugins/_security/authinfo", credentials)
+            may_write = reply.status not in (401, 403)
+        else:
+            body: Json = {"index": [{"names": [name], "privileges": list(_WRITE_PRIVILEGES)}]}
+            reply = await self._upstream.request("POST", f"/{_HAS_PRIVILEGES}", credentials, body)
+            may_write = reply.status not in (200, 401, 403)  # any other: security is disabled
+            if reply.status == 200:
+                answer = self._upstream.require_answer(reply, f"POST /{_HAS_PRIVILEGES}")
+                with self._upstream.parsing(f"POST /{_HAS_PRIVILEGES}"):
+                    may_write = any(answer.get("index", {}).get(name, {}).values())
+        self._writable[key] = may_write
+        return may_write
 
     def invalidate(self) -> None:
         """Drop cached results, because indices are about to change."""
@@ -134,23 +145,6 @@ class CallerPermissions:
     async def _may_search(self, part: str, options: Mapping[str, str], headers: Headers) -> bool:
         target = f"/{part}/_search?{urlencode(options)}"
         return (await self._upstream.search(target, credential_headers(headers), _MATCH_NONE)).status == 200
-
-    async def _has_write_privilege(self, name: str, headers: Headers) -> bool:
-        body: Json = {"index": [{"names": [name], "privileges": list(_WRITE_PRIVILEGES)}]}
-        reply = await self._upstream.request(
-            "POST", "/_security/user/_has_privileges", credential_headers(headers), body
-        )
-        if reply.status in (401, 403):
-            return False
-        if reply.status != 200:
-            return True  # security is disabled
-        answer = self._upstream.require_answer(reply, "POST /_security/user/_has_privileges")
-        with self._upstream.parsing("POST /_security/user/_has_privileges"):
-            return any(answer.get("index", {}).get(name, {}).values())
-
-    async def _is_authenticated(self, headers: Headers) -> bool:
-        answer = await self._upstream.request("GET", "/_plugins/_security/authinfo", credential_headers(headers))
-        return answer.status not in (401, 403)
 
 
 # Request parameters that change how the engine resolves an index expression; lookups use the request's values.
@@ -185,6 +179,11 @@ class IndexExpression:
     options: Mapping[str, str]
     headers: Headers
     listed: bool = field(default=False, kw_only=True)
+
+    @property
+    def lookup_options(self) -> dict[str, str]:
+        """The options that change how the expression is resolved."""
+        return {name: self.options[name] for name in EXPRESSION_OPTIONS if name in self.options}
 
 
 @dataclass(frozen=True)
@@ -277,8 +276,7 @@ class IndexLookup:
             EngineTooOld: there are vector fields, and the engine's version is not supported.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
-        options = (f"{name}={names.options.get(name)}" for name in EXPRESSION_OPTIONS)
-        key = self._keys.key(names.headers, names.expression, str(names.listed), *options)
+        key = self._keys.key(names.headers, names.expression, str(names.listed), urlencode(names.lookup_options))
         cached = None if fresh else self._cache.get(key)
         if cached is not None:
             return cached
@@ -297,7 +295,7 @@ class IndexLookup:
         Raises:
             EngineUnreachable, RequestFailed: the lookup failed.
         """
-        options = {name: names.options[name] for name in EXPRESSION_OPTIONS if name in names.options}
+        options = names.lookup_options
         owner_key = json.dumps({name: sorted(indices) for name, indices in sorted(owners.items())})
         key = self._keys.key(names.headers, names.expression, urlencode(options), owner_key)
         if key not in self._elsewhere:
@@ -374,9 +372,8 @@ class IndexLookup:
         self._permissions.invalidate()
 
     async def _resolve(self, key: bytes, names: IndexExpression) -> ResolvedIndices:
-        options = {name: names.options[name] for name in EXPRESSION_OPTIONS if name in names.options}
         local, remote = split_remote(names.expression)
-        resolved = MISSING_INDICES if local is None else await self._resolve_local(local, options, names)
+        resolved = MISSING_INDICES if local is None else await self._resolve_local(local, names)
         if remote is not None:
             found = resolved if resolved.exists else ResolvedIndices({}, {}, ordinary=False)
             resolved = replace(found, remote=unquote(remote))
@@ -386,8 +383,8 @@ class IndexLookup:
             self._cache[key] = resolved
         return resolved
 
-    async def _resolve_local(self, local: str, options: dict[str, str], names: IndexExpression) -> ResolvedIndices:
-        parts = split_expression(local or "_all")
+    async def _resolve_local(self, local: str, names: IndexExpression) -> ResolvedIndices:
+        parts, options = split_expression(local or "_all"), names.lookup_options
         credentials = self.lookup_credentials(names.headers)
         # Check permissions first, so that a caller without permissions costs the engine only one request. Without the
         # gateway's own credentials there is nothing to check: the mappings are read with the caller's permissions.

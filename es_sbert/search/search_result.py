@@ -257,9 +257,8 @@ class RankedHits(Generic[AnyHit]):
     def __repr__(self) -> str:
         total = "" if self.total is None else f" of {self.total:,}"
         facts = [f"{pluralize(len(self.hits), 'hit')}{total}", f"{self._search} search ({self.method})"]
-        facts += [f"{self.took_ms} ms"]
-        facts += ["reranked"] if self.reranking is not None else []
-        facts += [f"partial: {self.partial}"] if self.partial is not None else []
+        partial = None if self.partial is None else f"partial: {self.partial}"
+        facts += filter(None, [f"{self.took_ms} ms", "reranked" if self.reranking else None, partial])
         lines = [f"<{type(self).__name__}: {', '.join(facts)}"]
         lines += [f"  {hit!r}" for hit in self.hits[:_REPR_HITS]]
         lines += [f"  … {len(self.hits) - _REPR_HITS:,} more"] if len(self.hits) > _REPR_HITS else []

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import orjson
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.encoder.encoder import LOAD_DEFAULTS, Encoder, no_report
+from es_sbert.encoder.encoder import LOAD_DEFAULTS, Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
@@ -453,24 +453,13 @@ class AliasResolver:
                 shlex.quote(",".join(self._indices)),
             )
 
-    def _load(self, field: VectorField) -> Encoder:
-        options = self._options
-        return Encoder.for_index(
-            field.index,
-            field.meta.model,
-            field.meta.fingerprint,
-            model=options.get("model"),
-            device=options.get("device", "auto"),
-            precision=options.get("precision", "auto"),
-            runtime=options.get("runtime", "auto"),
-            threads=options.get("threads"),
-            report=options.get("report", no_report),
-        )
-
     def _attach_encoder(self, target: SearchTarget) -> SearchTarget:
         encoder = target.encoder
         if encoder is None:
-            encoder = self._load(target.field)
+            options: Any = {name: self._options.get(name, default) for name, default in MODEL_DEFAULTS.items()}
+            del options["encoder"]
+            field = target.field
+            encoder = Encoder.for_index(field.index, field.meta.model, field.meta.fingerprint, **options)
             self._loaded.append(encoder)
         try:
             check_field_model(target.field, encoder.info.fingerprint, encoder.info.model)
