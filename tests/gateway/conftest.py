@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
+from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.gateway.settings import ModelSettings
+from es_sbert.gateway.app import Gateway
+from es_sbert.gateway.settings import GatewaySettings, ModelSettings, SemanticSettings
 from tests.browser import chromium
 from tests.conftest import delete_index
+from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway.articles import ingest_articles
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.running import serve
@@ -46,6 +52,38 @@ def tiny_settings(tiny: Path, **settings: object) -> ModelSettings:
     return ModelSettings.model_validate(
         {"models": (str(tiny),), "device": "cpu", "precision": "fp32", "threads": 1, **settings}
     )
+
+
+@contextmanager
+def tiny_gateway(engine: str, tiny: Path, **semantic: Any) -> Iterator[str]:
+    """Address of a gateway before an engine.
+
+    Args:
+        tiny: The model that it serves.
+        semantic: Fields of `SemanticSettings`.
+    """
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=engine), models=tiny_settings(tiny), semantic=SemanticSettings(**semantic)
+    )
+    with served(Gateway(settings)) as url:
+        yield url
+
+
+@contextmanager
+def loaded_index(engine: str, encoder: Encoder, documents: list[dict[str, Any]], **options: Any) -> Iterator[str]:
+    """Name of an index of documents with their `id`, and vectors of their `text`.
+
+    Args:
+        options: Of the load.
+    """
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    try:
+        with TemporaryDirectory() as folder:
+            path = write_jsonl(Path(folder) / "docs.jsonl", documents)
+            load(engine, encoder, name, path, dead=Path(folder) / "dead", id_field="id", **options)
+        yield name
+    finally:
+        delete_index(engine, name)
 
 
 @pytest.fixture(scope="session")

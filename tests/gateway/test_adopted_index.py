@@ -9,26 +9,21 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
 from tests.engine.vectors import vector_value
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import tiny_gateway
 
 TITLES = ["a man plays guitar", "the cat sleeps", "a cat on the mat", "the man sleeps on a guitar"]
 
 
 @pytest.fixture
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
-    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
-    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+    with tiny_gateway(engine_url, tiny) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         yield client
 
 

@@ -8,28 +8,23 @@ from pathlib import Path
 import httpx
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
 from tests.engine.byte_index import create_byte_index
 from tests.engine.ingest_support import open_engine
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import tiny_gateway
 
 
 @pytest.fixture
-def old_index(engine_url: str, fresh_index: Callable[[str], str], tiny: Path) -> str:
+def old_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder) -> str:
     name = fresh_index(engine_url)
-    with Encoder(str(tiny), precision="fp32", device="cpu", threads=1) as encoder, open_engine(engine_url) as engine:
-        create_byte_index(engine, name, encoder, ["a man plays", "the cat sleeps"])
+    with open_engine(engine_url) as engine:
+        create_byte_index(engine, name, tiny_encoder, ["a man plays", "the cat sleeps"])
     return name
 
 
 @pytest.fixture
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
-    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
-    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with tiny_gateway(engine_url, tiny) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 

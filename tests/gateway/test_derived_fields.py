@@ -8,15 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
 from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import tiny_gateway
 
 PROPERTIES: Json = {
     "text": {"type": "text", "copy_to": "all", "fields": {"raw": {"type": "keyword"}}},
@@ -35,19 +31,18 @@ WORDS = "zebra quagga"
 
 @pytest.fixture(scope="module")
 def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
-    settings = GatewaySettings(upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny))
-    with served(Gateway(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+    with tiny_gateway(engine_url, tiny) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         yield client
 
 
 @pytest.fixture
-def index(engine_url: str, index_name: str, tiny: Path, tmp_path: Path) -> str:
-    with open_engine(engine_url) as engine, Encoder(str(tiny), precision="fp32", threads=1) as encoder:
+def index(engine_url: str, index_name: str, tiny_encoder: Encoder, tmp_path: Path) -> str:
+    with open_engine(engine_url) as engine:
         knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
         mappings = {"properties": {name: field for name, field in PROPERTIES.items() if name != "vectors"}}
         engine.create_index(index_name, {"settings": knn, "mappings": mappings})
         path = write_jsonl(tmp_path / "docs.jsonl", [{"id": one["id"], "text": one["text"]} for one in sentences(5)])
-        assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id").indexed == 5
+        assert load(engine_url, tiny_encoder, index_name, path, dead=tmp_path / "dead", id_field="id").indexed == 5
         engine.put_mapping(index_name, {"properties": {"vectors": PROPERTIES["vectors"]}})
     return index_name
 

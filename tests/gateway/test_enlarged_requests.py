@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,16 +11,11 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
-from tests.conftest import delete_index
-from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.engine.ingest_support import sentences
 from tests.faulty_proxy import FaultyProxy, too_large
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import loaded_index, tiny_gateway
 
 pytestmark = pytest.mark.one_engine
 
@@ -53,30 +47,21 @@ class Limited:
 
 
 @pytest.fixture(scope="module")
-def index(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    name, folder = f"test-{uuid.uuid4().hex[:12]}", tmp_path_factory.mktemp("enlarged")
-    try:
-        with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
-            load(
-                engine_url, encoder, name, write_jsonl(folder / "docs.jsonl", sentences(3)),
-                dead=folder / "dead", id_field="id",
-            )  # fmt: skip
+def index(engine_url: str, tiny_encoder: Encoder) -> Iterator[str]:
+    with loaded_index(engine_url, tiny_encoder, sentences(3)) as name:
         yield name
-    finally:
-        delete_index(engine_url, name)
 
 
 @contextmanager
 def limited(engine_url: str, tiny: Path, index: str, limit: int) -> Iterator[Limited]:
     """A gateway before a proxy that refuses bodies of more than `limit` bytes."""
-    with FaultyProxy(engine_url, always=too_large(limit), paths="") as proxy:
-        settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
-        with (
-            served(Gateway(settings)) as url,
-            httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
-            httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as engine,
-        ):
-            yield Limited(client, engine, index, proxy)
+    with (
+        FaultyProxy(engine_url, always=too_large(limit), paths="") as proxy,
+        tiny_gateway(proxy.url, tiny) as url,
+        httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
+        httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as engine,
+    ):
+        yield Limited(client, engine, index, proxy)
 
 
 def bulk(documents: list[Json], name: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +12,14 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.document_vectors import read_vector
 from tests.conftest import delete_index
-from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.engine.ingest_support import open_engine
 from tests.gateway import patient
 from tests.gateway.async_search import async_search_before
-from tests.gateway.conftest import tiny_settings
+from tests.gateway.conftest import loaded_index, tiny_gateway
 from tests.gateway.serving import served
 
 TEXTS = ["the cat sleeps on the mat", "a man plays guitar", "the guitar sleeps"]
@@ -75,15 +71,8 @@ class Bed:
     @contextmanager
     def with_settings(self, **semantic: Any) -> Iterator[Bed]:
         """The same index behind a gateway with other settings."""
-        with served(gateway_app(self.engine, self.tiny, **semantic)) as url:
+        with tiny_gateway(self.engine, self.tiny, **semantic) as url:
             yield Bed(self.engine, url, self.index, self.tiny)
-
-
-def gateway_app(engine: str, tiny: Path, **semantic: Any) -> Any:
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine), models=tiny_settings(tiny), semantic=SemanticSettings(**semantic)
-    )
-    return Gateway(settings)
 
 
 def hits(answer: Any) -> list[Json]:
@@ -106,15 +95,13 @@ def ndjson(*lines: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def bed(engine_url: str, tiny: Path, tiny_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    folder, index = tmp_path_factory.mktemp("hidden"), f"test-hidden-{uuid.uuid4().hex[:12]}"
-    file = write_jsonl(folder / "docs.jsonl", DOCUMENTS)
-    load(engine_url, tiny_encoder, index, file, dead=folder / "dead", id_field="id")
-    try:
-        with served(async_search_before(engine_url)) as front, served(gateway_app(front, tiny)) as gateway:
-            yield Bed(engine_url, gateway, index, tiny)
-    finally:
-        delete_index(engine_url, index)
+def bed(engine_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[Bed]:
+    with (
+        loaded_index(engine_url, tiny_encoder, DOCUMENTS) as index,
+        served(async_search_before(engine_url)) as front,
+        tiny_gateway(front, tiny) as gateway,
+    ):
+        yield Bed(engine_url, gateway, index, tiny)
 
 
 def stored(bed: Bed) -> dict[str, tuple[Any, Json]]:

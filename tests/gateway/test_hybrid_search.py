@@ -11,17 +11,13 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, open_engine, write_jsonl
-from tests.gateway.conftest import tiny_settings
+from tests.gateway.conftest import tiny_gateway
 from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
-from tests.gateway.serving import served
 from tests.tiny import WORDS
 
 TEXT = "the man plays a guitar"
@@ -65,26 +61,24 @@ def ids(answer: Json) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(
+    engine_url: str, tiny: Path, tiny_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     folder, name = tmp_path_factory.mktemp("hybrid"), f"test-hybrid-{random.getrandbits(40):x}"
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), semantic=SemanticSettings(hybrid=True)
-    )
     with (
-        served(Gateway(settings)) as gateway_url,
+        tiny_gateway(engine_url, tiny, hybrid=True) as gateway_url,
         httpx.Client(base_url=gateway_url, timeout=300, trust_env=False) as gateway,
         httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as direct,
         open_engine(engine_url) as engine,
-        Encoder(str(tiny), precision="fp32", threads=1) as encoder,
     ):
         rows = [
             {"id": id, "text": text, "rank": number, "other": "x"} for number, (id, text) in enumerate(texts().items())
         ]
         engine.create_index(name, {"settings": {"index.number_of_shards": 3}})
-        load(engine_url, encoder, name, write_jsonl(folder / "rows.jsonl", rows), dead=folder / "dead", id_field="id",
-             text_fields=("text",), index_type="flat")  # fmt: skip
+        file = write_jsonl(folder / "rows.jsonl", rows)
+        load(engine_url, tiny_encoder, name, file, dead=folder / "dead", id_field="id", index_type="flat")
         try:
-            with SemanticIndex(name, engine, encoder=encoder) as index:
+            with SemanticIndex(name, engine, encoder=tiny_encoder) as index:
                 yield Place(engine, gateway, direct, name, index)
         finally:
             engine.delete_index(name)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import os
 import random
-import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,18 +23,13 @@ import orjson
 import pytest
 import yaml
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.document_vectors import text_hash
-from tests.conftest import delete_index
-from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.engine.ingest_support import open_engine
 from tests.engine.sources import read_sources
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import loaded_index, tiny_gateway
 
 JSON_TYPE = "application/json"
 
@@ -293,23 +287,14 @@ class Bed:
 
 
 @pytest.fixture(scope="module")
-def bed(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    folder, index = tmp_path_factory.mktemp("lenient"), f"test-{uuid.uuid4().hex[:12]}"
-    path = write_jsonl(folder / "docs.jsonl", [{"id": key, "text": text} for key, text in TEXTS.items()])
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), semantic=SemanticSettings(k=3)
-    )
-    try:
-        with (
-            Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder,
-            served(Gateway(settings)) as gateway,
-            open_engine(engine_url) as engine,
-            httpx.Client(timeout=120, trust_env=False) as client,
-        ):
-            load(engine_url, encoder, index, path, dead=folder / "dead", id_field="id")
-            yield Bed(engine, (engine_url, gateway), index, client)
-    finally:
-        delete_index(engine_url, index)
+def bed(engine_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[Bed]:
+    with (
+        loaded_index(engine_url, tiny_encoder, [{"id": key, "text": text} for key, text in TEXTS.items()]) as index,
+        tiny_gateway(engine_url, tiny, k=3) as gateway,
+        open_engine(engine_url) as engine,
+        httpx.Client(timeout=120, trust_env=False) as client,
+    ):
+        yield Bed(engine, (engine_url, gateway), index, client)
 
 
 def forms() -> dict[str, Form]:

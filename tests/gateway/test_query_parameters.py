@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from tests.conftest import also_opensearch2, delete_index
-from tests.engine.ingest_support import load, write_jsonl
+from tests.conftest import also_opensearch2
 from tests.gateway import patient
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import loaded_index, tiny_gateway
 
 QUERY = "the cat sleeps"
 TEXTS = [
@@ -56,32 +50,15 @@ class GatewayIndices:
 
 
 @pytest.fixture(scope="module")
-def searched(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayIndices]:
-    folder = tmp_path_factory.mktemp("parameters")
-    unique = uuid.uuid4().hex[:12]
-    passages, quantized = f"test-{unique}-passages", f"test-{unique}-quantized"
+def searched(engine_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[GatewayIndices]:
     documents = [{"id": f"d{number}", "text": text} for number, text in enumerate(TEXTS)]
-    file = write_jsonl(folder / "docs.jsonl", documents)
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url),
-        models=tiny_settings(tiny),
-        semantic=SemanticSettings(k=3, num_candidates=100),
-    )
-    try:
-        with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
-            load(
-                engine_url, encoder, passages, file, dead=folder / "dead", id_field="id",
-                passages=("12",), passage_overlap=0,
-            )  # fmt: skip
-            load(
-                engine_url, encoder, quantized, file, dead=folder / "dead", id_field="id", index_type="int8_hnsw"
-            )  # fmt: skip
-        with served(Gateway(settings)) as gateway:
-            elastic = "x-elastic-product" in patient.get(f"{engine_url}/_cluster/health").headers
-            yield GatewayIndices(gateway, passages, quantized, not elastic)
-    finally:
-        delete_index(engine_url, passages)
-        delete_index(engine_url, quantized)
+    with (
+        loaded_index(engine_url, tiny_encoder, documents, passages=("12",), passage_overlap=0) as passages,
+        loaded_index(engine_url, tiny_encoder, documents, index_type="int8_hnsw") as quantized,
+        tiny_gateway(engine_url, tiny, k=3, num_candidates=100) as gateway,
+    ):
+        elastic = "x-elastic-product" in patient.get(f"{engine_url}/_cluster/health").headers
+        yield GatewayIndices(gateway, passages, quantized, not elastic)
 
 
 @also_opensearch2

@@ -12,16 +12,11 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from tests.conftest import delete_index, free_port
-from tests.engine.ingest_support import load, write_jsonl
+from tests.conftest import free_port
 from tests.gateway import patient
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import loaded_index, tiny_gateway
 from tests.gateway.test_semantic_search import documents
 from tests.shared import alone_on_engines, folder_of_run
 
@@ -66,7 +61,7 @@ class Clusters:
 
 @pytest.fixture(scope="module", params=["es9", "opensearch"])
 def clusters(
-    request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tiny: Path, tiny_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Clusters]:
     engine: str = request.getfixturevalue(f"{request.param}_url")
     unique = uuid.uuid4().hex[:12]
@@ -76,15 +71,8 @@ def clusters(
         names = {f"far{unique}": node["transport_address"], f"away{unique}": f"127.0.0.1:{free_port()}"}
         stack.callback(connect_clusters, engine, dict.fromkeys(names))
         connect_clusters(engine, names)
-        folder, near = tmp_path_factory.mktemp("remote"), f"test-{unique}"
-        stack.callback(delete_index, engine, near)
-        with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
-            file = write_jsonl(folder / "docs.jsonl", documents())
-            load(engine, encoder, near, file, dead=folder / "dead", id_field="id")
-        settings = GatewaySettings(
-            upstream=EngineSettings(url=engine), models=tiny_settings(tiny), semantic=SemanticSettings(k=7)
-        )
-        gateway = stack.enter_context(served(Gateway(settings)))
+        near = stack.enter_context(loaded_index(engine, tiny_encoder, documents()))
+        gateway = stack.enter_context(tiny_gateway(engine, tiny, k=7))
         yield Clusters(engine, gateway, near, f"far{unique}:{near}", f"away{unique}:docs")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -23,7 +22,7 @@ from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.conftest import also_es8, also_opensearch2, delete_index, on_every_version
 from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway import patient
-from tests.gateway.conftest import tiny_settings
+from tests.gateway.conftest import loaded_index, tiny_gateway, tiny_settings
 from tests.gateway.serving import served
 from tests.tiny import write_tiny_bert
 
@@ -91,28 +90,12 @@ def cosines(encoder: Encoder) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny: Path) -> Iterator[Encoder]:
-    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def bed(engine_url: str, tiny: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    folder = tmp_path_factory.mktemp("searching")
-    index = f"test-{uuid.uuid4().hex[:12]}"
-    load(
-        engine_url, encoder, index, write_jsonl(folder / "docs.jsonl", documents()), dead=folder / "dead", id_field="id"
-    )
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url),
-        models=tiny_settings(tiny),
-        semantic=SemanticSettings(k=K, num_candidates=100),
-    )
-    try:
-        with served(Gateway(settings)) as gateway:
-            yield Bed(engine_url, gateway, index, cosines(encoder))
-    finally:
-        delete_index(engine_url, index)
+def bed(engine_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[Bed]:
+    with (
+        loaded_index(engine_url, tiny_encoder, documents()) as index,
+        tiny_gateway(engine_url, tiny, k=K, num_candidates=100) as gateway,
+    ):
+        yield Bed(engine_url, gateway, index, cosines(tiny_encoder))
 
 
 def scores(answer: Json) -> list[float]:
@@ -326,15 +309,10 @@ JSON, NDJSON = {"content-type": JSON_TYPE}, {"content-type": "application/x-ndjs
 
 
 def test_virtual_field_with_letters_outside_ascii(bed: Bed, tiny: Path) -> None:
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=bed.engine),
-        models=tiny_settings(tiny),
-        semantic=SemanticSettings(virtual_field="ähnlich", k=K, num_candidates=100),
-    )
     query: Json = {"query": {"match": {"ähnlich": QUERY}}}
     escaped = rb'{"query":{"match":{"\u00e4hnlich":"%b"}}}' % QUERY.encode()
     far: Json = {"query": {"bool": {"must_not": [query["query"]]}}}
-    with served(Gateway(settings)) as url:
+    with tiny_gateway(bed.engine, tiny, virtual_field="ähnlich", k=K, num_candidates=100) as url:
         place = f"{url}/{bed.index}"
         for answer in (
             patient.post(f"{place}/_search", content=orjson.dumps(query), headers=JSON),
@@ -413,9 +391,7 @@ def test_semantic_by_query_and_reindex_are_rejected(bed: Bed) -> None:
         assert client.get(f"{bed.engine}/{bed.index}/_count").json()["count"] == len(documents())
 
 
-def test_alias_moved_to_another_model_is_followed_at_once(
-    bed: Bed, tiny: Path, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_alias_moved_to_another_model_is_followed_at_once(bed: Bed, tiny: Path, tmp_path: Path) -> None:
     other = write_tiny_bert(tmp_path / "other", seed=5)
     alias, index = f"{bed.index}-alias", f"{bed.index}-other"
     with Encoder(str(other), device="cpu", precision="fp32", threads=1) as loaded:
@@ -501,8 +477,7 @@ def test_rewrite_errors_have_engine_error_format(bed: Bed) -> None:
 
 def test_unserved_model_is_reported(bed: Bed, tmp_path: Path) -> None:
     tiny = write_tiny_bert(tmp_path / "unknown", seed=9)
-    settings = GatewaySettings(upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny))
-    with served(Gateway(settings)) as gateway:
+    with tiny_gateway(bed.engine, tiny) as gateway:
         body = {"query": {"match": {"semantic": QUERY}}}
         answer = patient.post(f"{gateway}/{bed.index}/_search", json=body)
         assert answer.status_code in (400, 503)
@@ -513,14 +488,14 @@ def test_unserved_model_is_reported(bed: Bed, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])
 def test_k_hits_are_kept_despite_engine_defaults(
-    bed: Bed, encoder: Encoder, tmp_path: Path, index_type: str, shards: int
+    bed: Bed, tiny_encoder: Encoder, tmp_path: Path, index_type: str, shards: int
 ) -> None:
     index = f"{bed.index}-{index_type}"
     settings: Json = {"number_of_shards": shards} | ({"knn": index_type != "flat"} if bed.is_opensearch else {})
     patient.put(f"{bed.engine}/{index}", json={"settings": {"index": settings}}).raise_for_status()
     load(
         bed.engine,
-        encoder,
+        tiny_encoder,
         index,
         write_jsonl(tmp_path / "docs.jsonl", documents()),
         dead=tmp_path / "dead",

@@ -14,19 +14,15 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.index.vector_field import ensure_vector_field
 from tests.conftest import delete_index
+from tests.engine.ingest_support import open_engine
 from tests.faulty_proxy import Exchange, FaultyProxy
 from tests.gateway import patient
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway.conftest import tiny_gateway
 
 BODY: Json = {"query": {"match": {"semantic": "the cat sleeps"}}}
 
@@ -65,12 +61,11 @@ class Recorder:
 
 
 @pytest.fixture(scope="module")
-def recorder(es9_url: str, tiny: Path) -> Iterator[Recorder]:
+def recorder(es9_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[Recorder]:
     index = f"test-{uuid.uuid4().hex[:12]}"
-    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
-        engine = connect(EngineSettings(url=es9_url))
-        ensure_vector_field(engine, index, request_vector_field(encoder, text_template="{text}"), shards=2, replicas=0)
-        engine.close()
+    with open_engine(es9_url) as engine:
+        request = request_vector_field(tiny_encoder, text_template="{text}")
+        ensure_vector_field(engine, index, request, shards=2, replicas=0)
     seen: list[Exchange] = []
 
     def record(exchange: Exchange) -> tuple[int, bytes]:
@@ -78,12 +73,8 @@ def recorder(es9_url: str, tiny: Path) -> Iterator[Recorder]:
         return exchange.forward()
 
     try:
-        with FaultyProxy(es9_url, always=record, paths="") as proxy:
-            settings = GatewaySettings(
-                upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny), semantic=SemanticSettings(k=3)
-            )
-            with served(Gateway(settings)) as url:
-                yield Recorder(url, index, seen)
+        with FaultyProxy(es9_url, always=record, paths="") as proxy, tiny_gateway(proxy.url, tiny, k=3) as url:
+            yield Recorder(url, index, seen)
     finally:
         delete_index(es9_url, index)
 
