@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
-from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, parse_filter, search_body, vector_clause
+from es_sbert.index.mapping import IndexType, VectorFieldMeta
+from es_sbert.search.search_scope import choose_method, choose_oversample
+from es_sbert.search.vector_query import (
+    MAX_K,
+    SearchMethod,
+    VectorQuery,
+    cosine_from_score,
+    parse_filter,
+    score_from_cosine,
+    search_body,
+    vector_clause,
+)
 from tests.unit.golden import assert_golden
 
 VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
@@ -110,28 +121,23 @@ def test_oversampling_is_capped_at_the_engine_limit(k: int, oversample: float | 
     assert expected <= values(body, "ef_search")[0] <= MAX_K
 
 
-@pytest.mark.parametrize("k", [0, -1, MAX_K + 1])
-def test_k_out_of_range_is_rejected(k: int) -> None:
-    with pytest.raises(UsageError, match=f"k is {k}"):
-        VectorQuery("v", VECTOR, k)
+NAN = float("nan")
 
 
-@pytest.mark.parametrize("candidates", [0, 9, MAX_K + 1])
-def test_num_candidates_out_of_range_is_rejected(candidates: int) -> None:
-    with pytest.raises(UsageError, match=f"num_candidates is {candidates}"):
-        VectorQuery("v", VECTOR, 10, num_candidates=candidates)
-
-
-@pytest.mark.parametrize("cosine", [-1.1, 1.1, float("nan")])
-def test_min_cosine_out_of_range_is_rejected(cosine: float) -> None:
-    with pytest.raises(UsageError, match="minimum cosine is"):
-        VectorQuery("v", VECTOR, min_cosine=cosine)
-
-
-@pytest.mark.parametrize("boost", [0.0, -1.0, float("nan"), float("inf")])
-def test_boost_must_be_positive(boost: float) -> None:
-    with pytest.raises(UsageError, match="boost is"):
-        VectorQuery("v", VECTOR, boost=boost)
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("k", [0, -1, MAX_K + 1], "k is"),
+        ("num_candidates", [0, 9, MAX_K + 1], "num_candidates is"),
+        ("min_cosine", [-1.1, 1.1, NAN], "the minimum cosine is"),
+        ("boost", [0.0, -1.0, NAN, float("inf")], "the boost is"),
+        ("oversample", [0.5, 10.5, NAN], "oversample is"),
+    ],
+)
+def test_values_out_of_range_are_rejected(name: str, wrong: list[Any], message: str) -> None:
+    for value in wrong:
+        with pytest.raises(UsageError, match=message):
+            VectorQuery("v", VECTOR, **{"k": 10, name: value})
 
 
 @pytest.mark.parametrize("vector", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf"), 1.0], [[1.0, 2.0]]])
@@ -140,18 +146,58 @@ def test_invalid_query_vectors_are_rejected(vector: Any) -> None:
         VectorQuery("v", np.array(vector, dtype=np.float32))
 
 
-def test_parse_filter() -> None:
-    assert parse_filter('{"term": {"a": 1}}') == {"term": {"a": 1}}
-
-
 @pytest.mark.parametrize("text", ["", "{", "term: a", '["a"]', '"a"', "{}", "null", "NaN"])
-def test_invalid_filters_are_rejected(text: str) -> None:
+def test_filter_is_a_json_object(text: str) -> None:
+    assert parse_filter('{"term": {"a": 1}}') == {"term": {"a": 1}}
     with pytest.raises(UsageError, match="the filter (is not JSON|must be a JSON object)") as caught:
         parse_filter(text)
     assert '{"term"' in caught.value.remedy
 
 
-@pytest.mark.parametrize("oversample", [0.5, 10.5, float("nan")])
-def test_oversample_out_of_range_is_rejected(oversample: float) -> None:
-    with pytest.raises(UsageError, match="oversample is"):
-        VectorQuery("v", VECTOR, oversample=oversample)
+@given(st.floats(-1, 1), st.sampled_from(EngineType), st.sampled_from(SearchMethod))
+def test_score_and_cosine_are_inverse(cosine: float, engine_type: EngineType, method: SearchMethod) -> None:
+    score = score_from_cosine(cosine, engine_type, method)
+    assert cosine_from_score(score, engine_type, method) == pytest.approx(cosine, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("engine_type", "method", "score", "cosine"),
+    [
+        (EngineType.ELASTICSEARCH, SearchMethod.KNN, 0.75, 0.5),
+        (EngineType.ELASTICSEARCH, SearchMethod.EXACT, 1.5, 0.5),
+        (EngineType.OPENSEARCH, SearchMethod.KNN, 0.75, 0.5),
+        (EngineType.OPENSEARCH, SearchMethod.EXACT, 0.75, 0.5),
+        (EngineType.ELASTICSEARCH, SearchMethod.KNN, 1.0000001, 1.0),
+        (EngineType.ELASTICSEARCH, SearchMethod.EXACT, -1e-7, -1.0),
+    ],
+)
+def test_known_scores(engine_type: EngineType, method: SearchMethod, score: float, cosine: float) -> None:
+    assert cosine_from_score(score, engine_type, method) == cosine
+
+
+def meta(index_type: IndexType) -> VectorFieldMeta:
+    return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type=index_type)
+
+
+@pytest.mark.parametrize(
+    ("engine_type", "index_type", "exact", "method"),
+    [
+        (EngineType.ELASTICSEARCH, IndexType.HNSW, False, SearchMethod.KNN),
+        (EngineType.ELASTICSEARCH, IndexType.HNSW, True, SearchMethod.EXACT),
+        (EngineType.ELASTICSEARCH, IndexType.FLAT, True, SearchMethod.KNN),  # exact as it is, without a script
+        (EngineType.ELASTICSEARCH, IndexType.INT8_FLAT, True, SearchMethod.EXACT),
+        (EngineType.OPENSEARCH, IndexType.HNSW, False, SearchMethod.KNN),
+        (EngineType.OPENSEARCH, IndexType.HNSW, True, SearchMethod.EXACT),
+        (EngineType.OPENSEARCH, IndexType.FLAT, False, SearchMethod.EXACT),  # no kNN without a graph
+    ],
+)
+def test_choose_method(engine_type: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
+    assert choose_method(engine_type, meta(index_type), exact) is method
+
+
+def test_oversampling_defaults_to_the_index_type() -> None:
+    assert choose_oversample(meta(IndexType.HNSW)) is None
+    assert choose_oversample(meta(IndexType.BBQ_HNSW)) == 3.0
+    assert choose_oversample(meta(IndexType.BBQ_HNSW), 5.0) == 5.0
+    with pytest.raises(UsageError, match="oversample requires a quantized index type"):
+        choose_oversample(meta(IndexType.FLAT), 2.0)
