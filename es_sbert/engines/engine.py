@@ -46,7 +46,6 @@ from es_sbert.errors import (
     IndexMismatch,
     IndexMissing,
     RequestFailed,
-    UsageError,
 )
 from es_sbert.messages import log_event
 
@@ -80,8 +79,6 @@ _BAD_GATEWAY = 502
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405, 410})
 # Part of the engine's error message if the node in a `preference` has no copy of the shard.
 _NO_SUCH_COPY = "no data nodes with criteria"
-# Parameter of a search that OpenSearch's `_msearch` lacks.
-_NAMED_SCORES = "include_named_queries_score"
 # Maximum characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
 _MAX_NAMES_IN_PATH = 3000
 # Fields that are read from each item of a bulk response.
@@ -506,7 +503,6 @@ class Engine(ABC):
         body: Json,
         *,
         preference: str | None = None,
-        named_scores: bool = False,
         hit_fields: Sequence[str] = (),
         allow_partial: bool = False,
         default_pipeline: bool = False,
@@ -517,7 +513,6 @@ class Engine(ABC):
         Args:
             name: Index or alias, or several.
             preference: The engine's parameter that selects copies of the shards, such as `_shards:0`.
-            named_scores: Return the scores of the queries that have a `_name`, not only their names.
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the response.
             allow_partial: Also return a response that lacks shards.
             default_pipeline: Apply the index's default search pipeline, as a search of the user expects; see
@@ -528,10 +523,7 @@ class Engine(ABC):
         given = {"preference": preference, "routing": routing}
         params = {key: value for key, value in given.items() if value is not None}
         if len(path) > _MAX_NAMES_IN_PATH:
-            [answer] = self._multi_search(
-                name, [body], params, allow_partial, default_pipeline, named_scores=named_scores
-            )
-            return answer
+            return self._multi_search(name, [body], params, allow_partial, default_pipeline)[0]
         if not default_pipeline:
             body = without_search_pipeline(self.info.engine_type, body)
         if allow_partial:
@@ -539,8 +531,6 @@ class Engine(ABC):
             params["allow_partial_search_results"] = "true"
         if hit_fields:
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
-        if named_scores:
-            params[_NAMED_SCORES] = "true"
         answer = self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial)
         return self._check_search(answer, f"POST /{path}/_search")
 
@@ -564,36 +554,23 @@ class Engine(ABC):
         options: Json,
         allow_partial: bool,
         default_pipeline: bool,
-        *,
-        named_scores: bool = False,
     ) -> list[Json]:
         """See `multi_search`; names that are too long for the path go into the body.
 
         Args:
             options: Parameters of each search.
             default_pipeline: See `search`.
-            named_scores: See `search`.
-
-        Raises:
-            UsageError: OpenSearch cannot return named scores for that many indices.
         """
         path = f"/{quote_index_names(name)}/_msearch"
         if len(path) > _MAX_NAMES_IN_PATH:
             path, options = "/_msearch", options | {"index": [name] if isinstance(name, str) else list(name)}
         if allow_partial:
             options = options | {"allow_partial_search_results": True}
-        if named_scores and self.info.engine_type is EngineType.OPENSEARCH:
-            raise UsageError(
-                f"the names of the {len(options['index'])} indices of this search do not fit into a URL, and "
-                "OpenSearch returns the scores of several clauses only for indices named in the URL",
-                "Search fewer indices at a time, or use a single vector field.",
-            )
-        params = {_NAMED_SCORES: "true"} if named_scores else None
         if not default_pipeline:
             bodies = [without_search_pipeline(self.info.engine_type, body) for body in bodies]
         header = encode_json(options)
         lines = b"".join(header + b"\n" + encode_json(body) + b"\n" for body in bodies)
-        response = self._request("POST", path, params, lines)
+        response = self._request("POST", path, None, lines)
         with self._reading(f"POST {path}"):
             answers: list[Json] = response["responses"]
             for answer in answers:

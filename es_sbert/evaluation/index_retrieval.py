@@ -92,12 +92,12 @@ def _search_queries(semantic: SemanticIndex, index: str, data: RetrievalCollecti
     Not by a method of `SemanticIndex`: the model is measured, without the index's search pipeline.
     """
     engine, vectors = semantic.engine, semantic.encoder.encode(list(data.queries.values()), "query")
-    scope = read_search_scope(engine, [index], [vector_field])
+    scope = read_search_scope(engine, [index], vector_field)
     options: SearchOptions = {"source": False}
     ranked: dict[str, list[str]] = {}
     for query, vector in zip(data.queries, vectors, strict=True):
         own = data.own(query)
-        request = search_request(engine.info.engine_type, scope, {vector_field: vector}, DEPTH + 1, options)
+        request = search_request(engine.info.engine_type, scope, vector, DEPTH + 1, options)
         hits = request.read([engine.search(request.indices, request.bodies[0], routing=scope.routing)])
         ranked[query] = list(dict.fromkeys(hit.id for hit in hits if hit.id != own))[:DEPTH]
     return ranked

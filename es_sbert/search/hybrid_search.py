@@ -1,6 +1,6 @@
 """Hybrid search: a semantic search and a keyword search, fused by rank, with exact matches first.
 
-One `_msearch` asks for the nearest documents of each vector field, for the best of the keyword search (BM25), and for
+One `_msearch` asks for the nearest documents, for the best of the keyword search (BM25), and for
 the documents that hold the words of the query as they are. `rank_fusion.py` orders them. The gateway does the same for
 full-text queries of applications.
 """
@@ -26,7 +26,7 @@ from es_sbert.search.search_request import (
     SEARCH_DEFAULTS,
     SearchOptions,
     SearchRequest,
-    build_vector_queries,
+    build_vector_query,
     page_body,
 )
 from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
@@ -34,7 +34,7 @@ from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import check_query, search_body
 from es_sbert.vectors import Vectors
 
-LEXICAL = "lexical"  # name of the ranking by keywords; those of vector fields have the field's name
+LEXICAL = "lexical"  # name of the ranking by keywords; that of the vectors has the field's name
 EXACT = "exact"  # name of the search for exact matches
 DEFAULT_DEPTH = 100  # documents of each ranking, or k if that is more
 
@@ -175,21 +175,20 @@ class HybridReader(ResponseReader):
         self, document: FusedDocument[_DocumentKey], found: Mapping[str, Mapping[_DocumentKey, Json]]
     ) -> HybridHit:
         raw = {name: hits[document.key] for name, hits in found.items() if document.key in hits}
-        cosines = {name: self.cosine(name, hit["_score"]) for name, hit in raw.items() if name not in (LEXICAL, EXACT)}
-        nearest = max(cosines, key=cosines.__getitem__, default=None)
+        near = raw.get(self._scope.name)
         merged: Json = {}
-        for hit in raw.values():  # each may have members that the others lack: inner hits of its field, highlights
+        for hit in raw.values():  # each may have members that the others lack: inner hits, highlights
             merged |= hit | {"inner_hits": merged.get("inner_hits", {}) | hit.get("inner_hits", {})}
         return HybridHit(
             id=merged["_id"],
             score=document.score,
-            cosine=None if nearest is None else cosines[nearest],
+            cosine=None if near is None else self.cosine(near["_score"]),
             lexical=raw[LEXICAL]["_score"] if LEXICAL in raw else None,
             source=merged.get("_source", {}),
             index=merged["_index"],
             ranks=document.ranks,
             match=None if document.match is None else document.match.label,
-            passage=None if nearest is None else self.passage(merged, nearest),
+            passage=None if near is None else self.passage(merged),
             highlight=merged.get("highlight", {}),
         )
 
@@ -204,17 +203,15 @@ def _matches_words(key: _DocumentKey, found: Mapping[str, Mapping[_DocumentKey, 
 def hybrid_request(
     engine_type: EngineType,
     scope: SearchScope,
-    vectors: Mapping[str, Vectors],
+    vector: Vectors,
     k: int,
     options: HybridOptions,
     text: str,
-    min_cosines: Mapping[str, float] | None = None,
 ) -> SearchRequest[HybridResult]:
-    """Build the request for a hybrid search.
+    """Build the request for a hybrid search, whose minimum cosine is the calibrated one if the search sets none.
 
     Args:
-        vectors: As for `search_request`.
-        min_cosines: Vector field → minimum cosine of its hits if the search sets none.
+        vector: The query vector, *shape:* ``(dimensions,)``.
 
     Raises:
         UsageError: an option is invalid, or a hybrid search does not support it.
@@ -226,26 +223,26 @@ def hybrid_request(
         )
     depth, (semantic_weight, lexical_weight) = max(DEFAULT_DEPTH, k), _read_weights(options.get("weights"))
     method = scope.method(engine_type, options.get("exact", False))
-    queries = build_vector_queries(scope, vectors, depth, options)
-    if options.get("min_cosine") is None and min_cosines:
-        queries = [replace(query, min_cosine=min_cosines.get(query.field)) for query in queries]
+    query = build_vector_query(scope, vector, depth, options)
+    if query.min_cosine is None:
+        query = replace(query, min_cosine=scope.min_cosine)
     ranked, exact = build_keyword_queries(scope, text, options)
-    shown = page_body(engine_type, scope.names, depth, options, text)
+    shown = page_body(engine_type, scope.name, depth, options, text)
     # A named query that all documents pass says which of them the words match.
     named = {"bool": {"must": [ranked], "_name": LEXICAL}}
     shown_with_name = shown | {"post_filter": {"bool": {"should": [{"match_all": {}}, named]}}}
-    bodies = {query.field: search_body(engine_type, method, query) | shown_with_name for query in queries}
-    filters = {} if queries[0].filter is None else {"filter": [queries[0].filter]}
+    bodies = {scope.name: search_body(engine_type, method, query) | shown_with_name}
+    filters = {} if query.filter is None else {"filter": [query.filter]}
     bodies[LEXICAL] = {"query": {"bool": {"must": [ranked], **filters}}} | shown
     if exact is not None:
         bodies[EXACT] = {"query": {"bool": {"must": [exact], **filters}}} | shown_with_name
         bodies[EXACT] |= {"size": EXACT_HITS, "track_total_hits": False}
-    weight_of = {query.field: semantic_weight * query.boost for query in queries} | {LEXICAL: lexical_weight}
-    reader = HybridReader(engine_type, method, scope, queries)
+    weights = {scope.name: semantic_weight, LEXICAL: lexical_weight}
+    reader = HybridReader(engine_type, method, scope)
 
     def read(answers: Sequence[Json]) -> HybridResult:
         found = dict(zip(bodies, answers, strict=True))
-        return reader.read_hybrid(found, weights=weight_of, depth=depth, k=k)
+        return reader.read_hybrid(found, weights=weights, depth=depth, k=k)
 
     return SearchRequest(scope.all_indices, tuple(bodies.values()), method, read)
 

@@ -132,12 +132,10 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
 
 
 def scope_text_reader(scope: SearchScope) -> HitTextReader:
-    """Like `hit_text_reader`, for a search of several fields or indices. With several fields, it reads the text of the
-    first.
+    """Like `hit_text_reader`, for a search of several indices.
 
     Raises:
         UsageError: as for `hit_text_reader`, for any of the indices.
     """
-    name = scope.names[0]
-    by_index = {index: hit_text_reader(scope.field_meta(name, index)) for index in scope.all_indices}
+    by_index = {index: hit_text_reader(scope.meta_in(index)) for index in scope.all_indices}
     return lambda hit: by_index[hit.index](hit)

@@ -1,6 +1,6 @@
 """`SearchRequest`: search options become request bodies and a function that reads the responses.
 
-Pure functions, except that `read_document_vectors` reads the index.
+Pure functions, except that `read_document_vector` reads the index.
 """
 
 from __future__ import annotations
@@ -18,20 +18,10 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
-from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
+from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body, vector_clause
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body
 from es_sbert.vectors import Vectors
-
-
-def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
-    """Combine named clauses of vector searches: a document gets the highest score of its fields."""
-    named: list[Json] = [
-        {"bool": {"must": [vector_clause(engine_type, method, query)], "_name": semantic_name(query.field)}}
-        for query in queries
-    ]
-    return named[0] if len(named) == 1 else {"dis_max": {"queries": named}}
-
 
 # Characters of a text that are searched for words to highlight. Without this limit, a document longer than the
 # engine's own limit fails the whole search.
@@ -55,7 +45,6 @@ class SearchOptions(TypedDict, total=False):
         oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
             the default suits the type (`es-sbert index advise` measures it).
         min_cosine: Drop hits whose cosine is below it.
-        boosts: Vector field → factor of its score, if several are searched.
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
         aggregations: The engine's own `aggs`, over the documents that the search matches (see the module
@@ -70,7 +59,6 @@ class SearchOptions(TypedDict, total=False):
     num_candidates: int | None
     oversample: float | None
     min_cosine: float | None
-    boosts: Mapping[str, float] | None
     source: Sequence[str] | bool | None
     highlight: Sequence[str] | Json | None
     aggregations: Json | None
@@ -102,9 +90,7 @@ def check_search(k: int, options: SearchOptions, text: str | None = None) -> Non
         )
 
 
-def page_body(
-    engine_type: EngineType, vector_fields: Sequence[str], size: int, options: SearchOptions, text: str | None
-) -> Json:
+def page_body(engine_type: EngineType, vector_field: str, size: int, options: SearchOptions, text: str | None) -> Json:
     """Return the part of a request body that says how to return the hits.
 
     Args:
@@ -114,7 +100,7 @@ def page_body(
         UsageError: `highlight` lists fields and there is no text.
     """
     source, highlight, sort = options.get("source"), options.get("highlight"), options.get("sort")
-    body: Json = {"size": size, "_source": {"excludes": list(vector_fields)}}
+    body: Json = {"size": size, "_source": {"excludes": [vector_field]}}
     if source is not None and not source:
         body["_source"] = False  # to the engines an empty list of fields means all of them
     elif source is not None and source is not True:
@@ -150,20 +136,18 @@ class SearchRequest(Generic[Result]):
         bodies: One for `_search`, several for `_msearch`.
         method: The search method.
         read: Converts the responses, in the order of the bodies, to the result.
-        named_scores: Whether hits must have the scores of named clauses.
     """
 
     indices: tuple[str, ...]
     bodies: tuple[Json, ...]
     method: SearchMethod
     read: Callable[[Sequence[Json]], Result]
-    named_scores: bool = False
 
 
 def search_request(
     engine_type: EngineType,
     scope: SearchScope,
-    vectors: Mapping[str, Vectors],
+    vector: Vectors,
     k: int,
     options: SearchOptions,
     text: str | None = None,
@@ -171,7 +155,7 @@ def search_request(
     """Build the request for a search for the nearest vectors.
 
     Args:
-        vectors: Vector field → query vector, *shape:* ``(dimensions,)``.
+        vector: The query vector, *shape:* ``(dimensions,)``.
         text: The query text; None for a search by vectors.
 
     Raises:
@@ -184,57 +168,35 @@ def search_request(
             "exact search matches every document, so a sort would ignore the query",
             "Set min_cosine, or leave sort out and sort the hits.",
         )
-    queries = build_vector_queries(scope, vectors, k, options)
-    if several := len(queries) > 1:
-        body: Json = {"query": named_vector_clause(engine_type, method, queries)}
-    else:
-        body = search_body(engine_type, method, queries[0])
-    body |= page_body(engine_type, scope.names, k, options, text)
-    reader = ResponseReader(engine_type, method, scope, queries)
-    return SearchRequest(scope.indices, (body,), method, lambda answers: reader.read_knn(answers[0]), several)
+    query = build_vector_query(scope, vector, k, options)
+    body = search_body(engine_type, method, query) | page_body(engine_type, scope.name, k, options, text)
+    reader = ResponseReader(engine_type, method, scope)
+    return SearchRequest(scope.indices, (body,), method, lambda answers: reader.read_knn(answers[0]))
 
 
-def build_vector_queries(
-    scope: SearchScope, vectors: Mapping[str, Vectors], k: int, options: SearchOptions
-) -> list[VectorQuery]:
-    """Build one query for each vector field, with the filters of the aliases.
+def build_vector_query(scope: SearchScope, vector: Vectors, k: int, options: SearchOptions) -> VectorQuery:
+    """Build the query for the nearest vectors, with the filters of the aliases.
 
     Raises:
-        UsageError: a vector has the wrong length, a boost is for a field that is not searched, or a value is out of
-            range.
+        UsageError: the vector has the wrong length, or a value is out of range.
     """
-    boosts = options.get("boosts") or {}
-    strange = boosts.keys() - set(scope.names)
-    if strange:
+    vector, meta = _to_float32(vector), scope.meta
+    if vector.shape != (meta.dimensions,):
         raise UsageError(
-            f"boosts for vector fields that are not searched: {', '.join(sorted(strange))}",
-            f"Pass boosts only for {', '.join(scope.names)}.",
+            f"the query vector has the shape {vector.shape}, but the field's vectors have ({meta.dimensions},)",
+            f"Compute it with the model {meta.model}.",
         )
-    filter = scope.combine_filter(options.get("filter"))
-    queries = []
-    for name in scope.names:
-        meta = scope.field_meta(name)
-        vector = _to_float32(vectors[name])
-        if vector.shape != (meta.dimensions,):
-            raise UsageError(
-                f"the query vector has the shape {vector.shape}, but the field's vectors have ({meta.dimensions},)",
-                f"Compute it with the model {meta.model}.",
-            )
-        queries.append(
-            VectorQuery(
-                name,
-                vector,
-                k,
-                filter,
-                options.get("num_candidates"),
-                scope.oversample(name, options.get("oversample")),
-                passages=meta.passages is not None,
-                min_cosine=options.get("min_cosine"),
-                boost=boosts.get(name, 1.0),
-                inner_hits=name,
-            )
-        )
-    return queries
+    return VectorQuery(
+        scope.name,
+        vector,
+        k,
+        scope.combine_filter(options.get("filter")),
+        options.get("num_candidates"),
+        scope.oversample(options.get("oversample")),
+        passages=meta.passages is not None,
+        min_cosine=options.get("min_cosine"),
+        inner_hits=scope.name,
+    )
 
 
 def _to_float32(vector: Any) -> Vectors:
@@ -250,18 +212,17 @@ def _to_float32(vector: Any) -> Vectors:
         return numbers.astype(np.float32)
 
 
-def read_document_vectors(
+def read_document_vector(
     engine: Engine, scope: SearchScope, id: str, index: str | None = None, *, allow_partial: bool = False
-) -> tuple[str, dict[str, Vectors]]:
-    """Read the vectors of a document from the index.
+) -> tuple[str, Vectors]:
+    """Read the vector of a document from the index.
 
     Args:
         index: The index of the document, if several have a document with that id.
         allow_partial: Whether shards that do not hold the document may be missing.
 
     Returns:
-        The document's index, and vector field → vector, *shape:* ``(dimensions,)``; for several chunks, their mean
-        direction.
+        The document's index, and its vector, *shape:* ``(dimensions,)``; for several chunks, their mean direction.
 
     Raises:
         UsageError: the id is not a str or is empty, no document or several have it, or the document has no vector.
@@ -287,17 +248,14 @@ def read_document_vectors(
             "Set the index as well (index=…), or search a single index.",
         )
     [hit] = found
-    place = hit["_index"]
-    vectors = {}
-    for name in scope.names:
-        if not stored_value(hit, name):
-            raise UsageError(
-                f"document {id!r} of {place} has no vector in {name}",
-                f"Embed it first: `es-sbert ingest --index {place}`.",
-            )
-        stored = hit_vectors(hit, VectorField(place, name, scope.field_meta(name, place)))
-        vectors[name] = mean_direction([vector for _, _, vector in stored])
-    return place, vectors
+    place, name = hit["_index"], scope.name
+    if not stored_value(hit, name):
+        raise UsageError(
+            f"document {id!r} of {place} has no vector in {name}",
+            f"Embed it first: `es-sbert ingest --index {place}`.",
+        )
+    stored = hit_vectors(hit, VectorField(place, name, scope.meta_in(place)))
+    return place, mean_direction([vector for _, _, vector in stored])
 
 
 def exclude_document(filter: Json | None, index: str, id: str) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from reprlib import Repr
 from typing import ClassVar, Generic, Self, TypeVar, overload
@@ -14,7 +14,7 @@ from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score
+from es_sbert.search.vector_query import SearchMethod, cosine_from_score
 
 _COSINE_DIGITS = 6
 _REPR_DIGITS = 4
@@ -46,8 +46,7 @@ class Hit:
 
     Attributes:
         id: The document's id.
-        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors. With several
-            fields, the largest.
+        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors.
         score: The engine's `_score`.
         source: The document, without its vector.
         index: The concrete index it came from.
@@ -84,7 +83,7 @@ class HybridHit:
         cosine: As in `Hit`; None if the document is not among the nearest that the fusion read.
         lexical: Keyword score (BM25), before any weight; None if the document is not among the first that the fusion
             read.
-        ranks: Ranking → rank of the document, from 1. The rankings are `lexical` and the names of the vector fields.
+        ranks: Ranking → rank of the document, from 1. The rankings are `lexical` and the name of the vector field.
         match: `phrase`, `all_words`, `literal` or `prefix` if the document is an exact match, else None. See the module
             `rank_fusion`.
         source, index, passage, highlight, rerank_score: As in `Hit`.
@@ -224,7 +223,7 @@ class RankedHits(Generic[AnyHit]):
         reranking: The reranking by a cross-encoder, if there was one. Hits without a rerank score follow in the order
             of the search: first those of the window that have no text, then those beyond the window.
         partial: The missing shards, if some failed and `allow_partial` was given; None if the result is complete.
-        indices_without_field: Indices of the search that lack one of its vector fields. A vector search has no hits
+        indices_without_field: Indices of the search that lack its vector field. A vector search has no hits
             from them; a hybrid search finds their documents by keywords only.
     """
 
@@ -279,55 +278,34 @@ class HybridResult(RankedHits[HybridHit]):
     _search: ClassVar[str] = "hybrid"
 
 
-def semantic_name(field: str) -> str:
-    """Name of the clause of a vector field in a request."""
-    return f"semantic.{field}"
-
-
 class ResponseReader:
     """Reads the hits of one request.
 
     Args:
         engine_type, method: Type of the engine and search method, which determine what a score means.
-        scope: The searched fields and indices.
-        queries: Vector field → query.
+        scope: The searched field and indices.
     """
 
-    def __init__(
-        self, engine_type: EngineType, method: SearchMethod, scope: SearchScope, queries: Sequence[VectorQuery]
-    ) -> None:
+    def __init__(self, engine_type: EngineType, method: SearchMethod, scope: SearchScope) -> None:
         self._engine_type = engine_type
         self._method = method
         self._scope = scope
-        self._queries = {query.field: query for query in queries}
 
     def read_knn(self, answer: Json) -> SearchResult:
-        """Read the response to a vector search. With a single clause, the hit's score is the score of the clause."""
-        [only, *others] = self._queries
+        """Read the response to a vector search."""
         hits = []
         for hit in answer["hits"]["hits"]:
-            cosines = self.named_cosines(hit) if others else {only: self.cosine(only, hit["_score"])}
-            nearest = max(cosines, key=cosines.__getitem__)
-            source, passage, highlight = hit.get("_source", {}), self.passage(hit, nearest), hit.get("highlight", {})
-            hits.append(Hit(hit["_id"], cosines[nearest], hit["_score"], source, hit["_index"], passage, highlight))
+            cosine, source, highlight = self.cosine(hit["_score"]), hit.get("_source", {}), hit.get("highlight", {})
+            hits.append(Hit(hit["_id"], cosine, hit["_score"], source, hit["_index"], self.passage(hit), highlight))
         aggregations = answer.get("aggregations", {})
         return SearchResult(tuple(hits), answer["took"], self._method, total_hits(answer), aggregations)
 
-    def named_cosines(self, hit: Json) -> dict[str, float]:
-        """Return vector field → cosine, for the fields by which a hit was found."""
-        scores = hit.get("matched_queries", {})
-        return {
-            name: self.cosine(name, scores[semantic_name(name)])
-            for name in self._queries
-            if semantic_name(name) in scores
-        }
+    def cosine(self, score: float) -> float:
+        return cosine_from_score(score, self._engine_type, self._method)
 
-    def cosine(self, name: str, score: float) -> float:
-        return cosine_from_score(score / self._queries[name].boost, self._engine_type, self._method)
-
-    def passage(self, hit: Json, name: str) -> Passage | None:
-        meta = self._scope.field_meta(name, hit["_index"])
-        return None if meta.passages is None else _read_chunk(hit, name, meta)
+    def passage(self, hit: Json) -> Passage | None:
+        meta = self._scope.meta_in(hit["_index"])
+        return None if meta.passages is None else _read_chunk(hit, self._scope.name, meta)
 
 
 def _read_chunk(hit: Json, name: str, meta: VectorFieldMeta) -> Passage:

@@ -66,25 +66,24 @@ def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> 
 def find_incompatible(fields: Sequence[VectorField]) -> VectorField | None:
     """Return the first field that cannot be searched together with `fields[0]`; None if there is none.
 
-    Such a field has a different model; or it has the same name, and one of the two holds one vector per document, the
-    other one per chunk.
+    Such a field has a different model; or one of the two holds one vector per document, the other one per chunk.
     """
     first = fields[0]
     for other in fields[1:]:
         chunking_differs = (other.meta.passages is None) != (first.meta.passages is None)
-        if other.meta.fingerprint != first.meta.fingerprint or (other.name == first.name and chunking_differs):
+        if other.meta.fingerprint != first.meta.fingerprint or chunking_differs:
             return other
     return None
 
 
 @dataclass(frozen=True)
 class SearchScope:
-    """Vector fields that are searched together; all hold vectors of one model.
+    """A vector field that is searched in one index or several; all hold vectors of one model.
 
     Attributes:
-        fields: Every field of every index, at least one.
+        fields: The field in each index that has it, at least one.
         filters: Concrete index → filter of the alias by which it is searched, if the alias has one.
-        indices_without_field: Concrete indices of the search that lack one of the fields, such as the newest index of
+        indices_without_field: Concrete indices of the search that lack the field, such as the newest index of
             an alias after a rollover. A vector search does not find their documents.
         routing: Routing values of the alias, which select the shards to search; None for all shards.
         shards: Primary shards of all indices, for the gateway; 0 if unknown.
@@ -115,39 +114,32 @@ class SearchScope:
         raise IndexMismatch(
             f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector per document "
             "in the other",
-            "Search them one by one, or give the fields different names.",
+            "Search them one by one.",
         )
 
     @property
     def name(self) -> str:
-        """Name of the first vector field."""
+        """Name of the vector field."""
         return self.fields[0].name
 
     @property
     def meta(self) -> VectorFieldMeta:
-        """Metadata of the first vector field; all others have the same model."""
+        """Metadata of the field in the first index; in all others it has the same model."""
         return self.fields[0].meta
 
     @property
     def indices(self) -> tuple[str, ...]:
-        """Concrete names of the indices that have a field, each once."""
-        return tuple(dict.fromkeys(field.index for field in self.fields))
+        """Concrete names of the indices that have the field."""
+        return tuple(field.index for field in self.fields)
 
     @property
     def all_indices(self) -> tuple[str, ...]:
-        """Concrete names of all indices, including those without a field, which a keyword search covers too."""
-        return tuple(dict.fromkeys([*self.indices, *self.indices_without_field]))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the vector fields, each once."""
-        return tuple(dict.fromkeys(field.name for field in self.fields))
+        """Concrete names of all indices, including those without the field, which a keyword search covers too."""
+        return (*self.indices, *self.indices_without_field)
 
     @cached_property
     def groups(self) -> tuple[SearchScope, ...]:
-        """The fields grouped by index type, alias filter and minimum cosine. One query can search all fields of a
-        group.
-        """
+        """The indices grouped by index type, alias filter and minimum cosine. One query can search a group."""
         groups: dict[tuple[str, bytes, float | None], list[VectorField]] = {}
         for searched in self.fields:
             alias_filter = orjson.dumps(self.filters.get(searched.index))
@@ -156,22 +148,15 @@ class SearchScope:
         return tuple(SearchScope(tuple(group), self.filters) for group in groups.values())
 
     @property
-    def min_cosines(self) -> dict[str, float]:
-        """Vector field → its lowest calibrated minimum cosine over all indices. A field is left out unless each of its
-        indices is calibrated.
-        """
-        minima: dict[str, float] = {}
-        for name in self.names:
-            stored = [field.meta.min_cosine for field in self.fields if field.name == name]
-            limits = [value for value in stored if value is not None]
-            if len(limits) == len(stored):
-                minima[name] = min(limits)
-        return minima
+    def min_cosine(self) -> float | None:
+        """The lowest calibrated minimum cosine of all indices; None unless each of them is calibrated."""
+        stored = [field.meta.min_cosine for field in self.fields]
+        limits = [value for value in stored if value is not None]
+        return min(limits) if len(limits) == len(stored) else None
 
-    def field_meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
-        """Metadata of a field; the index matters only for the text."""
-        metas = [field.meta for field in self.fields if field.name == name]
-        return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), metas[0])
+    def meta_in(self, index: str) -> VectorFieldMeta:
+        """Metadata of the field in an index, which matters only for the text; of the first one for any other index."""
+        return next((field.meta for field in self.fields if field.index == index), self.meta)
 
     def nested_path(self, index: str, name: str) -> str | None:
         """Path of the innermost `nested` object that contains a field of an index; None if there is none."""
@@ -190,38 +175,37 @@ class SearchScope:
         return and_query(any_index, filter)
 
     def method(self, engine_type: EngineType, exact: bool) -> SearchMethod:
-        """The search method: a script if one of the fields needs it, for example because it has no graph."""
+        """The search method: a script if one of the indices needs it, for example because it has no graph."""
         methods = {choose_method(engine_type, field.meta, exact) for field in self.fields}
         return SearchMethod.EXACT if SearchMethod.EXACT in methods else SearchMethod.KNN
 
-    def oversample(self, name: str, requested: float | None = None) -> float | None:
+    def oversample(self, requested: float | None = None) -> float | None:
         """Like `choose_oversample`: the largest value that one of the indices needs.
 
         Raises:
             UsageError: `requested` is given, but no index is quantized.
         """
-        metas = [field.meta for field in self.fields if field.name == name]
+        metas = [field.meta for field in self.fields]
         quantized = [meta for meta in metas if meta.index_type in OVERSAMPLE] or metas[:1]
         return max((choose_oversample(meta, requested) for meta in quantized), key=lambda factor: factor or 0.0)
 
 
-def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:
-    """Read the vector fields of these indices, to search in them.
+def read_search_scope(engine: Engine, names: Sequence[str], vector_field: str) -> SearchScope:
+    """Read the vector field of these indices, to search in it.
 
-    An index that lacks a field is left out, as engines do: a search of an alias still finds the documents of its other
-    indices.
+    An index that lacks the field is left out, as engines do: a search of an alias still finds the documents of its
+    other indices.
 
     Args:
         names: Indices, aliases, data streams, lists of them (`a,b`) or patterns (`logs-*`).
 
     Raises:
-        UsageError: no index or no field is given.
+        UsageError: no index is given.
         IndexMissing: an index does not exist.
-        IndexMismatch: no index has one of the fields, the fields have several models, or the aliases have different
-            routings.
+        IndexMismatch: no index has the field, the indices have several models, or the aliases have different routings.
     """
-    if not names or not vector_fields:
-        raise UsageError("a search needs an index and a vector field", "Pass at least one index and one vector field.")
+    if not names:
+        raise UsageError("a search needs an index", "Pass at least one index.")
     found: dict[str, IndexState] = {}
     alias_filters: dict[str, list[Any]] = {}  # None if the alias has no filter
     routings: dict[str | None, str] = {}
@@ -238,22 +222,18 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
         raise IndexMismatch(
             f"{' and '.join(routings.values())} have different routings (`search_routing`)", "Search them one by one."
         )
-    fields: list[VectorField] = []
-    lacking: dict[str, None] = {}
-    for vector_field in vector_fields:
-        having = [state for state in found.values() if has_vector_field(state, vector_field)]
-        lacking |= dict.fromkeys(state.name for state in found.values() if state not in having)
-        # If no index has the vector field, the first one that has a field of that name raises the error.
-        mapped = [state for state in found.values() if vector_field in state.mappings.get("properties", {})]
-        for state in having or (mapped or list(found.values()))[:1]:
-            fields.append(vector_field_from_state(engine, state, vector_field))
+    having = [state for state in found.values() if has_vector_field(state, vector_field)]
+    lacking = sorted(state.name for state in found.values() if state not in having)
+    # If no index has the vector field, the first one that has a field of that name raises the error.
+    mapped = [state for state in found.values() if vector_field in state.mappings.get("properties", {})]
+    fields = [
+        vector_field_from_state(engine, state, vector_field) for state in having or (mapped or list(found.values()))[:1]
+    ]
     # If two aliases of an index are searched, a document must pass the filter of one of them. If one of the aliases has
     # no filter, all documents are searched.
     filters = {index: _any_of(queries) for index, queries in alias_filters.items() if all(queries)}
     nested = {state.name: nested_objects(state.mappings.get("properties", {})) for state in found.values()}
-    return SearchScope(
-        tuple(fields), filters, tuple(sorted(lacking)), routing=next(iter(routings)), nested_paths=nested
-    )
+    return SearchScope(tuple(fields), filters, tuple(lacking), routing=next(iter(routings)), nested_paths=nested)
 
 
 def _any_of(queries: Sequence[Json]) -> Json:
@@ -295,10 +275,10 @@ class OpenOptions(ModelOptions, total=False):
     """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
 
     Attributes:
-        vector_field: Field of the embeddings; with several, the nearest embedding of a document counts.
+        vector_field: Field of the embeddings.
     """
 
-    vector_field: str | Sequence[str]
+    vector_field: str
 
 
 OPEN_DEFAULTS: dict[str, object] = MODEL_DEFAULTS | {"vector_field": DEFAULT_VECTOR_FIELD}
@@ -314,8 +294,8 @@ class SearchTarget:
     """The scope of a search and the encoder of its vectors; they are replaced together.
 
     Attributes:
-        scope: Vector fields of concrete indices.
-        encoder: Encoder of the fields' model; None until it is needed.
+        scope: The vector field of concrete indices.
+        encoder: Encoder of the field's model; None until it is needed.
     """
 
     scope: SearchScope
@@ -323,7 +303,7 @@ class SearchTarget:
 
     @property
     def field(self) -> VectorField:
-        """The first of the fields, which has the same model as all others."""
+        """The field in the first index, which has the same model as in all others."""
         return self.scope.fields[0]
 
     @property
@@ -332,9 +312,9 @@ class SearchTarget:
         assert self.encoder is not None, "a target that was taken has its encoder"
         return self.encoder
 
-    def encode(self, text: str) -> dict[str, Vectors]:
-        """Embed a query text. Returns vector field → vector, *shape:* ``(dimensions,)``."""
-        return dict.fromkeys(self.scope.names, self.loaded_encoder.encode(text, "query"))
+    def encode(self, text: str) -> Vectors:
+        """Embed a query text. Returns the vector, *shape:* ``(dimensions,)``."""
+        return self.loaded_encoder.encode(text, "query")
 
 
 class AliasResolver:
@@ -346,7 +326,7 @@ class AliasResolver:
     Args:
         engine: The engine to use.
         indices: Names, lists of names or patterns, see `read_search_scope`.
-        options: Their vector fields, and how to load the fields' model; a given encoder is not closed by `close`.
+        options: Their vector field, and how to load its model; a given encoder is not closed by `close`.
 
     Raises:
         IndexMissing, IndexMismatch: an index or field does not exist, or the encoder has a different model.
@@ -356,13 +336,13 @@ class AliasResolver:
     def __init__(self, engine: Engine, indices: Sequence[str], options: OpenOptions) -> None:
         self._engine = engine
         self._indices = indices
-        self._vector_fields = as_names(options.get("vector_field", DEFAULT_VECTOR_FIELD))
+        self._vector_field = options.get("vector_field", DEFAULT_VECTOR_FIELD)
         self._options = options
         encoder = options.get("encoder")
         self._model_given = encoder is not None or options.get("model") is not None
         self._loaded: list[Encoder] = []
         self._lock = threading.Lock()
-        self._target = SearchTarget(read_search_scope(engine, indices, self._vector_fields), encoder)
+        self._target = SearchTarget(read_search_scope(engine, indices, self._vector_field), encoder)
         if encoder is not None:
             check_field_model(self._target.field, encoder.info.fingerprint, encoder.info.model)
         self._log_indices_without_field()
@@ -428,7 +408,7 @@ class AliasResolver:
 
     def _refresh_scope(self) -> None:
         """Read the scope again, and replace the target if the scope has changed. The caller must hold the lock."""
-        scope = read_search_scope(self._engine, self._indices, self._vector_fields)
+        scope = read_search_scope(self._engine, self._indices, self._vector_field)
         before = self._target
         if scope == before.scope:
             return
@@ -448,7 +428,7 @@ class AliasResolver:
                 "%s lacks the vector field %s, so semantic searches of %s do not find its documents. "
                 "`es-sbert doctor --index %s` says how to add it",
                 ", ".join(scope.indices_without_field),
-                " or ".join(self._vector_fields),
+                self._vector_field,
                 ", ".join(self._indices),
                 shlex.quote(",".join(self._indices)),
             )

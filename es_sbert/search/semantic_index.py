@@ -27,7 +27,7 @@ from es_sbert.search.search_request import (
     SearchRequest,
     check_search,
     exclude_document,
-    read_document_vectors,
+    read_document_vector,
     search_request,
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
@@ -190,7 +190,7 @@ class SemanticIndex:
 
     @property
     def field(self) -> VectorField:
-        """The vector field that is searched now (the first, if there are several), with its metadata."""
+        """The vector field that is searched now (that of the first index, if there are several), with its metadata."""
         return self._resolver.cached_target.field
 
     @property
@@ -253,10 +253,8 @@ class SemanticIndex:
             IndexMissing: the index was deleted. If its alias points to another index now, open the alias again.
         """
         check_search(k, options)
-        target = self._resolver.cached_target
-        vectors = dict.fromkeys(target.scope.names, vector)
-        request = search_request(self._engine.info.engine_type, target.scope, vectors, k, options)
-        return self._send(request, target.scope, options)
+        scope = self._scope()
+        return self._send(search_request(self._engine.info.engine_type, scope, vector, k, options), scope, options)
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -402,9 +400,8 @@ class SemanticIndex:
         load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "max_errors" in load_options:
             load_options["max_errors"] = ErrorLimit.parse(str(load_options["max_errors"]))
-        fields = self._scope().names
-        load_options |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
-        settings = IngestSettings(index=self._single_name("written to"), **more, **load_options)
+        name = self._single_name("written to")
+        settings = IngestSettings(index=name, vector_field=self._scope().name, **more, **load_options)
         report = load_documents(self._engine, self.encoder, settings, documents)
         if self._scope().indices_without_field:
             self._resolver.refresh()  # the load may have added the field
@@ -438,18 +435,16 @@ class SemanticIndex:
         partial = options.get("allow_partial", False)
 
         def build(target: SearchTarget) -> SearchRequest[SearchResult]:
-            where, vectors = read_document_vectors(self._engine, target.scope, id, index, allow_partial=partial)
+            where, vector = read_document_vector(self._engine, target.scope, id, index, allow_partial=partial)
             others: SearchOptions = {**options, "filter": exclude_document(options.get("filter"), where, id)}
-            return search_request(self._engine.info.engine_type, target.scope, vectors, k, others)
+            return search_request(self._engine.info.engine_type, target.scope, vector, k, others)
 
         return build
 
     def _hybrid_request(self, text: str, k: int, options: HybridOptions) -> BuildRequest[HybridResult]:
         check_search(k, options, text)
         engine_type = self._engine.info.engine_type
-        return lambda target: hybrid_request(
-            engine_type, target.scope, target.encode(text), k, options, text, target.scope.min_cosines
-        )
+        return lambda target: hybrid_request(engine_type, target.scope, target.encode(text), k, options, text)
 
     def _run(self, build: BuildRequest[Result], options: SearchOptions, *, with_encoder: bool = True) -> Result:
         target = self._resolver.target(with_encoder=with_encoder)
@@ -467,8 +462,7 @@ class SemanticIndex:
             if len(request.bodies) > 1:
                 answers = self._engine.multi_search(request.indices, request.bodies, **shared)
             else:
-                named = request.named_scores
-                answers = [self._engine.search(request.indices, request.bodies[0], named_scores=named, **shared)]
+                answers = [self._engine.search(request.indices, request.bodies[0], **shared)]
         except FeatureMissing as error:
             if request.method is not SearchMethod.EXACT or error.module != SCRIPTS_MODULE:
                 raise

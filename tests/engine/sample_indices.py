@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import orjson
 
 from es_sbert.config import EngineSettings
@@ -35,11 +34,11 @@ class SampleIndices:
     """Three indices with the same documents: text, group (number mod 10) and number.
 
     Attributes:
-        one: Vectors of the texts in `v`, of the reversed texts in `w`; graphs.
+        one: Vectors of the texts in `v`; graphs.
         two: As `one`, quantized; ids begin with `two-`.
         split: Two passages a document in `v`, the halves of its text; the rest of a document has none.
         foreign: Vectors of another model.
-        v, w: *Shape:* ``(COUNT, dimensions)``.
+        v: *Shape:* ``(COUNT, dimensions)``.
         halves: *Shape:* ``(COUNT, 2, dimensions)``.
     """
 
@@ -50,7 +49,6 @@ class SampleIndices:
     split: str
     foreign: str
     v: Vectors
-    w: Vectors
     halves: Vectors
 
     @property
@@ -80,36 +78,23 @@ def samples(url: str, encoder: Encoder) -> Iterator[SampleIndices]:
     """The indices, removed again at the end."""
     texts = [text_of(number) for number in range(COUNT)]
     v = encoder.encode(texts, "document")
-    w = encoder.encode([" ".join(reversed(text.split())) for text in texts], "document")
     parts = [text[slice(*half(text, which))] for text in texts for which in (0, 1)]
     halves = encoder.encode(parts, "document").reshape(COUNT, 2, -1)
     stem = f"test-{uuid.uuid4().hex[:12]}"
     names = {name: f"{stem}-{name}" for name in ("one", "two", "split", "foreign")}
     with closing(connect(EngineSettings(url=url))) as engine:
         try:
-            for name, index_type, fields in (
-                ("one", "hnsw", "vw"),
-                ("two", "int8_hnsw", "vw"),
-                ("split", "hnsw", "v"),
-                ("foreign", "hnsw", "v"),
-            ):
-                for field in fields:
-                    made = names[name] if field == "v" else None
-                    ensure_vector_field(
-                        engine,
-                        names[name],
-                        FieldRequest(
-                            name=field,
-                            fingerprint="0" * 32 if name == "foreign" else encoder.info.fingerprint,
-                            model_name="other" if name == "foreign" else encoder.info.model,
-                            dimensions=encoder.info.dimensions,
-                            index_type=index_type,
-                            text="{text}",
-                            passages=ChunkRules(tokens=8, overlap=0) if name == "split" else None,
-                        ),
-                        shards=2 if made else None,
-                        replicas=0 if made else None,
-                    )
+            for name, index in names.items():
+                request = FieldRequest(
+                    name="v",
+                    fingerprint="0" * 32 if name == "foreign" else encoder.info.fingerprint,
+                    model_name="other" if name == "foreign" else encoder.info.model,
+                    dimensions=encoder.info.dimensions,
+                    index_type="int8_hnsw" if name == "two" else "hnsw",
+                    text="{text}",
+                    passages=ChunkRules(tokens=8, overlap=0) if name == "split" else None,
+                )
+                ensure_vector_field(engine, index, request, shards=2, replicas=0)
             for prefix, name in (("", "one"), ("two-", "two"), ("", "split")):
                 lines = []
                 for number, text in enumerate(texts):
@@ -119,7 +104,6 @@ def samples(url: str, encoder: Encoder) -> Iterator[SampleIndices]:
                         document["v"] = chunk_values(engine.info, spans, halves[number])
                     else:
                         document["v"] = bulk_vector_value(engine.info, v[number])
-                        document["w"] = bulk_vector_value(engine.info, w[number])
                     lines += [
                         orjson.dumps({"index": {"_id": f"{prefix}{number}"}}),
                         orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY),
@@ -128,7 +112,7 @@ def samples(url: str, encoder: Encoder) -> Iterator[SampleIndices]:
                 lines += [orjson.dumps({"index": {"_id": f"{prefix}bare"}}), orjson.dumps(bare), b""]
                 assert all(item.ok for item in engine.bulk(names[name], b"\n".join(lines)))
                 engine.refresh(names[name])
-            yield SampleIndices(engine, encoder, **names, v=v, w=w, halves=halves)
+            yield SampleIndices(engine, encoder, **names, v=v, halves=halves)
         finally:
             for name in names.values():
                 engine.delete_index(name)
@@ -138,9 +122,3 @@ def best(values: Vectors, k: int, keep: Sequence[int] | None = None) -> list[flo
     """The k largest values, of these places alone where given."""
     kept = values if keep is None else values[list(keep)]
     return sorted((float(value) for value in kept), reverse=True)[:k]
-
-
-def unit_scores(values: Vectors) -> Vectors:
-    """(1 + cosine) / 2 of cosines."""
-    result: Vectors = (1 + np.asarray(values)) / 2
-    return result

@@ -210,9 +210,6 @@ def test_many_indices_are_searched_at_once(rolling: Rolling, encoder: Encoder) -
         with opened(rolling, f"{rolling.alias}-*", encoder) as index:
             assert len(index.search(TEXT, 10)) == 6
             assert len(index.hybrid(TEXT, 10)) == 6
-            if rolling.engine.info.engine_type is EngineType.OPENSEARCH:
-                with pytest.raises(UsageError, match="names of the 20 indices of this search do not fit"):
-                    rolling.engine.search(names, {}, named_scores=True)
     finally:
         for name in names:
             rolling.engine.delete_index(name)

@@ -20,7 +20,7 @@ from es_sbert.search.hybrid_search import DEFAULT_DEPTH
 from es_sbert.search.rank_fusion import fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.ingest_support import tiny_encoder
-from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of, unit_scores
+from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of
 from tests.engine.vectors import cosines
 
 TEXT = "the man plays a guitar"
@@ -95,24 +95,6 @@ def test_alias_filter_applies_to_every_search(site: SampleIndices) -> None:
         assert groups == set(range(10))
 
 
-@pytest.mark.parametrize("boost", [1.0, 1.5])
-def test_multiple_fields_score_by_nearest(site: SampleIndices, boost: float) -> None:
-    query = site.query(TEXT)
-    v, w = cosines(query, site.v), cosines(query, site.w)
-    scores = np.maximum(unit_scores(v), boost * unit_scores(w))
-    with open_at(site, site.one, vector_field=["v", "w"]) as index:
-        result = index.search(TEXT, 15, num_candidates=COUNT, boosts={"w": boost})
-        with pytest.raises(UsageError, match="not searched: x"):
-            index.search(TEXT, boosts={"x": 2.0})
-    assert [hit.score for hit in result] == pytest.approx(best(scores, 15), abs=CLOSE)
-    # The k nearest of each field are looked at, and the larger of two cosines is told where both fields found it.
-    for hit in result:
-        assert hit.cosine == pytest.approx(max(v[number(hit)], w[number(hit)]), abs=CLOSE) or boost != 1.0
-        assert min(abs(hit.cosine - v[number(hit)]), abs(hit.cosine - w[number(hit)])) < CLOSE
-        assert "v" not in hit.source
-        assert "w" not in hit.source
-
-
 def test_mixed_models_raise(site: SampleIndices) -> None:
     with pytest.raises(IndexMismatch, match="cannot be compared") as caught:
         open_at(site, [site.one, site.foreign])
@@ -121,7 +103,7 @@ def test_mixed_models_raise(site: SampleIndices) -> None:
         open_at(site, [site.one, site.split])
     with pytest.raises(IndexMissing):
         open_at(site, [site.one, "test-of-no-index"])
-    with pytest.raises(UsageError, match="a search needs an index and a vector field"):
+    with pytest.raises(UsageError, match="a search needs an index"):
         open_at(site, [])
 
 
@@ -261,7 +243,7 @@ def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
 # Argument → a value of a wrong type or out of range. The error names the argument.
 _WRONG: dict[str, Any] = {
     "k": True, "filter": [], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
-    "boosts": {1: 2}, "source": np.array([1]), "highlight": "text", "aggregations": [],
+    "source": np.array([1]), "highlight": "text", "aggregations": [],
     "sort": {"number": 1}, "allow_partial": "no", "rerank": "model", "window": 0,
 }  # fmt: skip
 _WRONG_HYBRID: dict[str, Any] = {"weights": (1,), "lexical_fields": "text", "lexical": []}
@@ -287,7 +269,7 @@ def test_values_of_numpy_and_views_of_a_dict_are_arguments(site: SampleIndices, 
     fields = {"text": 1}
     for source in (np.array(["text"]), fields.keys(), set(fields)):
         assert one.body(TEXT, np.int64(3), source=source) == one.body(TEXT, 3, source=["text"])
-    assert one.body(TEXT, source=np.bool_(False), boosts={"v": np.float32(1)}) == one.body(TEXT, source=False)
+    assert one.body(TEXT, source=np.bool_(False)) == one.body(TEXT, source=False)
     expected = one.hybrid_bodies(TEXT, 3, weights=[0.25, 0.75], lexical_fields=["text"])
     for weights in (np.array([0.25, 0.75]), [np.float32(0.25), np.float32(0.75)], {"a": 0.25, "b": 0.75}.values()):
         options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys()}

@@ -107,13 +107,16 @@ def test_documents_are_embedded_in_place_and_migrated(
 def test_vectors_inside_and_outside_source_are_read_together(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder
 ) -> None:
+    kept = f"{index_name}-kept"
     create(engine, index_name, {"excludes": ["embedding"]})
-    for name in ("embedding", "title_vec"):
-        with SemanticIndex.create(index_name, engine, encoder=tiny, vector_field=name, text_fields=["text"]):
-            pass
-    with SemanticIndex(index_name, engine, encoder=tiny, vector_field=["embedding", "title_vec"]) as both:
-        both.add({"_id": str(number), "text": f"river {number}"} for number in range(3))
-        assert len(both.similar_to("1")) == 2
+    try:
+        for name in (index_name, kept):
+            with SemanticIndex.create(name, engine, encoder=tiny, text_fields=["text"]) as index:
+                index.add({"_id": f"{name}-{number}", "text": f"river {number}"} for number in range(3))
+        with SemanticIndex([index_name, kept], engine, encoder=tiny) as both:
+            assert [len(both.similar_to(f"{name}-1")) for name in (index_name, kept)] == [5, 5]
+    finally:
+        engine.delete_index(kept)
 
 
 def test_passages_are_refused_before_anything_is_written(

@@ -101,7 +101,7 @@ class SectionPlaceholder:
         section["field"] = vector_path(target.name, target.meta)
         section["query_vector"] = to_float_list(vector)
         section["filter"] = combine_filters(semantic.filter, index_filter(indices))
-        oversample = target.groups[0].oversample(target.name)
+        oversample = target.groups[0].oversample()
         if oversample is not None:
             section.setdefault("rescore_vector", {"oversample": oversample})
         if self.inner_hits is not None:
@@ -177,7 +177,7 @@ def knn_clause(
     for number, part in enumerate(target.groups):
         part_query = replace(
             query,
-            oversample=part.oversample(target.name),
+            oversample=part.oversample(),
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
             min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
         )
@@ -315,7 +315,7 @@ class TopKCutoff:
             target = semantic.target
             return (
                 any(part.meta.index_type == IndexType.FLAT for part in target.groups)
-                or (is_opensearch and any(part.oversample(part.name) is not None for part in target.groups))
+                or (is_opensearch and any(part.oversample() is not None for part in target.groups))
                 or (target.shards > 1 and semantic.syntax not in NATIVE_SYNTAXES)
                 or (matches_candidates and exceeds_k_by_candidates(semantic))
             )

@@ -36,7 +36,7 @@ def old(engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path) -> It
 
 
 READERS: dict[str, Callable[[Place, Encoder], object]] = {
-    "search": lambda place, encoder: read_search_scope(place.engine, [place.alias], ["embedding"]),
+    "search": lambda place, encoder: read_search_scope(place.engine, [place.alias], "embedding"),
     "python": lambda place, encoder: SemanticIndex(place.alias, place.engine, encoder=encoder),
     "measure": lambda place, encoder: read_vector_field(place.engine, place.alias, "embedding"),
     "show": lambda place, encoder: describe_indices(place.engine, place.alias),

@@ -50,12 +50,11 @@ def test_signature_names_all_options_in_both_classes(name: str, options: Any) ->
 
 def test_shown_defaults_are_those_of_a_call_without_options() -> None:
     given: Any = HYBRID_DEFAULTS
-    vectors, scope = {"embedding": VECTOR}, ONE
     for engine_type in EngineType:
-        default = search_request(engine_type, scope, vectors, 7, {})
-        assert search_request(engine_type, scope, vectors, 7, given).bodies == default.bodies
-        hybrid = hybrid_request(engine_type, scope, vectors, 7, {}, "storm damage")
-        assert hybrid_request(engine_type, scope, vectors, 7, given, "storm damage").bodies == hybrid.bodies
+        default = search_request(engine_type, ONE, VECTOR, 7, {})
+        assert search_request(engine_type, ONE, VECTOR, 7, given).bodies == default.bodies
+        hybrid = hybrid_request(engine_type, ONE, VECTOR, 7, {}, "storm damage")
+        assert hybrid_request(engine_type, ONE, VECTOR, 7, given, "storm damage").bodies == hybrid.bodies
     assert search_depth(None, 7, None, SEARCH_DEFAULTS) == 7
     reranker: Any = SimpleNamespace(score_pairs=None)
     assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})

@@ -149,13 +149,12 @@ def test_rerank_order_contains_every_hit_once(hits: int, scores: dict[int, float
     assert others == sorted(others)
 
 
-def test_text_is_read_per_index_from_the_first_field() -> None:
-    def field(index: str, name: str, text: str | None) -> VectorField:
-        return VectorField(index, name, META.model_copy(update={"text": text}), FieldOutcome.PRESENT)
+def test_text_is_read_per_index() -> None:
+    def field(index: str, text: str | None) -> VectorField:
+        return VectorField(index, "a", META.model_copy(update={"text": text}), FieldOutcome.PRESENT)
 
-    first = [field("i", "a", "{title}"), field("i", "b", "{body}")]
-    text_of = scope_text_reader(SearchScope((*first, field("j", "a", "{body}"), field("j", "b", None))))
+    text_of = scope_text_reader(SearchScope((field("i", "{title}"), field("j", "{body}"))))
     of_i = hit(0, {"title": "one", "body": "two"})
     assert (text_of(of_i), text_of(replace(of_i, index="j"))) == ("one", "two")
     with pytest.raises(UsageError, match="does not say which fields"):
-        scope_text_reader(SearchScope((field("i", "a", "{title}"), field("j", "a", None))))
+        scope_text_reader(SearchScope((field("i", "{title}"), field("j", None))))

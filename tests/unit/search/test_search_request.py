@@ -43,38 +43,34 @@ def field(name: str = "embedding", index: str = "docs", **meta: Any) -> VectorFi
 
 
 ONE = SearchScope((field(),))
-TWO = SearchScope((field("title", index_type="int8_hnsw"), field("body", passages=ChunkRules(tokens=64, overlap=8))))
+CHUNKED = SearchScope((field("body", index_type="int8_hnsw", passages=ChunkRules(tokens=64, overlap=8)),))
 PAGED: SearchOptions = {
     "filter": FILTER, "source": ["title"], "highlight": ["title"], "min_cosine": 0.3,
     "aggregations": {"languages": {"terms": {"field": "language"}}}, "sort": [{"year": "desc"}],
 }  # fmt: skip
 SEARCHES: dict[str, tuple[SearchScope, SearchOptions]] = {
     "page": (ONE, PAGED),
-    "fields": (TWO, {"filter": FILTER, "boosts": {"title": 2.0}, "source": False}),
+    "chunks": (CHUNKED, {"filter": FILTER, "source": False}),
 }
 HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
     "page": (ONE, {"filter": FILTER, "highlight": ["title"]}),
-    "fields": (TWO, {"weights": (2.0, 1.0), "lexical_fields": ["title"]}),
-    "lexical": (TWO, {"lexical": {"term": {"title": "storm"}}, "exact": True}),
+    "fields": (ONE, {"weights": (2.0, 1.0), "lexical_fields": ["title"]}),
+    "lexical": (CHUNKED, {"lexical": {"term": {"title": "storm"}}, "exact": True}),
 }
 
 
 def request_of(
     searched: SearchScope, options: HybridOptions, engine_type: EngineType = EngineType.ELASTICSEARCH
 ) -> SearchRequest[HybridResult]:
-    vectors = dict.fromkeys(searched.names, VECTOR)
-    return hybrid_request(engine_type, searched, vectors, 20, options, TEXT)
+    return hybrid_request(engine_type, searched, VECTOR, 20, options, TEXT)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(SEARCHES))
 def test_search_requests_match_golden_files(engine_type: EngineType, name: str) -> None:
     searched, options = SEARCHES[name]
-    vectors = dict.fromkeys(searched.names, VECTOR)
-    request = search_request(engine_type, searched, vectors, 20, options, TEXT)
-    [body] = request.bodies
+    [body] = search_request(engine_type, searched, VECTOR, 20, options, TEXT).bodies
     assert_golden(engine_type, f"search-{name}", body)
-    assert request.named_scores == (len(searched.names) > 1)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
@@ -109,7 +105,7 @@ def test_alias_filters_are_combined_with_the_search_filter(
 
 def test_empty_source_fields_return_no_source() -> None:
     for none in (False, [], ()):
-        assert page_body(EngineType.OPENSEARCH, ["embedding"], 10, {"source": none}, None)["_source"] is False
+        assert page_body(EngineType.OPENSEARCH, "embedding", 10, {"source": none}, None)["_source"] is False
 
 
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
@@ -127,13 +123,13 @@ def test_weights_must_be_two_numbers(weights: Any) -> None:
 
 def test_zero_oversample_is_rejected() -> None:
     with pytest.raises(UsageError, match="oversample is 0"):
-        request_of(TWO, {"oversample": 0.0})
+        request_of(CHUNKED, {"oversample": 0.0})
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
 def test_query_vector_with_overflowing_norm_is_rejected(length: float) -> None:
     with pytest.raises(UsageError, match="no direction"):
-        search_request(EngineType.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, 10, {})
+        search_request(EngineType.OPENSEARCH, ONE, np.full(3, length), 10, {})
 
 
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
@@ -153,10 +149,10 @@ def test_flat_index_makes_the_whole_opensearch_search_exact() -> None:
     assert mixed.method(EngineType.OPENSEARCH, exact=False) is SearchMethod.EXACT
     assert mixed.method(EngineType.ELASTICSEARCH, exact=False) is SearchMethod.KNN
     assert mixed.indices == ("docs", "news", "old")
-    assert mixed.oversample("embedding", None) == 1.5
-    assert mixed.oversample("embedding", 3.0) == 3.0
-    assert ONE.oversample("embedding", None) is None
-    assert IndexType(mixed.field_meta("embedding", "news").index_type) is IndexType.FLAT
+    assert mixed.oversample() == 1.5
+    assert mixed.oversample(3.0) == 3.0
+    assert ONE.oversample() is None
+    assert IndexType(mixed.meta_in("news").index_type) is IndexType.FLAT
 
 
 def test_nested_fields_are_searched_by_nested_queries() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from es_sbert.engines.engine_info import EngineType
@@ -11,17 +10,16 @@ from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import HybridReader
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, Passage, SearchResult, read_partial
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import SearchMethod, VectorQuery
+from es_sbert.search.vector_query import SearchMethod
 
 
 def meta(text: str | None, passages: ChunkRules | None = None) -> VectorFieldMeta:
     return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type="hnsw", text=text, passages=passages)
 
 
-def reader(engine_type: EngineType, *fields: tuple[str, VectorFieldMeta], boost: float = 1.0) -> HybridReader:
-    searched = SearchScope(tuple(VectorField("docs-1", name, own, FieldOutcome.PRESENT) for name, own in fields))
-    queries = [VectorQuery(name, np.ones(3, dtype=np.float32), boost=boost) for name, _ in fields]
-    return HybridReader(engine_type, SearchMethod.KNN, searched, queries)
+def reader(engine_type: EngineType, field: VectorFieldMeta) -> HybridReader:
+    searched = SearchScope((VectorField("docs-1", "v", field, FieldOutcome.PRESENT),))
+    return HybridReader(engine_type, SearchMethod.KNN, searched)
 
 
 def answer(*hits: Json) -> Json:
@@ -30,7 +28,7 @@ def answer(*hits: Json) -> Json:
 
 def test_response_is_parsed() -> None:
     raw = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
-    result = reader(EngineType.OPENSEARCH, ("embedding", meta("{t}"))).read_knn(raw)
+    result = reader(EngineType.OPENSEARCH, meta("{t}")).read_knn(raw)
     assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)
     assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
@@ -64,15 +62,9 @@ def test_total_is_none_unless_exact(relation: str, total: int | None) -> None:
     raw = answer()
     raw["hits"]["total"] = {"value": 10_000, "relation": relation}
     raw["aggregations"] = {"g": {"buckets": []}}
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_knn(raw)
+    result = reader(EngineType.ELASTICSEARCH, meta(None)).read_knn(raw)
     assert result.total == total
     assert result.aggregations == {"g": {"buckets": []}}
-
-
-def test_cosine_is_that_of_the_nearest_field() -> None:
-    hit = {"_id": "a", "_score": 2.5, "matched_queries": {"semantic.v": 1.5, "semantic.w": 1.75}}
-    read = reader(EngineType.ELASTICSEARCH, ("v", meta(None)), ("w", meta(None)), boost=2.0)
-    assert read.read_knn(answer(hit)).hits[0].cosine == 0.75
 
 
 def test_fused_hits_have_ranks_and_both_scores() -> None:
@@ -80,7 +72,7 @@ def test_fused_hits_have_ranks_and_both_scores() -> None:
     words = answer({"_id": "b", "_score": 3.0, "highlight": {"t": ["x"]}}, {"_id": "c", "_score": 2.0})
     words["hits"]["total"] = {"value": 9, "relation": "eq"}
     exact = answer({"_id": "d", "_score": 13.0, "matched_queries": ["lexical"]})
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_hybrid(
+    result = reader(EngineType.ELASTICSEARCH, meta(None)).read_hybrid(
         {"v": near, "lexical": words, "exact": exact}, weights={"v": 1.0, "lexical": 1.0}, depth=2, k=3
     )
     assert [(hit.id, hit.match) for hit in result] == [("d", "phrase"), ("b", None), ("a", None)]
@@ -95,18 +87,12 @@ def test_fused_hits_have_ranks_and_both_scores() -> None:
     assert result.total == 10, "9 documents match the words, d among them, and a does not"
 
 
-def test_fused_hit_keeps_the_chunk_of_the_nearest_field() -> None:
-    def near(field: str, score: float, start: int) -> Json:
-        inner = {"hits": {"hits": [{"_source": {"start": start, "end": start + 4}}]}}
-        return answer({"_id": "a", "_score": score, "_source": {"t": "Rain and wind"}, "inner_hits": {field: inner}})
-
+def test_fused_hit_keeps_its_nearest_chunk() -> None:
+    found = {"_id": "a", "_score": 0.75, "_source": {"t": "Rain and wind"}}
+    near = answer(found | {"inner_hits": {"v": {"hits": {"hits": [{"_source": {"start": 0, "end": 4}}]}}}})
     passages = meta("{t}", ChunkRules(tokens=64, overlap=8))
-    words = answer({"_id": "a", "_score": 3.0, "_source": {"t": "Rain and wind"}})
-    result = reader(EngineType.ELASTICSEARCH, ("v", passages), ("w", passages)).read_hybrid(
-        {"v": near("v", 0.75, 0), "w": near("w", 0.5, 9), "lexical": words},
-        weights={"v": 1.0, "w": 1.0, "lexical": 1.0},
-        depth=1,
-        k=1,
+    result = reader(EngineType.ELASTICSEARCH, passages).read_hybrid(
+        {"v": near, "lexical": answer(found)}, weights={"v": 1.0, "lexical": 1.0}, depth=1, k=1
     )
     assert (result.hits[0].cosine, result.hits[0].passage) == (0.5, Passage(0, 4, "Rain"))
 
@@ -124,10 +110,10 @@ def test_nearest_chunk_is_extracted_from_the_text(
     template: str | None, source: dict[str, str], text: str | None, around: bool
 ) -> None:
     place = {"start": 7, "end": 11}
-    inner = {"hits": {"hits": [{"_source": {"embedding": place} if around else place}]}}
-    hit = {"_id": "a", "_score": 0.75, "_source": source, "inner_hits": {"embedding": inner}}
+    inner = {"hits": {"hits": [{"_source": {"v": place} if around else place}]}}
+    hit = {"_id": "a", "_score": 0.75, "_source": source, "inner_hits": {"v": inner}}
     field = meta(template, ChunkRules(tokens=64, overlap=8))
-    result = reader(EngineType.ELASTICSEARCH, ("embedding", field)).read_knn(answer(hit))
+    result = reader(EngineType.ELASTICSEARCH, field).read_knn(answer(hit))
     assert result.hits[0].passage == Passage(7, 11, text)
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}
 

@@ -113,8 +113,10 @@ def test_unknown_and_conflicting_options_are_rejected() -> None:
         SemanticIndex("docs", **unknown)
     with pytest.raises(UsageError, match="unknown option: vector"):
         SemanticIndex.create("docs", **unknown)
-    with pytest.raises(UsageError, match="unknown option: offset, size"):
-        SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", offset=1, size=2)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="unknown option: boosts, offset, size"):
+        SemanticIndex.search(SemanticIndex.__new__(SemanticIndex), "text", offset=1, size=2, boosts={})  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="`vector_field` is"):
+        SemanticIndex("docs", vector_field=["a", "b"])  # type: ignore[arg-type]
     both: Any = {"model": "all-MiniLM-L6-v2", "encoder": Encoder.__new__(Encoder)}
     with pytest.raises(UsageError, match="a model and an encoder cannot be combined"):
         SemanticIndex.create("docs", **both)
