@@ -152,16 +152,6 @@ def test_moved_model_folder_is_reported_and_can_be_readded(workshop: Workshop, t
     assert workshop.on_index("doctor").code == 0
 
 
-def test_replaced_model_folder_is_reported_as_changed(workshop: Workshop) -> None:
-    shutil.rmtree(workshop.bundle)
-    write_tiny_bert(workshop.bundle, seed=1)
-    done = workshop.search()
-    assert (done.code, done.out) == (2, "")
-    assert f"{workshop.needs()}its folder {workshop.bundle} now holds another model (" in done.err
-    assert "hub" not in done.err
-    assert "changed" in workshop.cli("model", "list").out
-
-
 def test_same_named_folder_in_cwd_is_not_used(workshop: Workshop) -> None:
     for name in ("base", "tuned"):
         write_tiny_bert(Path(name), seed=1)

@@ -64,11 +64,6 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
     assert find_weight_files(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
 
 
-def test_missing_weights_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BundleInvalid, match="no model.safetensors"):
-        find_weight_files(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
 def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Path, name: str) -> None:
     """With weights next to it, without any, and in the folder of a Transformer of its own."""
