@@ -16,7 +16,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.e2e.test_search_cli import TEXTS
-from tests.engine.vectors import load, vector_value
+from tests.engine.vectors import load
 
 PAGE = Path(__file__).parents[2] / "docs/search.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,33 +32,23 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
         closing(connect(EngineSettings(url=engine_url))) as engine,
     ):
         vectors = encoder.encode([text for _, text in TEXTS], "document")
-        for name, fields in ((names["docs"], ("embedding", "title_embedding")), (names["news"], ("embedding",))):
-            for field in fields:
-                ensure_vector_field(
-                    engine,
-                    name,
-                    FieldRequest(
-                        name=field,
-                        fingerprint=encoder.info.fingerprint,
-                        text="{title}",
-                        model_name=encoder.info.model,
-                        dimensions=encoder.info.dimensions,
-                        index_type="hnsw",
-                    ),
-                )
+        for name in (names["docs"], names["news"]):
+            request = FieldRequest(
+                name="embedding",
+                fingerprint=encoder.info.fingerprint,
+                text="{title}",
+                model_name=encoder.info.model,
+                dimensions=encoder.info.dimensions,
+                index_type="hnsw",
+            )
+            ensure_vector_field(engine, name, request)
             engine.put_mapping(name, {"properties": {"language": {"type": "keyword"}, "title": {"type": "text"}}})
-            # In these documents the title is all there is, so that its vector stands in both fields.
             load(
                 engine,
                 name,
                 "embedding",
                 vectors,
-                lambda number, fields=fields: {
-                    "language": TEXTS[number][0],
-                    "title": TEXTS[number][1],
-                    "year": 2020 + number,
-                    **({"title_embedding": vector_value(engine.info, vectors[number])} if len(fields) > 1 else {}),
-                },
+                lambda number: {"language": TEXTS[number][0], "title": TEXTS[number][1], "year": 2020 + number},
             )
         yield names
         for name in names.values():

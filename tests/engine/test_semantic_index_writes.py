@@ -58,6 +58,13 @@ def name(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     engine.delete_index(name)
 
 
+@pytest.fixture
+def index(engine: Engine, encoder: Encoder, name: str) -> Iterator[SemanticIndex]:
+    """A new index whose field `text` is embedded."""
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        yield index
+
+
 def ids(result: Any) -> set[str]:
     return {hit.id for hit in result}
 
@@ -86,45 +93,42 @@ def test_create_add_search_and_delete(engine_url: str, engine: Engine, encoder: 
         SemanticIndex.create(name, engine, encoder=encoder, text_template="{text}. {price}")
 
 
-def test_add_accepts_python_values(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_add_accepts_python_values(index: SemanticIndex, engine: Engine, name: str) -> None:
     document = {"text": "a cat on the mat", "when": datetime.date(2026, 2, 3), "gone": float("nan"), "ids": (1, 2)}
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        report = index.add([document])
-        assert report.indexed == 1
-        [hit] = index.search("a cat", 3)
-        hit.source.pop("embedding_meta")
-        assert hit.source == {"text": "a cat on the mat", "when": "2026-02-03", "gone": None, "ids": [1, 2]}
+    report = index.add([document])
+    assert report.indexed == 1
+    [hit] = index.search("a cat", 3)
+    hit.source.pop("embedding_meta")
+    assert hit.source == {"text": "a cat on the mat", "when": "2026-02-03", "gone": None, "ids": [1, 2]}
     assert engine.count(name) == 1  # a given engine stays open
 
 
-def test_rows_of_a_data_frame_are_added(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_rows_of_a_data_frame_are_added(index: SemanticIndex) -> None:
     pd = pytest.importorskip("pandas")
     columns = {
         "key": [1, None, 3],
         "text": ["a cat", "a man", b"the mat"],
         "at": pd.to_datetime(["2026-01-31", None, None]),
     }
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        report = index.add(pd.DataFrame(columns), id_field="key", max_errors="off")
-        assert (report.indexed, report.dead) == (2, 1)
-        found = {hit.id: hit.source for hit in index.search("a cat", 3)}
-        assert {key: (source["text"], source["at"]) for key, source in found.items()} == {
-            "1": ("a cat", "2026-01-31T00:00:00"),
-            "3": ("the mat", None),
-        }
-        [letter] = report.rejected
-        assert letter["reason"] == "the id field key is null, not a string or an integer"
+    report = index.add(pd.DataFrame(columns), id_field="key", max_errors="off")
+    assert (report.indexed, report.dead) == (2, 1)
+    found = {hit.id: hit.source for hit in index.search("a cat", 3)}
+    assert {key: (source["text"], source["at"]) for key, source in found.items()} == {
+        "1": ("a cat", "2026-01-31T00:00:00"),
+        "3": ("the mat", None),
+    }
+    [letter] = report.rejected
+    assert letter["reason"] == "the id field key is null, not a string or an integer"
 
 
-def test_field_id_of_documents_is_their_id(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_field_id_of_documents_is_their_id(index: SemanticIndex) -> None:
     documents: list[dict[str, Any]] = [{"_id": 7, "text": "a cat"}, {"_id": "x", "text": "a man"}, {"text": "the mat"}]
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        assert index.add(documents).indexed == 3
-        assert index.add(documents).unchanged == 3
-        found = {hit.id: hit.source for hit in index.search("a cat", 3)}
-        assert {"7", "x"} < found.keys()
-        assert all("_id" not in source for source in found.values())
-        assert index.delete("7") == 1
+    assert index.add(documents).indexed == 3
+    assert index.add(documents).unchanged == 3
+    found = {hit.id: hit.source for hit in index.search("a cat", 3)}
+    assert {"7", "x"} < found.keys()
+    assert all("_id" not in source for source in found.values())
+    assert index.delete("7") == 1
 
 
 @pytest.mark.parametrize(
@@ -146,76 +150,71 @@ def test_field_id_of_documents_is_their_id(engine: Engine, encoder: Encoder, nam
     ],
 )
 def test_documents_are_refused_in_words_of_python(
-    engine: Engine, encoder: Encoder, name: str, documents: Any, message: str
+    index: SemanticIndex, engine: Engine, name: str, documents: Any, message: str
 ) -> None:
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        with pytest.raises(SourceError, match=message) as refused:
-            index.add(documents)
-        assert not re.search("--|jq|query|column|file", str(refused.value))
-        assert (engine.count(name), list(Path().iterdir())) == (0, [])
+    with pytest.raises(SourceError, match=message) as refused:
+        index.add(documents)
+    assert not re.search("--|jq|query|column|file", str(refused.value))
+    assert (engine.count(name), list(Path().iterdir())) == (0, [])
 
 
-def test_unloadable_documents_are_dead_lettered(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_unloadable_documents_are_dead_lettered(index: SemanticIndex) -> None:
     documents: list[Any] = [*sentences(30), {"id": "odd", "text": "a cat", "value": object()}, 7, {"text": "no id"}]
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        report = index.add(documents, id_field="id", dead_letters=Path("bad.jsonl"), max_errors="off")
-        assert (report.indexed, report.dead, report.dead_letters) == (30, 3, "bad.jsonl")
-        letters = [orjson.loads(line) for line in Path("bad.jsonl").read_bytes().splitlines()]
-        assert {letter["line"] for letter in letters} == {31, 32, 33}
-        stopped = index.add([*sentences(40)[30:], *documents[30:]], id_field="id", max_errors=1)
-        assert stopped.stopped is not None
-        assert "They are in LoadReport.rejected" in stopped.stopped
-        assert "add the documents again" in stopped.stopped
-        with pytest.raises(SourceError, match="text"):
-            index.add([{"title": "nothing to embed"}])
+    report = index.add(documents, id_field="id", dead_letters=Path("bad.jsonl"), max_errors="off")
+    assert (report.indexed, report.dead, report.dead_letters) == (30, 3, "bad.jsonl")
+    letters = [orjson.loads(line) for line in Path("bad.jsonl").read_bytes().splitlines()]
+    assert {letter["line"] for letter in letters} == {31, 32, 33}
+    stopped = index.add([*sentences(40)[30:], *documents[30:]], id_field="id", max_errors=1)
+    assert stopped.stopped is not None
+    assert "They are in LoadReport.rejected" in stopped.stopped
+    assert "add the documents again" in stopped.stopped
+    with pytest.raises(SourceError, match="text"):
+        index.add([{"title": "nothing to embed"}])
 
 
 def test_report_has_unloadable_documents_and_the_folder_stays_empty(
-    engine: Engine, encoder: Encoder, name: str, caplog: pytest.LogCaptureFixture
+    index: SemanticIndex, engine: Engine, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The working folder of a service is often read-only."""
     documents: list[Any] = [*sentences(30), {"id": "odd", "text": 5}, {"id": "none"}]
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        Path().chmod(0o500)
-        report = index.add(documents, id_field="id")
-        assert (report.indexed, report.dead, report.dead_letters) == (30, 1, None)
-        [letter] = report.rejected
-        assert (letter["id"], letter["line"], letter["document"]) == ("odd", 31, {"id": "odd", "text": 5})
-        assert "JSON number" in letter["reason"]
-        assert "rejected=1" in repr(report)
-        assert "this one and others: LoadReport.rejected" in caplog.text
-        engine.bulk(name, b'{"index":{"_id":"wrong"}}\n{"text":5}\n{"index":{"_id":"new"}}\n{"text":"x"}\n')
-        again = index.embed_missing(max_errors="off")
-        assert (again.indexed, [letter["id"] for letter in again.rejected]) == (1, ["wrong"])
-        assert index.embed_missing(max_errors=5).indexed == 0
+    Path().chmod(0o500)
+    report = index.add(documents, id_field="id")
+    assert (report.indexed, report.dead, report.dead_letters) == (30, 1, None)
+    [letter] = report.rejected
+    assert (letter["id"], letter["line"], letter["document"]) == ("odd", 31, {"id": "odd", "text": 5})
+    assert "JSON number" in letter["reason"]
+    assert "rejected=1" in repr(report)
+    assert "this one and others: LoadReport.rejected" in caplog.text
+    engine.bulk(name, b'{"index":{"_id":"wrong"}}\n{"text":5}\n{"index":{"_id":"new"}}\n{"text":"x"}\n')
+    again = index.embed_missing(max_errors="off")
+    assert (again.indexed, [letter["id"] for letter in again.rejected]) == (1, ["wrong"])
+    assert index.embed_missing(max_errors=5).indexed == 0
     assert list(Path().iterdir()) == []
 
 
-def test_failing_iterator_ends_the_load(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_failing_iterator_ends_the_load(index: SemanticIndex) -> None:
     def rows(error: Exception) -> Iterator[dict[str, Any]]:
         yield from sentences(5)
         raise error
 
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        with pytest.raises(SourceError, match="failed after 5 of them: no more rows"):
-            index.add(rows(OSError("no more rows")), id_field="id")
-        with pytest.raises(ZeroDivisionError):
-            index.add(rows(ZeroDivisionError()), id_field="id")
-        # What was written before the failure is kept; the same documents complete it.
-        index.add(sentences(5), id_field="id")
-        assert len(index.search("a cat", 10)) == 5
+    with pytest.raises(SourceError, match="failed after 5 of them: no more rows"):
+        index.add(rows(OSError("no more rows")), id_field="id")
+    with pytest.raises(ZeroDivisionError):
+        index.add(rows(ZeroDivisionError()), id_field="id")
+    # What was written before the failure is kept; the same documents complete it.
+    index.add(sentences(5), id_field="id")
+    assert len(index.search("a cat", 10)) == 5
 
 
-def test_embed_missing(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_embed_missing(index: SemanticIndex, engine: Engine, name: str) -> None:
     bare = sentences(25)
-    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        index.add(bare[:10], id_field="id")
-        lines = [line for row in bare[10:] for line in ({"index": {"_id": row["id"]}}, row)]
-        engine.bulk(name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-        report = index.embed_missing()
-        assert (report.indexed, report.source) == (15, "index")
-        assert len(index.search("a cat", 25)) == 25
-        assert index.embed_missing().indexed == 0
+    index.add(bare[:10], id_field="id")
+    lines = [line for row in bare[10:] for line in ({"index": {"_id": row["id"]}}, row)]
+    engine.bulk(name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    report = index.embed_missing()
+    assert (report.indexed, report.source) == (15, "index")
+    assert len(index.search("a cat", 25)) == 25
+    assert index.embed_missing().indexed == 0
 
 
 def test_passages_with_named_model(
