@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from es_sbert.engines.rest import Json
@@ -151,3 +152,8 @@ class ShardState:
     copies: int = 1
     node: str = ""
     documents: int = 0
+
+
+def matches_patterns(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a template with these index patterns applies to an index; only `*` is a wildcard."""
+    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) for pattern in patterns)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.index_state import IndexState, SettingValue
+from es_sbert.engines.index_state import IndexState, SettingValue, matches_patterns
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch
+from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.derived_fields import is_within, mapped_fields, without_mapped_fields
-from es_sbert.index.index_template import TemplatePart, matching_templates
 
 LIFECYCLE = "index.lifecycle."
 FINAL_PIPELINE = "index.final_pipeline"
@@ -46,6 +45,64 @@ def copied_settings(source: IndexState) -> dict[str, SettingValue]:
 def lifecycle_settings(index: IndexState) -> dict[str, SettingValue]:
     """The settings of an index for Elasticsearch's index lifecycle management."""
     return {name: value for name, value in index.settings.items() if name.startswith(LIFECYCLE)}
+
+
+class TemplatePart(NamedTuple):
+    """A template, or a component of one, that applies to an index.
+
+    Attributes:
+        label: Its kind and name, for messages.
+        template: Its `settings`, `mappings` and `aliases`, as far as it has them.
+    """
+
+    label: str
+    template: Json
+
+    @property
+    def settings(self) -> set[str]:
+        """The flat names of its settings."""
+        return set(_flat_names(self.template.get("settings") or {}))
+
+
+def _flat_names(settings: Json, prefix: str = "") -> Iterator[str]:
+    # OpenSearch has no `flat_settings` for templates.
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat_names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
+    """Find the templates that apply to a new index of this name; None if this user may not read them.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    try:
+        found = {
+            (int(entry["index_template"].get("priority", 0)), entry["name"]): entry["index_template"]
+            for entry in (engine.request_api("/_index_template") or {}).get("index_templates", [])
+            if matches_patterns(name, entry["index_template"]["index_patterns"])
+        }
+        if not found:
+            return [
+                TemplatePart(f"The template {legacy}", body)
+                for legacy, body in (engine.request_api("/_template") or {}).items()
+                if matches_patterns(name, body.get("index_patterns", []))
+            ]
+        (_, template), body = max(found.items(), key=lambda item: item[0])
+        parts = [TemplatePart(f"The index template {template}", body.get("template") or {})]
+        composed_of = body.get("composed_of") or ()
+        answer = (engine.request_api("/_component_template") or {}) if composed_of else {}
+    except AccessDenied:
+        return None
+    components = {entry["name"]: entry["component_template"] for entry in answer.get("component_templates", [])}
+    return parts + [
+        TemplatePart(f"The component template {each}", components[each].get("template") or {})
+        for each in composed_of
+        if each in components
+    ]
 
 
 def check_template_aliases(engine: Engine, name: str) -> None:

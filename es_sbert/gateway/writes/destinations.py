@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from cachetools import LRUCache, TTLCache
 
 from es_sbert.engines.error_mapping import is_missing_api
+from es_sbert.engines.index_state import matches_patterns
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.errors import ThrottledLog, log_detail
@@ -18,7 +19,6 @@ from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_v
 from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
-from es_sbert.index.index_template import matches_patterns
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 
