@@ -193,8 +193,9 @@ def adoption_lines(report: AdoptionReport, name: str) -> Iterator[str]:
     if not check.is_accepted:
         yield (
             f"Not adopted: {of_sample['share']:.1%} of the vectors are the model's, but {REQUIRED_SHARE:.0%} have to "
-            "be. Nothing was written. docs/commands/index.md says what the cosines tell. If the vectors cannot be "
-            "explained, embed the documents into another field: "
+            "be. Nothing was written. Try other values of `model`, `text_template` or `precision`; if only long texts "
+            "fail, a copy of the model with another `max_seq_length`. If the vectors cannot be explained, embed the "
+            "documents into another field: "
             f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
         )
     elif written is None:

@@ -219,7 +219,7 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     """
     if not first.records:
         return
-    _refuse_other_formats(first)
+    _refuse_other_formats(first, from_python=any(source.from_python for source in plan.sources))
     if plan.state is not None:
         check_strict_mapping(plan.state, [first.rules.own_fields(fields) for fields in first.objects])
     unrouted = next((reject for reject in first.rejects if reject.reason.startswith(UNROUTED_CHILD)), None)
@@ -362,7 +362,7 @@ def _is_bulk_action(fields: Mapping[str, Any]) -> bool:
     return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
 
 
-def _refuse_other_formats(first: FirstRecords) -> None:
+def _refuse_other_formats(first: FirstRecords, *, from_python: bool) -> None:
     """Refuse formats that are known not to be documents, even if some of their lines could be loaded.
 
     Raises:
@@ -383,19 +383,22 @@ def _refuse_other_formats(first: FirstRecords) -> None:
             "Leave the actions out, or send it to the _bulk API of the engine and embed the documents in place: "
             "`es-sbert ingest --index INDEX --text-field FIELD`."
         )
+        python_remedy = "the documents without the actions, each with its id in the field _id"
     elif isinstance(hits, dict) and isinstance(hits.get("hits"), list):
         problem = "is the response to a search, not one document per line"
         command = f"jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {file}"
         remedy = f'Load the `_source` of each hit with its `_id`: {command}, and `id_field="_id"`.'
+        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit in response['hits']['hits']"
     elif isinstance(record.fields.get("_source"), dict):
         problem = "holds the hits of a search: the documents are in _source"
         keys, options = "_id: ._id", '`id_field="_id"`'
         if any("_routing" in fields for fields in first.objects):
             keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
         remedy = f"Load the `_source` of each hit with its `_id`: jq -c '._source + {{{keys}}}' {file}, and {options}."
+        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit"
     else:
         return
-    raise SourceError(f"{source} {problem}", remedy)
+    raise SourceError(f"{source} {problem}", f"Pass {python_remedy}." if from_python else remedy)
 
 
 def _refuse_unloadable(first: FirstRecords) -> NoReturn:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
@@ -281,11 +281,13 @@ class DocumentSource:
         name: Its name in messages, dead letters and the checkpoint; never holds a secret.
         path: The file on this machine; None if it is not a local file.
         size: Number of bytes that reading will count; None if unknown.
+        from_python: Whether the source holds the documents of a Python program.
     """
 
     name: str
     path: Path | None
     size: int | None
+    from_python: ClassVar[bool] = False
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         """Check the beginning of the source, unless it can be read only once (a pipe).
