@@ -120,6 +120,8 @@ def _write_and_register(
         fingerprint: Fingerprint of the model; None if only the written folder shows it.
     """
     output = output.absolute()
+    # A copy may differ from the model of that name, for example in its prompts.
+    expected = name if fingerprint is not None else f"this copy of {name}"
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -138,7 +140,7 @@ def _write_and_register(
                 fingerprint = read_sentence_model(Path(work)).fingerprint
         if RegisteredModel(name, fingerprint, output).state() is not FolderState.PRESENT:
             raise UsageError(
-                f"{output} is not empty and does not hold {name}",
+                f"{output} is not empty and does not hold {expected}",
                 "Remove it, or choose another folder with `output`.",
             )
         return register_model(output, fingerprint, name=name)
