@@ -19,7 +19,7 @@ from es_sbert.engines.local.engine_builds import (
     sonarqube_modules,
 )
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.engine_install import install
+from es_sbert.engines.local.local_engine import install
 from es_sbert.engines.local.server_process import server_account
 from es_sbert.filesystem import file_lock
 from es_sbert.io.maven import Artifact, find_maven

@@ -19,11 +19,17 @@ from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
 from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.bi_encoder_task import open_task
-from es_sbert.training.callbacks import MetricsLogCallback, ProgressBarCallback, StageSchedule, metrics_history
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_checkpoints, write_json
-from es_sbert.training.trainer import TaskTrainer, dev_metric_name
+from es_sbert.training.trainer import (
+    MetricsLogCallback,
+    ProgressBarCallback,
+    StageSchedule,
+    TaskTrainer,
+    dev_metric_name,
+    metrics_history,
+)
 from es_sbert.training.training_device import TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import Examples, StageData

@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from es_sbert.cli.train import train_summary
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.bi_encoder_task import TokenColumn
-from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history
 from es_sbert.training.recipe import RegressionSpec, TripletDistance, TripletSpec
 from es_sbert.training.run_folder import last_complete_checkpoint, mark_checkpoint_complete, remove_checkpoints
-from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
+from es_sbert.training.trainer import (
+    checkpoint_steps,
+    dev_score,
+    is_out_of_patience,
+    metrics_csv,
+    metrics_history,
+    reciprocal_rank,
+    triplet_distance,
+)
 from es_sbert.training.training_examples import DevData
 from es_sbert.training.training_run import FinalScores, TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval

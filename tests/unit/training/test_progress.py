@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from es_sbert.training.callbacks import ProgressBarCallback
+from es_sbert.training.trainer import ProgressBarCallback
 
 
 def run(console: Console, *, is_first: bool = True) -> list[str]:

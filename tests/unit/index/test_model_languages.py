@@ -8,8 +8,8 @@ import pytest
 
 from es_sbert.bundle.catalog import MODELS
 from es_sbert.bundle.local_registry import register_model
-from es_sbert.bundle.model_languages import known_languages, read_card_languages
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.index.text_languages import known_languages, read_card_languages
 from tests.tiny import write_tiny_bert
 
 FINGERPRINT = "f" * 32

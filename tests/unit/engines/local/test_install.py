@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.local.engine_builds import EngineBuild, Piece
-from es_sbert.engines.local.engine_install import install, safe_name, unpack
+from es_sbert.engines.local.local_engine import install, safe_name, unpack
 from es_sbert.errors import LocalEngineError
 from es_sbert.io.maven import Artifact
 
