@@ -162,7 +162,12 @@ class Adaptation:
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
         # A setting of an earlier version is None where the run did not use it.
-        changed = [name for name in {**settings, **earlier} if earlier.get(name) != settings.get(name)]
+        if gone := [name for name in earlier.keys() - settings.keys() if earlier[name] is not None]:
+            raise CheckpointInvalid(
+                f"the run in {self.folder} uses {' and '.join(sorted(gone))}, which es-sbert no longer has",
+                "Start a new run in another folder.",
+            )
+        changed = [name for name in settings if earlier.get(name) != settings[name]]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
         if changed:

@@ -172,13 +172,18 @@ class RunFolder:
     def _recorded_recipe(self, run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
         """Convert the recorded recipe of a run to this version's format: newer settings have their defaults.
 
-        Older versions wrote a precision instead of `auto`; their runs resume with it.
+        Older versions wrote a precision instead of `auto`; their runs resume with it. What they measured at the end is
+        left out, since no weights depend on it: `export.sts`, and the test set of `es-sbert distill --sts`, the only
+        one that is not among the data of its run.
 
         Raises:
             CheckpointInvalid: this version cannot run the recipe.
         """
+        recorded = run.get("recipe")
+        if isinstance(recorded, dict) and isinstance(export := recorded.get("export"), dict):
+            recorded = recorded | {"export": {key: value for key, value in export.items() if key != "sts"}}
         try:
-            recipe = Recipe.model_validate(run.get("recipe")).model_dump(mode="json")
+            recipe = Recipe.model_validate(recorded).model_dump(mode="json")
         except ValidationError as error:
             raise CheckpointInvalid(
                 f"the run in {self.output} cannot be resumed: {describe_problems(error)}",
@@ -186,6 +191,8 @@ class RunFolder:
             ) from error
         if "precision" not in run and now["precision"] == "auto":
             recipe["precision"] = "auto"
+        if recipe["test"] is not None and recipe["test"]["path"] not in run.get("data", {}):
+            recipe["test"] = None
         return recipe
 
     def precision(self) -> NumberFormat | None:
