@@ -6,7 +6,7 @@ errors. This module does not import torch, so that recipes can be checked withou
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -595,8 +595,30 @@ def describe_problems(error: ValidationError) -> str:
         message = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "extra_forbidden":
             message = "no such setting"
+            if found := sorted(set(_find_setting(str(loc[-1])))):
+                message += f"; it is a setting of {' and '.join(found)}"
         problems.append(f"{place}: {message}")
     return "; ".join(problems)
+
+
+def _find_setting(name: str) -> list[str]:
+    """Find the places of a setting in recipes, such as `stages.N.data.N` for `score_range`."""
+    schema = Recipe.model_json_schema()
+
+    def find(node: dict[str, Any], place: str) -> Iterator[str]:
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+        for kind in ("anyOf", "oneOf"):
+            for option in node.get(kind, ()):
+                yield from find(option, place)
+        if "items" in node:
+            yield from find(node["items"], f"{place}.N")
+        for key, value in node.get("properties", {}).items():
+            if key == name:
+                yield place or "the recipe itself"
+            yield from find(value, f"{place}.{key}".lstrip("."))
+
+    return list(find(schema, ""))
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:

@@ -94,6 +94,8 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
     ("way", "value", "message"),
     [
         ("stages.0.learning_rat", 1e-5, "stages.0.learning_rat: no such setting$"),
+        ("score_range", [0, 5], r"score_range: no such setting; it is a setting of stages\.N\.data\.N$"),
+        ("stages.0.seed", 1, "seed: no such setting; it is a setting of .*the recipe itself"),
         ("stages.0.objective.margin", 1, "stages.0.objective.regression.margin: no such setting"),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),
