@@ -84,6 +84,14 @@ def test_batch_order_does_not_matter(values: dict[str, Any]) -> None:
 
 
 @every_objective
+def test_batch_of_one_example_has_a_finite_loss(values: dict[str, Any]) -> None:
+    """The last batch of an epoch may have one."""
+    objective = build(values)
+    roles, label = objective.schema.roles, objective.schema.label
+    assert objective(columns(len(roles), batch=1), labels_for(label, batch=1)).isfinite()
+
+
+@every_objective
 def test_wrong_number_of_columns_raises_value_error(values: dict[str, Any]) -> None:
     objective = build(values)
     labels = labels_for(objective.schema.label)
