@@ -65,6 +65,20 @@ _PARTICLES = frozenset({
     "da", "das", "de", "degli", "dei", "del", "della", "den", "der", "des", "di", "do", "dos", "du", "e", "et", "i",
     "la", "las", "le", "les", "los", "ten", "ter", "und", "van", "von", "y", "zu", "zum", "zur",
 })  # fmt: skip
+# Letters beyond a to z of each language in Latin script. A text with others is in a language without a list, such as
+# Danish or Hungarian, whose stop words look like those of its neighbors. English texts may quote any word.
+_SPECIAL_LETTER = re.compile(r"[\u00df-\u00f6\u00f8-\u024f\u1e00-\u1eff]")
+_SPECIAL_LETTERS = {
+    "de": "äöüß",
+    "fr": "àâæçéèêëîïôœùûüÿ",
+    "es": "áéíñóúü",
+    "it": "àèéìíîòóùú",
+    "pt": "àáâãçéêíóôõú",
+    "nl": "áéèêëïíóöúü",
+    "pl": "ąćęłńóśźż",
+    "cs": "áčďéěíňóřšťúůýž",
+    "sv": "åäöé",
+}
 
 
 @cache
@@ -123,6 +137,7 @@ def _language_of_stop_words(text: str) -> str | None:
     words = 0
     hits: Counter[str] = Counter()  # language → its stop words in the text
     found: set[str] = set()
+    special_letters: set[str] = set()
     begins_sentence, in_name = True, False
     for token in text.split():
         word = token.strip(_AROUND_WORDS)
@@ -135,6 +150,8 @@ def _language_of_stop_words(text: str) -> str | None:
                 if part in languages_of:
                     found.add(part)
                     hits.update(languages_of[part])
+            if not word.isascii():
+                special_letters.update(_SPECIAL_LETTER.findall(word.lower()))
         in_name = in_name or word[:1].isupper()
         begins_sentence = token[-1] in _SENTENCE_ENDS
     if not hits:
@@ -144,5 +161,7 @@ def _language_of_stop_words(text: str) -> str | None:
     is_running_text = len(own) >= _MIN_STOP_WORDS and max(map(len, own)) > 1 and count >= _MIN_STOP_WORD_SHARE * words
     if not is_running_text or (others and others[0][1] == count):
         return None
-    is_ahead = best == "en" or "en" not in hits or count - hits["en"] >= _MIN_LEAD_OVER_ENGLISH
-    return best if is_ahead else None
+    if best == "en":
+        return best
+    is_ahead = "en" not in hits or count - hits["en"] >= _MIN_LEAD_OVER_ENGLISH
+    return best if is_ahead and special_letters.issubset(_SPECIAL_LETTERS[best]) else None

@@ -68,6 +68,18 @@ def test_texts_without_evidence_are_no_other_language(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "Jeg kan ikke skrive ut, og det kan de andre heller ikke før i morgen.",  # Norwegian
+        "Az ő neve és a városé is e könyvben van.",  # Hungarian
+        "Els usuaris no poden entrar a la web de la biblioteca perquè el servidor no respon.",  # Catalan
+    ],
+)
+def test_language_without_a_list_does_not_count_as_its_neighbor(text: str) -> None:
+    assert detect_language(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "The offices of José María de la Cruz and of Jürgen von der Heide are in Las Palmas de Gran Canaria.",
         "We played the film Москва слезам не верит in 東京 and it was a success.",
         "El Niño and La Niña affect the weather of the Pacific, which is what they are known for.",
