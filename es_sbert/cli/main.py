@@ -6,6 +6,7 @@ import errno
 import gc
 import importlib
 import io
+import itertools
 import logging
 import os
 import sys
@@ -48,6 +49,8 @@ def discard_stdout() -> None:
 def refuse_configuration_file() -> None:
     """Refuse the configuration file of earlier versions and its profiles: a command would use another engine or model.
 
+    A profile held credentials for one cluster alone, and its paths were relative to the file.
+
     Raises:
         UsageError: the file exists, or a variable names a file or a profile.
     """
@@ -61,7 +64,9 @@ def refuse_configuration_file() -> None:
             f"there are no configuration file and no profiles any more, but {' and '.join(found)}",
             "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
             "ES_SBERT_CA_CERTS, ES_SBERT_FINGERPRINT, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
-            "cluster (`set -a; . ./production.env`). Then remove the file and unset the variables that are named here.",
+            "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
+            "environment are sent to whatever `--url` names. Write paths in full: those of the old file were relative "
+            "to it. Then remove the file and unset the variables that are named here.",
         )
 
 
@@ -111,6 +116,9 @@ class _LazyGroup(cloup.Group):
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
+        options = itertools.takewhile(lambda argument: argument != "--", ctx.args)
+        if not any(argument in ctx.help_option_names for argument in options):
+            refuse_configuration_file()
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -133,7 +141,6 @@ class _LazyGroup(cloup.Group):
 @click.version_option(__version__, prog_name="es-sbert")
 def cli() -> None:
     """Semantic search over an Elasticsearch or OpenSearch index."""
-    refuse_configuration_file()
 
 
 def main(args: list[str] | None = None) -> None:

@@ -52,14 +52,14 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
 def test_configuration_file_and_profiles_of_earlier_versions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run() -> str:
+    def run(*arguments: str) -> str:
         with pytest.raises(SystemExit) as ended:
-            main(["engine", "down", "--help"])
-        assert ended.value.code in (0, 2)
+            main(["engine", "down", "no-such-engine", *arguments])
+        assert ended.value.code == (0 if arguments == ("--help",) else 2)
         return capsys.readouterr().err
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert run() == ""
+    assert "no configuration file" not in run()
     for variable in ("ES_SBERT_CONFIG", "ES_SBERT_PROFILE"):
         with monkeypatch.context() as set_once:
             set_once.setenv(variable, "production")
@@ -70,3 +70,9 @@ def test_configuration_file_and_profiles_of_earlier_versions_are_refused(
     refused = run()
     assert f"{file} exists" in refused
     assert "Set ES_SBERT_URL" in refused
+    assert run("--help") == ""
+    assert f"{file} exists" in run("--", "--help")
+    for help in ("--help", "--version"):
+        with pytest.raises(SystemExit) as ended:
+            main([help])
+        assert ended.value.code == 0
