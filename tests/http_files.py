@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
@@ -21,6 +22,7 @@ class HttpFiles(LocalServer):
         faults: One for each coming GET, first in, first out: a status to refuse it with, a number below zero of bytes
             to cut off its answer, or None. None left answers as it should.
         authorization: Where given, requests with another Authorization header are answered with 401.
+        modified: The Last-Modified header of each answer, if given; then each answer has another ETag.
         down: While set, every connection breaks.
         requested: Range header of each GET, None where there was none.
     """
@@ -29,6 +31,7 @@ class HttpFiles(LocalServer):
     ranges: bool = True
     faults: list[int | None] = field(default_factory=list)
     authorization: str | None = None
+    modified: str | None = None
     down: threading.Event = field(default_factory=threading.Event)
     requested: list[str | None] = field(default_factory=list)
 
@@ -55,13 +58,15 @@ class HttpFiles(LocalServer):
                     self._answer(fault, b"")
                     return
                 asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", "")) if served.ranges else None
-                tag = hashlib.sha256(data).hexdigest()
+                version = {"etag": hashlib.sha256(data).hexdigest()}
+                if served.modified is not None:
+                    version = {"etag": uuid.uuid4().hex, "last-modified": served.modified}
                 if asked is None:
-                    self._answer(200, data, {"etag": tag}, cut=fault)
+                    self._answer(200, data, version, cut=fault)
                     return
                 start, stop = int(asked[1]), min(int(asked[2] or len(data)) + 1, len(data))
-                content_range = {"content-range": f"bytes {start}-{stop - 1}/{len(data)}", "etag": tag}
-                self._answer(206, data[start:stop], content_range, cut=fault)
+                content_range = {"content-range": f"bytes {start}-{stop - 1}/{len(data)}"}
+                self._answer(206, data[start:stop], content_range | version, cut=fault)
 
             def _answer(
                 self, status: int, data: bytes, headers: dict[str, str] | None = None, cut: int | None = None

@@ -191,7 +191,7 @@ def test_object_store_failure_stops_load_and_rerun_resumes(
         # Its client has retries of its own, half a minute of them in all, which are not what is shown here.
         use_s3(monkeypatch, {"AWS_ENDPOINT_URL": relay.url, "AWS_MAX_ATTEMPTS": "1"})
         after_records(monkeypatch, HALF, relay.stop)
-        summary = remotely(address, batch_window=16, bulk_bytes=20_000)
+        summary = remotely(address, batch_window=16, bulk_bytes=20_000, retry_seconds=1)
     assert summary.stopped is not None
     assert f"{address} could not be read after the record of line {summary.read}: " in summary.stopped
     assert "the same command resumes where it stopped" in summary.stopped

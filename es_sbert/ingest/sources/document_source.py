@@ -202,6 +202,7 @@ class ReadSettings:
         max_bytes: Longest record in bytes; longer ones become dead letters.
         plain_text_field: Field that holds the line of a plain text source.
         target_index: The index that is loaded.
+        retry_seconds: Time limit for retries of a source that does not respond.
         text_fields: Fields of texts: bytes in them are decoded.
         key_fields: Fields of the id and the routing: bytes in them are decoded.
         column_types: The types of the columns of CSV and TSV files.
@@ -210,6 +211,7 @@ class ReadSettings:
     max_bytes: int
     plain_text_field: str
     target_index: str = ""
+    retry_seconds: float = 0.0
     text_fields: tuple[str, ...] = ()
     key_fields: tuple[str, ...] = ()
     column_types: ColumnTypes = NO_TYPES
@@ -401,7 +403,7 @@ class FileSource(DocumentSource):
 
 
 def preview_context() -> ReadContext:
-    """A context to read the beginning of a source: not counted."""
+    """A context to read the beginning of a source: not counted, without retries."""
     return ReadContext(ReadSettings(0, ""), ByteCounter(), threading.Event())
 
 

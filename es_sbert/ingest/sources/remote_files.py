@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
+from es_sbert.engines.retry import Backoff, RetryPolicy
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
 from es_sbert.ingest.sources.document_source import (
     ByteInput,
@@ -54,9 +55,8 @@ _CHUNK = 1 << 18
 _BLOCK = 4 << 20
 _WHOLE_FILE = 0  # fsspec's way to ask for one request from the beginning to the end
 # Names of the entries by which filesystems identify a version of a file.
-_VERSION_KEYS = (
-    "size", "ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mtime", "modified", "created",
-)  # fmt: skip
+_TIME_KEYS = ("LastModified", "Last-Modified", "last_modified", "mtime", "modified", "created")
+_VERSION_KEYS = ("size", "ETag", "etag", *_TIME_KEYS)
 _NOT_FOUND, _ACCESS_DENIED = (404, 410), (401, 403)
 
 
@@ -94,31 +94,33 @@ class RemoteFile(ByteInput):
 
     @contextmanager
     def _opened(self, context: ReadContext, *, is_sequential: bool) -> Iterator[BinaryIO]:
-        file = _RemoteReader(self, context.stop, is_sequential=is_sequential)
+        file = _RemoteReader(self, context, is_sequential=is_sequential)
         try:
             yield cast(BinaryIO, file)
             file.check_unchanged()
         finally:
-            # Nothing can be lost: what was read is complete, or its failure is raised.
-            with suppress(Exception):
-                call_until_stopped(file.close, context.stop)
+            file.close()
 
 
 class _RemoteReader(io.RawIOBase):
-    """An open remote file, whose calls end when the load stops.
+    """A remote file, whose failed reads are retried within the retry budget, and whose calls end when the load stops.
 
     Its methods raise the errors of `DocumentSource.records`: FileNotFoundError if the file does not exist,
-    CorruptStream if it cannot be read in parts, SourceUnavailable after any other failure, ReadCancelled.
+    CorruptStream if the rest of it cannot be read, SourceUnavailable if the budget is spent, ReadCancelled.
     """
 
-    def __init__(self, file: RemoteFile, stop: threading.Event, *, is_sequential: bool) -> None:
+    def __init__(self, file: RemoteFile, context: ReadContext, *, is_sequential: bool) -> None:
         super().__init__()
         self._file = file
-        self._stop = stop
+        self._stop = context.stop
+        self._backoff = Backoff(RetryPolicy(context.settings.retry_seconds), context.stop)
         self._is_sequential = is_sequential
         self._handle: Any = None
-        self._version = self._call(self._current_version)
-        self._call(lambda: self._open_handle(_BLOCK))
+        self._offset = 0
+        self._block = _BLOCK
+        self._version: dict[str, Any] | None = None
+        self._size: int | None = None
+        self._retry(self._open_handle)
 
     def readable(self) -> bool:
         return True
@@ -127,76 +129,121 @@ class _RemoteReader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return int(self._handle.tell())
+        return self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._call(lambda: self._handle.seek(offset, whence)))
+        if whence == io.SEEK_END:
+            if self._size is None:
+                raise CorruptStream("its size is unknown; download the file and load the copy")
+            offset += self._size
+        elif whence == io.SEEK_CUR:
+            offset += self._offset
+        self._offset = offset
+        return offset
 
     def read(self, count: int = -1) -> bytes:
-        data: bytes = self._call(lambda: self._read(count))
-        if not data and count and self.tell() < (self._file.size or 0):
-            raise SourceUnavailable(f"it returned {self.tell():,} of {self._file.size:,} bytes")
+        # What is added to the file after this must not be read, because requests for parts of it would return it.
+        if self._size is not None and self._block != _WHOLE_FILE:
+            left = max(0, self._size - self._offset)
+            count = left if count < 0 else min(count, left)
+        data = self._retry(lambda: self._read(count)) if count else b""
+        self._offset += len(data)
         return data
 
     def check_unchanged(self) -> None:
         """Check that what was read is one version of the file, unless it came in one response.
 
         Raises:
-            SourceUnavailable: the file was changed meanwhile.
+            CorruptStream: the file was changed meanwhile.
         """
         # A file whose size is unknown is not read in blocks either.
-        is_one_response = self._is_sequential and (self._file.size or 0) <= _BLOCK
-        if not is_one_response and self._call(self._current_version) != self._version:
-            raise SourceUnavailable("the file was changed while it was read")
+        if self._is_sequential and (self._block == _WHOLE_FILE or (self._size or 0) <= _BLOCK):
+            return
+        version = self._version or {}
+        try:
+            now = call_until_stopped(self._current_version, self._stop)
+        except ReadCancelled:
+            raise
+        except Exception:  # nothing can be lost: all of the file was read, and only a later change would be unknown
+            return
+        # The machines behind one address may each have an ETag for the same file.
+        keys = ("size", *_TIME_KEYS) if any(version[key] for key in _TIME_KEYS) else _VERSION_KEYS
+        if any(version[key] != now[key] for key in keys):
+            raise CorruptStream("the file was changed while it was read")
 
     def close(self) -> None:
-        handle, self._handle = self._handle, None
-        # After a stop, a read may still block the file.
-        if handle is not None and not self._stop.is_set():
-            handle.close()
+        self._drop()
         super().close()
 
-    def _current_version(self) -> list[Any]:
+    def _current_version(self) -> dict[str, Any]:
         # The file's metadata may come from an old listing.
         self._file.filesystem.invalidate_cache(self._file.location.rpartition("/")[0])
         info = self._file.filesystem.info(self._file.location)
-        return [info.get(key) for key in _VERSION_KEYS]
+        return {key: info.get(key) for key in _VERSION_KEYS}
 
-    def _open_handle(self, block: int) -> None:
-        self._handle = self._file.filesystem.open(self._file.location, "rb", block_size=block)
+    def _open_handle(self) -> None:
+        """Open the file; it must still be the version that was read so far."""
+        version = self._current_version()
+        if self._version not in (None, version):
+            raise CorruptStream("the file was changed while it was read")
+        self._version, self._size = version, version["size"]
+        self._handle = self._file.filesystem.open(self._file.location, "rb", block_size=self._block)
 
     def _read(self, count: int) -> bytes:
-        try:
-            return cast(bytes, self._handle.read(count))
-        except ValueError:
-            # The server does not support range requests. This is noticed only at the second block.
-            if not (self._is_sequential and _has_protocol(self._file.filesystem, "http")):
+        if self._handle is None:
+            self._open_handle()
+        if self._block != _WHOLE_FILE and self._handle.tell() != self._offset:
+            self._handle.seek(self._offset)
+        while left := self._offset - self._handle.tell():
+            if not self._handle.read(min(left, _CHUNK)):
+                raise EOFError(f"it returned {self._handle.tell():,} bytes")
+        data: bytes = self._handle.read(count)
+        if not data and self._offset < (self._size or 0):
+            raise EOFError(f"it returned {self._offset:,} of {self._size:,} bytes")
+        return data
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        """Repeat a call until it succeeds or the retry budget is spent."""
+        while True:
+            try:
+                result = call_until_stopped(call, self._stop)
+            except (CorruptStream, ReadCancelled):
                 raise
-        offset = self.tell()
-        self._open_handle(_WHOLE_FILE)
-        while (left := offset - self.tell()) and self._handle.read(min(left, _CHUNK)):
-            pass
-        return cast(bytes, self._handle.read(count))
+            # Each filesystem raises its library's errors, few of which are OSErrors.
+            except Exception as error:
+                self._drop()
+                self._wait_or_raise(_underlying_error(error))
+            else:
+                self._backoff.reset()
+                return result
 
-    def _call(self, call: Callable[[], T]) -> T:
-        try:
-            return call_until_stopped(call, self._stop)
-        except ReadCancelled:
-            raise
-        # Each filesystem raises its library's errors, few of which are OSErrors.
-        except Exception as error:
-            # The other library's error is not chained: it may hold the address with its secrets.
-            raise self._failure(_underlying_error(error)) from None
-
-    def _failure(self, error: Exception) -> Exception:
+    def _wait_or_raise(self, error: Exception) -> None:
+        """Wait after a transient error; raise a permanent one."""
         reason = _reason(error, self._file.location, self._file.name)
-        if isinstance(error, FileNotFoundError) and self._handle is None:
-            return FileNotFoundError(f"no such file: {self._file.name}")
+        # The other library's error is not chained: it may hold the address with its secrets.
+        if isinstance(error, FileNotFoundError):
+            if self._version is None:
+                raise FileNotFoundError(f"no such file: {self._file.name}") from None
+            raise CorruptStream("the file was removed while it was read") from None
         if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
-            return SourceUnavailable(f"access is refused ({reason})")
-        if isinstance(error, ValueError) and _has_protocol(self._file.filesystem, "http"):
-            return CorruptStream("the server does not support range requests; download the file and load the copy")
-        return SourceUnavailable(reason)
+            raise SourceUnavailable(f"access is refused ({reason})") from None
+        is_http = _has_protocol(self._file.filesystem, "http")
+        if is_http and isinstance(error, ValueError) and self._block != _WHOLE_FILE:
+            # The server does not support range requests. This is noticed only at the second block.
+            if not self._is_sequential:
+                reason = "the server does not support range requests; download the file and load the copy"
+                raise CorruptStream(reason) from None
+            self._block = _WHOLE_FILE
+        elif not self._backoff.wait() and not self._stop.is_set():
+            raise SourceUnavailable(reason) from None
+
+    def _drop(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            # Nothing can be lost: what was read is complete, or its failure is raised. After a stop, a read may still
+            # block the file, and nothing is called.
+            with suppress(Exception):
+                call_until_stopped(handle.close, self._stop)
 
 
 def call_until_stopped(call: Callable[[], T], stop: threading.Event) -> T:

@@ -9,6 +9,8 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.sources import remote_files
@@ -38,12 +41,14 @@ COUNT = 3000
 LINES = b"".join(b'{"n": %d, "text": "number %d"}\n' % (number, number) for number in range(COUNT))
 BLOCK = 10_000
 SETTINGS = ReadSettings(1000, plain_text_field="text")
+PATIENT = replace(SETTINGS, retry_seconds=120)
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_blocks_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "_BLOCK", BLOCK)
     monkeypatch.setattr(remote_files, "_CHUNK", 3000)
+    monkeypatch.setattr(remote_files, "RetryPolicy", partial(RetryPolicy, first=0.01))
 
 
 @pytest.fixture
@@ -204,19 +209,80 @@ def test_file_that_came_in_one_response_may_change() -> None:
         assert isinstance(first, Record)
 
 
-@pytest.mark.parametrize("change", ["changed", "removed"])
-def test_file_changed_while_reading_stops_the_load(change: str) -> None:
-    said: list[str] = []
+@pytest.mark.parametrize(
+    ("ranges", "faults"),
+    [(True, [None, -7000, -9999, 503, 429, None, -1, 500, -50_000]), (False, [None, None, -50_000, 503, -1, 429])],
+)
+def test_broken_connection_resumes_at_the_last_byte(ranges: bool, faults: list[int | None]) -> None:
+    with HttpFiles({"/f.jsonl": LINES}, ranges=ranges) as server:
+        server.faults = faults
+        records = list(read_records(find(f"{server.url}/f.jsonl"), PATIENT, on_unavailable=pytest.fail))
+        assert not server.faults
+    assert numbers(records) == list(range(COUNT))
+    assert [record.origin.line for record in records] == list(range(1, COUNT + 1))
+
+
+def test_stop_ends_the_wait_for_a_retry() -> None:
+    stop = threading.Event()
     with HttpFiles({"/f.jsonl": LINES}) as server:
-        records = read_records(find(f"{server.url}/f.jsonl"), SETTINGS, ByteCounter(), threading.Event(), said.append)
+        sources = find(f"{server.url}/f.jsonl")
+        server.faults = [503] * 100_000
+        threading.Timer(0.3, stop.set).start()
+        assert list(read_records(sources, replace(SETTINGS, retry_seconds=600), stop=stop)) == []
+        assert server.faults
+
+
+@pytest.mark.parametrize("fault", [None, -1])
+@pytest.mark.parametrize("change", ["changed", "removed"])
+def test_file_changed_while_reading_is_one_dead_letter(change: str, fault: int | None) -> None:
+    with HttpFiles({"/f.jsonl": LINES, "/g.jsonl": LINES}) as server:
+        sources = find(f"{server.url}/f.jsonl", f"{server.url}/g.jsonl")
+        server.faults = [None, None, fault]
+        records = read_records(sources, PATIENT, on_unavailable=pytest.fail)
         first = next(records)
         if change == "changed":
             server.files["/f.jsonl"] = LINES.replace(b"number", b"nmuber")
         else:
             del server.files["/f.jsonl"]
-        assert numbers([first, *records])[0] == 0
-    [reason] = said
-    assert ("the file was changed while it was read" if change == "changed" else "404") in reason
+        got = [first, *records]
+    [letter] = [each for each in got if isinstance(each, RejectedRecord)]
+    line = got.index(letter)
+    assert f"ends early after the record of line {line}: the file was {change} while it was read" in letter.reason
+    assert numbers(got) == [*range(line), *range(COUNT)]
+
+
+def test_file_is_read_to_the_end_that_it_had_when_it_was_opened() -> None:
+    """Lines that are added later are a change, and no part of them is read."""
+    with HttpFiles({"/f.jsonl": LINES}) as server:
+        records = read_records(find(f"{server.url}/f.jsonl"), PATIENT)
+        first = next(records)
+        server.files["/f.jsonl"] = LINES + b'{"n": -1}\n' * 500
+        *rest, last = records
+    assert numbers([first, *rest]) == list(range(COUNT))
+    assert isinstance(last, RejectedRecord)
+    assert "the file was changed while it was read" in last.reason
+
+
+def test_etag_of_each_answer_may_differ_if_size_and_time_are_equal() -> None:
+    with HttpFiles({"/f.jsonl": LINES}, modified="Tue, 15 Nov 2026 12:45:26 GMT") as server:
+        sources = find(f"{server.url}/f.jsonl")
+        assert numbers(read(*sources)) == list(range(COUNT))
+        records = read_records(sources, SETTINGS)
+        next(records)
+        server.modified = "Tue, 15 Nov 2026 12:45:27 GMT"
+        *_, last = records
+        assert isinstance(last, RejectedRecord)
+
+
+def test_unknown_version_after_the_last_byte_is_no_change() -> None:
+    with HttpFiles({"/f.jsonl": LINES}) as server:
+        records = read_records(find(f"{server.url}/f.jsonl"), SETTINGS, on_unavailable=pytest.fail)
+        got = []
+        for record in records:
+            got.append(record)
+            if len(got) == COUNT - 1:  # the last block has been read
+                server.down.set()
+    assert numbers(got) == list(range(COUNT))
 
 
 def test_removed_file_is_rejected(memory: Any) -> None:
@@ -234,23 +300,27 @@ def parquet_file() -> tuple[pa.Table, bytes]:
     return table, out.getvalue()
 
 
-def test_parquet_is_read_and_its_failures_end_the_load() -> None:
+def test_parquet_is_read_over_a_bad_connection_and_its_failures_are_reported() -> None:
     table, data = parquet_file()
     said: list[str] = []
     with HttpFiles({"/t.parquet": data}) as server:
         sources = find(f"{server.url}/t.parquet")
         check_sources(sources, 1000, ["text"], "n")
-        assert [record.fields for record in read(*sources) if isinstance(record, Record)] == table.to_pylist()
+        server.faults = [None, -5000, 503, None, -1]
+        rows = list(read_records(sources, PATIENT, on_unavailable=pytest.fail))
+        assert [record.fields for record in rows if isinstance(record, Record)] == table.to_pylist()
         server.faults = [None, None, None, *([503] * 100)]
         records = read(*sources, lost=said.append)
         assert numbers(records) == list(range(len(records)))
         server.faults = []
-        changed = read_records(sources, SETTINGS, ByteCounter(), threading.Event(), said.append)
+        changed = read_records(sources, SETTINGS)
         next(changed)
         server.files["/t.parquet"] = data.replace(b"number", b"nmuber")
-        assert len(list(changed)) == COUNT - 1
-    assert [f"t.parquet could not be read after the record of line {len(records)}: 503" in said[0]] == [True]
-    assert "the file was changed while it was read" in said[1]
+        *_, letter = changed
+    [reason] = said
+    assert f"t.parquet could not be read after the record of line {len(records)}: 503" in reason
+    assert isinstance(letter, RejectedRecord)
+    assert "the file was changed while it was read" in letter.reason
 
 
 def test_parquet_requires_range_requests() -> None:
