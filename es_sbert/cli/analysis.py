@@ -21,7 +21,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.logs import is_json_logging, log_format_option
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.messages import be, escape_unprintable, log_message, pluralize
+from es_sbert.messages import be, escape_unprintable, have, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis.field_writer import FieldWriter
@@ -329,15 +329,20 @@ def write_field_values(
     assigned = {keys[place] for place in values}
     updates = field_updates(texts, writer.name, values)
     others = writer.plan_own_ids(assigned, filter) if own_ids else writer.plan_removals(assigned, filter)
+    unchanged = len(values) - len(updates)
+    # With own ids, most of the documents that have their value are in no group, and are not counted.
+    kept = "" if own_ids else f"; {pluralize(unchanged, 'document')} already {have(unchanged)} the right value"
     if options["dry_run"]:
         count = sum(1 for _ in others)
         written, removed = (len(updates) + count, 0) if own_ids else (len(updates), count)
-        log_message(f"{writer.name} would be written to {pluralize(written, 'document')} and removed from {removed:,}")
+        counted = f"{pluralize(written, 'document')} and removed from {removed:,}"
+        log_message(f"{writer.name} would be written to {counted}{kept}")
         return 0
     if updates or own_ids:
         writer.add_to_mapping()
     counts = writer.write(chain(updates, others))
-    log_message(f"{writer.name} written to {pluralize(counts.written, 'document')} and removed from {counts.removed:,}")
+    counted = f"{pluralize(counts.written, 'document')} and removed from {counts.removed:,}"
+    log_message(f"{writer.name} written to {counted}{kept}")
     if counts.deleted:
         first, were = escape_unprintable(counts.deleted[0]), be(len(counts.deleted), past=True)
         log_message(f"{pluralize(len(counts.deleted), 'document')} {were} deleted during the analysis (first: {first})")

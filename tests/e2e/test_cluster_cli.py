@@ -73,7 +73,9 @@ def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine
     assert contents(engine_url, index_name) == before
     done = cli(*arguments, "--k", "3")
     assert done.code == 0
-    assert "cluster written to 9 documents and removed from 0" in done.err
+    assert "cluster written to 9 documents and removed from 0; 0 documents already have the right value\n" in done.err
+    again = "cluster would be written to 0 documents and removed from 0; 9 documents already have the right value\n"
+    assert again in cli(*arguments, "--k", "3", "--dry-run").err
     facet = {"size": 0, "aggs": {"clusters": {"terms": {"field": "cluster"}}}}
     with open_engine(engine_url) as engine:
         buckets = engine.search(index_name, facet)["aggregations"]["clusters"]["buckets"]
