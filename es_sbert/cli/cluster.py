@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -121,12 +122,12 @@ def _findings(found: Clustering, names: Sequence[str], texts: TextCollection) ->
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
     """Yield the texts of each cluster, the most central first, then the noise."""
-    rows = [
+    rows = (
         (number, name, member, cosine)
         for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True))
         for member, cosine in zip(cluster.members, cluster.cosines, strict=True)
-    ]
-    for number, name, member, cosine in [*rows, *((None, None, member, None) for member in found.noise)]:
+    )
+    for number, name, member, cosine in chain(rows, ((None, None, member, None) for member in found.noise)):
         of_text = {"id": texts.ids[member], "cosine": cosine, "text": texts.texts[member]}
         yield {"cluster": number, "name": name} | of_text
 

@@ -60,6 +60,9 @@ def test_hdbscan_finds_the_groups(cluster: Callable[..., Done]) -> None:
     assert done.code == 0
     assert {(one["text"], one["cluster"]) for one in objects(done.out)} == set(zip(GROUPS, (0, 1, 2), strict=True))
     assert "by hdbscan, 0.0% noise, silhouette 1.000" in done.err
+    noise = objects(cluster("docs.jsonl", "--json", "--method", "hdbscan", "--min-size", "10").out)
+    assert [one["text"] for one in noise] == TEXTS
+    assert {(one["cluster"], one["name"], one["cosine"]) for one in noise} == {(None, None, None)}
 
 
 def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
