@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,14 @@ class LabeledQuery:
 
 
 def read_labeled_queries(path: Path) -> list[LabeledQuery]:
-    """Read the queries of a judgement list with their relevant documents; see `read_judgements`."""
+    """Read queries with their relevant documents: a query per row, by `query` and `ids`, or else a judgement list.
+
+    Raises:
+        See `read_judgements`.
+    """
+    if path.suffix.lower() != ".json":
+        with suppress(MissingColumns):  # then it is a judgement list
+            return _listed_queries(_read_table(path, ["query", "ids"]))
     judged = read_judgements(path).judgements.items()
     return [LabeledQuery(query, tuple(id for id, grade in grades.items() if grade > 0)) for query, grades in judged]
 
@@ -97,10 +105,10 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
 def _read_columns(path: Path) -> Table:
     """Read the table, with the roles as names of its columns, or with the columns `query` and `ids`."""
     try:
-        return read_table(path, list(_ALIASES))
+        return _read_table(path, list(_ALIASES))
     except MissingColumns as error:
         if {"query", "ids"}.issubset(error.names):
-            return read_table(path, ["query", "ids"])
+            return _read_table(path, ["query", "ids"])
         names = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in reversed(error.names)}
         columns = {
             role: names[alias] for role, aliases in _ALIASES.items() for alias in reversed(aliases) if alias in names
@@ -110,28 +118,59 @@ def _read_columns(path: Path) -> Table:
             raise SourceError(
                 f"{path} has no column {', '.join(missing)}; it has {', '.join(error.names) or 'none'}", _REMEDY
             ) from None
-        table = read_table(path, list(columns.values()))
+        table = _read_table(path, list(columns.values()))
         return Table(path, {role: table.columns[name] for role, name in columns.items()}, table.lines, table.unit)
 
 
+def _read_table(path: Path, columns: list[str]) -> Table:
+    # `read_table` would explain the data folder, which does not apply to judgements.
+    if not path.exists():
+        raise SourceError(f"{path} does not exist", "Check the path.")
+    return read_table(path, columns)
+
+
 def _table_rows(table: Table) -> Iterator[_Judgement]:
-    numbers, columns = table.lines.tolist(), table.columns
-    if "ids" in columns:
-        for number, query, ids in zip(numbers, columns["query"], columns["ids"], strict=True):
-            for document in ids if isinstance(ids, list) and ids else [[ids]]:
-                yield number, query, document, 1
+    if "ids" in table.columns:
+        for number, query in zip(table.lines.tolist(), _listed_queries(table), strict=True):
+            for document in query.ids:
+                yield number, query.text, document, 1
         return
-    for row in zip(numbers, *(columns[role] for role in _ALIASES), strict=True):
+    for row in zip(table.lines.tolist(), *(table.columns[role] for role in _ALIASES), strict=True):
         if row[3] not in (None, ""):
             yield row
+
+
+def _listed_queries(table: Table) -> list[LabeledQuery]:
+    """Return the queries of a table with the columns `query` and `ids`, one of each row."""
+    problems = table.problems()
+    texts, lists = table.texts("query", problems), table.columns["ids"]
+    for number, ids in zip(table.lines.tolist(), lists, strict=True):
+        reason = _ids_problem(ids)
+        if reason is not None:
+            problems.add(number, reason)
+    problems.check(_REMEDY)
+    return [LabeledQuery(text, tuple(dict.fromkeys(map(str, ids)))) for text, ids in zip(texts, lists, strict=True)]
+
+
+def _ids_problem(ids: object) -> str | None:
+    if ids is None:
+        return "ids is missing"
+    if not isinstance(ids, list):
+        return "ids is not a list of document ids"
+    wrong = [id for id in ids if not _is_id(id)]
+    return "ids is empty" if not ids else f"ids holds {wrong[0]!r}, which is not a document id" if wrong else None
+
+
+def _is_id(value: object) -> bool:
+    # JSON may hold numbers as ids, which engines convert to strings.
+    return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
 
 
 def _add_judgement(found: dict[str, dict[str, int]], query: Any, document: Any, grade: Any) -> str | None:
     """Add one judgement; return the problem with it, if there is one."""
     if not isinstance(query, str) or not query.strip():
         return f"query is not a single text: {query!r}"
-    # JSON may hold numbers as ids, which engines convert to strings.
-    if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
+    if not _is_id(document):
         return f"document is not an id: {document!r}"
     number = _whole_number(grade)
     if number is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,22 @@ def test_relevant_documents_of_a_query_may_be_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"query": "x", "ids": []}', r"line 2: document is not an id: \[\[\]\]"),
-        ('{"query": "x", "ids": "a"}', r"line 2: document is not an id: \['a'\]"),
-        ('{"query": "x"}', r"line 2: document is not an id: \[None\]"),
-        ('{"query": "x", "ids": ["a", null]}', "line 2: document is not an id: None"),
-        ('{"query": " ", "ids": ["a"]}', "line 2: query is not a single text"),
+        ('{"query": "x", "ids": []}', "line 2: ids is empty"),
+        ('{"query": "x", "ids": "a"}', "line 2: ids is not a list of document ids"),
+        ('{"query": "x"}', "line 2: ids is missing"),
+        ('{"query": "x", "ids": ["a", null]}', "line 2: ids holds None, which is not a document id"),
+        ('{"query": "x", "ids": ["a", true]}', "line 2: ids holds True, which is not a document id"),
+        ('{"query": " ", "ids": ["a"]}', "line 2: query is "),
     ],
 )
-def test_broken_lists_of_documents_are_reported(tmp_path: Path, line: str, message: str) -> None:
+@pytest.mark.parametrize("read", [read_judgements, read_labeled_queries])
+def test_broken_lists_of_documents_are_reported(
+    tmp_path: Path, line: str, message: str, read: Callable[[Path], object]
+) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_text('{"query": "x", "ids": ["a"]}\n' + line + "\n")
     with pytest.raises(SourceError, match=message) as caught:
-        read_judgements(path)
+        read(path)
     assert '"ids": ["1", …]' in caught.value.remedy
 
 
@@ -101,6 +106,15 @@ def test_labeled_queries_have_their_relevant_documents(tmp_path: Path) -> None:
     path = tmp_path / "j.csv"
     path.write_text("query,document,grade\na,d1,0\na,d2,2\na,d3,1\nb,d1,0\n")
     assert read_labeled_queries(path) == [LabeledQuery("a", ("d2", "d3"))]
+
+
+def test_labeled_queries_are_read_by_their_ids_if_they_have_them(tmp_path: Path) -> None:
+    """Other columns are notes, and a text is used as it is written, as often as it is there."""
+    path = tmp_path / "queries.jsonl"
+    path.write_text(
+        '{"query": " snow", "ids": ["a", 7, "a"], "document": "b", "grade": 0}\n{"query": " snow", "ids": ["c"]}\n'
+    )
+    assert read_labeled_queries(path) == [LabeledQuery(" snow", ("a", "7")), LabeledQuery(" snow", ("c",))]
 
 
 def test_limit_draws_queries(tmp_path: Path) -> None:
@@ -149,7 +163,9 @@ def test_broken_lists_are_rejected(name: str, text: str, message: str, tmp_path:
     assert message in caught.value.message
 
 
-def test_missing_file_is_rejected(tmp_path: Path) -> None:
-    for name in ("j.csv", "j.json"):
-        with pytest.raises(SourceError):
-            read_judgements(tmp_path / name)
+@pytest.mark.parametrize("name", ["j.csv", "j.json"])
+@pytest.mark.parametrize("read", [read_judgements, read_labeled_queries])
+def test_missing_file_is_rejected(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
+    with pytest.raises(SourceError) as caught:
+        read(tmp_path / name)
+    assert caught.value.remedy == "Check the path."
