@@ -13,7 +13,6 @@ from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
-from tests.engine.sources import read_sources
 from tests.engine.vectors import load, random_vectors
 
 pytestmark = pytest.mark.one_engine
@@ -177,25 +176,6 @@ def test_misspelt_index_is_refused_with_the_nearest_name(
 def test_unreachable_address_is_an_error(run: Run, command: list[str]) -> None:
     done = run(*command, url=f"http://127.0.0.1:{free_port()}")
     assert_refused(done, "nothing listens at http://127.0.0.1", "es-sbert engine up")
-
-
-def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
-    index = fresh_index(es9_url)
-    run("index", "create", index, "--text-field", "text", url=es9_url)
-    with open_engine(es9_url) as engine:
-        assert all(
-            result.ok for result in engine.bulk(index, b'{"index":{"_id":"1"}}\n{"text":"x","embedding_meta":null}\n')
-        )
-    assert_refused(run("index", "remove", index, url=es9_url), "no terminal to ask", "Add --yes")
-    done = run("index", "remove", index, "--yes", "--json", url=es9_url)
-    assert done.code == 0, done.err
-    assert done.summary["fields"] == ["embedding", "embedding_meta"]
-    assert done.err.startswith(f"1 document of {index} written without embedding, embedding_meta\n")
-    assert f"The mapping of {index} still has the fields embedding, embedding_meta" in done.err
-    with open_engine(es9_url) as engine:
-        assert read_sources(engine, index, ["1"], source_includes=["*"]) == {"1": {"text": "x"}}
-    again = run("index", "remove", index, "--yes", url=es9_url)
-    assert_refused(again, f"es-sbert has added nothing to {index}", "Check the name")
 
 
 def test_calibrate_recommends_min_cosine(
