@@ -28,12 +28,12 @@ from elastic_transport import (
     Transport,
     TransportApiResponse,
     TransportWarning,
-    Urllib3HttpNode,
 )
 from elastic_transport import ConnectionError as TransportConnectionError
 
 from es_sbert import __version__
 from es_sbert.engines.address import Address
+from es_sbert.engines.detection import EngineNode
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, not_json
@@ -69,6 +69,7 @@ class _TransportClient:
         configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
         self._transport = Transport(
             configs,
+            node_class=EngineNode,
             serializers=_SERIALIZERS,
             max_retries=0,
             retry_on_timeout=False,
@@ -77,7 +78,7 @@ class _TransportClient:
         )
         if watch is not None:
             for node in self._transport.node_pool.all():
-                assert isinstance(node, Urllib3HttpNode)
+                assert isinstance(node, EngineNode)
                 watch.add(node.config, node.pool)
 
     def perform_request(

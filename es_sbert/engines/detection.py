@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 from elastic_transport import ConnectionError as TransportConnectionError
-from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
+from elastic_transport import ConnectionTimeout, HttpHeaders, NodeConfig, Urllib3HttpNode
 
 from es_sbert.engines.address import Address
 from es_sbert.engines.engine_info import EngineInfo, EngineType
@@ -38,6 +38,17 @@ MIN_VERSIONS = {EngineType.ELASTICSEARCH: (8, 19, 0), EngineType.OPENSEARCH: (2,
 _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
 # Seconds to wait for the other addresses once one has answered.
 _OTHERS_SECONDS = 5.0
+
+
+class EngineNode(Urllib3HttpNode):
+    """One node of an engine, which trusts the authorities of its SSL context only."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        if config.ssl_context is not None:
+            # The base class would add the public authorities to the context: any server with a public certificate for
+            # the host name would get the credentials.
+            self.pool.ca_certs = None
 
 
 # The engine at an address, and the UUID of its cluster if it is known.
@@ -135,7 +146,7 @@ def _check_same_cluster(found: Mapping[Address, _Identity]) -> None:
 
 def _identify(address: Address) -> _Identity:
     """Identify the engine at an address, and the UUID of its cluster; None if `GET /` does not return a UUID."""
-    node = Urllib3HttpNode(address.node_config())
+    node = EngineNode(address.node_config())
     uuids: list[str | None] = []
 
     def get(path: str) -> EngineResponse:
@@ -158,7 +169,7 @@ def cluster_uuid(root: Any) -> str | None:
     return uuid if isinstance(uuid, str) and uuid != "_na_" else None
 
 
-def _get(node: Urllib3HttpNode, path: str) -> EngineResponse:
+def _get(node: EngineNode, path: str) -> EngineResponse:
     meta, raw = node.perform_request("GET", path, headers=HttpHeaders({"accept": "application/json"}))
     try:
         body = orjson.loads(raw)

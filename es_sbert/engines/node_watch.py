@@ -21,10 +21,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import orjson
-from elastic_transport import HttpHeaders, NodeConfig, TransportError, Urllib3HttpNode
+from elastic_transport import HttpHeaders, NodeConfig, TransportError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError
 
-from es_sbert.engines.detection import cluster_uuid
+from es_sbert.engines.detection import EngineNode, cluster_uuid
 from es_sbert.engines.error_mapping import ForeignNodeError, NodeSilentError, exception_chain
 from es_sbert.engines.rest import is_repeatable
 from es_sbert.errors import EngineUnreachable
@@ -76,7 +76,7 @@ class _WatchedNode:
     """
 
     def __init__(self, config: NodeConfig) -> None:
-        self._node = Urllib3HttpNode(replace(config, headers={}, connections_per_node=2))
+        self._node = EngineNode(replace(config, headers={}, connections_per_node=2))
         self._credentials = dict(config.headers or {})
         self.url = self._node.base_url
         self.is_suspect = self.is_foreign = False
