@@ -22,7 +22,7 @@ from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_checks import settings_of_killed_load
-from es_sbert.index.mapping import plain_vector_fields, vector_fields
+from es_sbert.index.mapping import check_not_being_removed, plain_vector_fields, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.vector_field import (
@@ -335,6 +335,7 @@ def _inspect(engine: Engine, name: str, inspection: IndexInspection) -> Iterator
 def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField]) -> Iterator[Finding]:
     """Add the vector fields of an index to `fields`, and yield problems of the others."""
     try:
+        check_not_being_removed(state.mappings, state.name)
         for name in vector_fields(state.mappings, state.name):
             try:
                 fields.append(vector_field_from_state(engine, state, name))

@@ -13,6 +13,7 @@ from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import (
     VectorFieldMeta,
     and_query,
+    check_not_being_removed,
     document_meta_field,
     has_vector_query,
     plain_vector_fields,
@@ -134,6 +135,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         EngineError: the engine failed.
     """
     state = require_index(engine, index) if isinstance(index, str) else index
+    check_not_being_removed(state.mappings, state.name)
     engine.refresh_if_allowed(state.name)
     count = partial(engine.count, state.name)
     fields = []

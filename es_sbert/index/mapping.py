@@ -405,20 +405,37 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
 
+# `_meta.es_sbert.removing`: an earlier version, which could remove vectors in place, was stopped while it did. Some
+# documents still have the fields that it names.
+_REMOVING = "removing"
+
+
+def check_not_being_removed(mappings: Json, index: str) -> None:
+    """Refuse an index from which an earlier version has not removed all its vectors.
+
+    For a command on this index. A search of several indices finds no vector field there (`vector_fields`).
+
+    Raises:
+        IndexMismatch: the removal was started and has not ended.
+    """
+    removed = read_meta_entry(mappings, _REMOVING)
+    if removed:
+        names = ", ".join(map(str, removed)) if isinstance(removed, list) else "its vector fields"
+        raise IndexMismatch(
+            f"an earlier version of es-sbert has begun to remove its vectors from {index}, and has not ended ({names})",
+            "Copy it into a new index without these fields and without `_meta.es_sbert` (`POST _reindex`).",
+        )
+
+
 def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
-    """Vector fields that es-sbert fills, by name.
+    """Vector fields that es-sbert fills, by name; none in an index that `check_not_being_removed` refuses.
 
     Raises:
         IndexMismatch: an entry of `_meta.es_sbert` cannot be read: it was damaged by hand, or an earlier version wrote
-            it for byte vectors, or while it removed the vectors.
+            it for byte vectors.
     """
-    removed = read_meta_entry(mappings, "removing")
-    if removed:
-        raise IndexMismatch(
-            f"an earlier version of es-sbert has begun to remove its vectors from {index}, and has not ended",
-            f"Copy the documents into another index without {', '.join(map(str, removed))} (`POST _reindex`), as "
-            "docs/commands/index.md shows (Take the vectors out), and load into that index.",
-        )
+    if read_meta_entry(mappings, _REMOVING):
+        return {}
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
         metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}

@@ -26,6 +26,7 @@ from es_sbert.index.mapping import (
     IndexType,
     VectorFieldMeta,
     check_field_name,
+    check_not_being_removed,
     document_meta_field,
     has_vector_query,
     index_body,
@@ -245,6 +246,7 @@ def plan_field_change(
         IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
+    check_not_being_removed(state.mappings, state.name)
     vector_fields(state.mappings, state.name)  # refuses entries that cannot be read
     new_meta = with_source(request.new_meta(engine), request.name, state)
     if request.name not in state.mappings.get("properties", {}):
@@ -416,6 +418,7 @@ def has_vector_field(state: IndexState, vector_field: str) -> bool:
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
     """Like `read_vector_field`, for an index that has already been read."""
+    check_not_being_removed(state.mappings, state.name)
     own = vector_fields(state.mappings, state.name)
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(own)

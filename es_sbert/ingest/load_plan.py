@@ -21,7 +21,14 @@ from es_sbert.index.load_checks import (
     check_can_load_files,
     read_target_index,
 )
-from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, check_field_name, document_meta_field, vector_fields
+from es_sbert.index.mapping import (
+    ChunkRules,
+    VectorFieldMeta,
+    check_field_name,
+    check_not_being_removed,
+    document_meta_field,
+    vector_fields,
+)
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import (
@@ -319,6 +326,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
     state = read_target_index(engine, name, files=bool(sources))
+    if state is not None:
+        check_not_being_removed(state.mappings, state.name)
     stored = vector_fields(state.mappings, state.name) if state else {}
     fields = plan_fields(settings, stored)
     if settings.retry is not None:

@@ -326,6 +326,16 @@ def test_damaged_mapping_metadata_raises_index_mismatch() -> None:
         )
 
 
+@pytest.mark.parametrize("removing", [5, True, "x", ["embedding"]])
+def test_index_with_an_unfinished_removal_does_not_affect_its_neighbors(removing: Any) -> None:
+    entry = {"model": "m", "fingerprint": "f" * 32, "dimensions": 3, "similarity": "cosine", "index_type": "hnsw"}
+    good = {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": entry}}}}}
+    searched = resolve_mappings(
+        {"docs": good, "old": {"mappings": {"_meta": {"es_sbert": {"removing": removing}}}}}, "s"
+    )
+    assert list(searched.fields) == ["docs"]
+
+
 @pytest.mark.parametrize(
     ("answer", "ordinary"),
     [

@@ -15,6 +15,7 @@ from es_sbert.index.mapping import (
     IndexType,
     VectorFieldMeta,
     check_field_name,
+    check_not_being_removed,
     index_body,
     mapping_addition,
     merge_field_meta,
@@ -125,12 +126,18 @@ def test_vector_field_knows_whether_source_keeps_it(source: dict[str, Any], whol
         assert vector_fields({"_source": source, "_meta": stored}, "docs")["v"].in_source is kept
 
 
-def test_index_with_an_unfinished_removal_is_refused_with_the_copy() -> None:
+@pytest.mark.parametrize(
+    ("removing", "names"), [(["emb", "emb_meta"], "emb, emb_meta"), *((each, "its vector") for each in (5, True, "x"))]
+)
+def test_index_with_an_unfinished_removal_has_no_vector_fields_and_is_refused_by_commands(
+    removing: Any, names: str
+) -> None:
     """An earlier version had a command that removed vectors in place."""
-    ours = {"removing": ["embedding", "embedding_meta"], "fields": {}}
-    with pytest.raises(IndexMismatch, match="begun to remove its vectors from docs, and has not ended") as caught:
-        vector_fields({"_meta": {"es_sbert": ours}}, "docs")
-    assert "without embedding, embedding_meta (`POST _reindex`)" in caught.value.remedy
+    mappings = merge_field_meta({"es_sbert": {"removing": removing}}, "emb", meta())
+    assert vector_fields({"_meta": mappings}, "docs") == {}
+    with pytest.raises(IndexMismatch, match=f"its vectors from docs, and has not ended .{names}") as caught:
+        check_not_being_removed({"_meta": mappings}, "docs")
+    assert "without these fields and without `_meta.es_sbert` (`POST _reindex`)" in caught.value.remedy
 
 
 def test_mapping_without_meta_has_no_vector_fields() -> None:
