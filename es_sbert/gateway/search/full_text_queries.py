@@ -31,7 +31,8 @@ def split_virtual_fields(kind: str, body: Json, parser: SemanticQueryParser) -> 
     """Split a query on several fields into one query per field; None if it names no virtual field.
 
     Raises:
-        BadRequest: the Lucene syntax is invalid, or the text of a semantic query has operators.
+        BadRequest: the Lucene syntax is invalid, the text of a semantic query has operators, or the query is a
+            `simple_query_string`.
     """
     if kind not in MULTI_FIELD_QUERIES:
         return None
@@ -39,6 +40,11 @@ def split_virtual_fields(kind: str, body: Json, parser: SemanticQueryParser) -> 
     if not virtual:
         return _query_string_as_bool(body, parser) if kind == "query_string" else None
     location = f"{kind} on {virtual[0][0]}"
+    if kind == "simple_query_string":
+        raise BadRequest(
+            f"{location} is not supported: {virtual[0][0]} is a semantic field",
+            f'Search it as {{"match": {{"{virtual[0][0]}": "…"}}}}, next to the simple_query_string on other fields.',
+        )
     check_parameters(kind, location, body)
     if not others:
         check_word_parameters(location, body)

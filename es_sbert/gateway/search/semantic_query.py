@@ -46,7 +46,7 @@ _MULTI_FIELD = (_FULL_TEXT - {"k", "min_cosine"}) | frozenset({
 })  # fmt: skip
 # Full-text queries on one field. On the virtual field they all mean the same: Kibana sends a phrase for quoted words.
 SINGLE_FIELD_QUERIES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
-MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string"})
+MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 # Query type → the parameters that are applied, or change nothing.
 _PARAMETERS: Mapping[str, Collection[str]] = {
     **dict.fromkeys(SINGLE_FIELD_QUERIES, _FULL_TEXT),

@@ -8,12 +8,12 @@ import pytest
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import UsageError
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.search.vector_query import MAX_K
-from tests.unit.gateway.rewriting import PASSAGES, Rewriting, clauses, vector_field
+from tests.unit.gateway.rewriting import PASSAGES, PLAIN, Rewriting, clauses, vector_field
 
 TEXT = "how do plants make energy"
 SEMANTIC: Json = {"match": {"semantic": TEXT}}
@@ -103,9 +103,9 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
         ({"term": {"semantic": TEXT}}, "a term query on semantic is not supported"),
         ({"multi_match": {"query": TEXT, "fields": ["semantic"], "operator": "and"}}, "multi_match on semantic sets"),
         ({"multi_match": {"query": TEXT, "fields": ["semantic", "title"], "k": 3}}, "has the parameter 'k'"),
-        (
-            {"simple_query_string": {"query": TEXT, "fields": ["title", "semantic^2"]}},
-            "simple_query_string on semantic",
+        *(
+            ({"simple_query_string": {"query": text, "fields": ["title", "semantic^2"]}}, "simple_query_string on sem")
+            for text in (TEXT, 5, True, None)
         ),
         ({"multi_match": {"query": TEXT, "fields": ["semantic"], "boost": "x"}}, "boost of multi_match on semantic"),
         ({"query_string": {"query": "semantic:plants", "min_cosine": 0.1}}, "has the parameter 'min_cosine'"),
@@ -116,6 +116,21 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
 def test_other_parameters_are_refused_by_name(query: Json, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         Rewriting().query(query)
+
+
+@pytest.mark.parametrize(
+    ("searched", "name", "reason"),
+    [
+        (ResolvedIndices({}, {}, ordinary=False), "semantic", "cannot be used: the searched indices have no vector"),
+        (PLAIN, "semantic.zz", "is not a vector field"),
+        (PLAIN, "semantic.*", "is not a vector field"),
+    ],
+)
+def test_simple_query_string_is_refused_where_there_is_no_vector_field(
+    searched: ResolvedIndices, name: str, reason: str
+) -> None:
+    with pytest.raises(IndexMismatch, match=reason):
+        Rewriting(searched).query({"simple_query_string": {"query": TEXT, "fields": [name]}})
 
 
 @pytest.mark.parametrize(
