@@ -61,6 +61,16 @@ _SERIALIZERS = {
 }
 
 
+class _Serializers(SerializerCollection):
+    """Reads a response that is neither JSON nor text, such as that of a proxy, as text: it keeps its status."""
+
+    def loads(self, data: bytes, mimetype: str | None = None) -> Any:
+        try:
+            return super().loads(data, mimetype)
+        except SerializationError:  # `_send_once` raises it for a 2xx; the text of an error is its reason
+            return data.decode("utf-8", "replace")
+
+
 class _TransportClient:
     """A transport with the interface of `EngineClient`."""
 
@@ -76,6 +86,7 @@ class _TransportClient:
             dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
             max_dead_node_backoff=MAX_BACKOFF_SECONDS,
         )
+        self._transport.serializers = _Serializers(self._transport.serializers.serializers)
         if watch is not None:
             for node in self._transport.node_pool.all():
                 assert isinstance(node, EngineNode)
@@ -95,7 +106,7 @@ def with_exact_json(client: Any) -> Any:
     """Copy a caller's client of Elasticsearch, with the same connections, so that `parse_json` parses responses."""
     copied, transport = copy.copy(client), copy.copy(client.transport)
     serializers = {**transport.serializers.serializers, **_SERIALIZERS}
-    transport.serializers = SerializerCollection(serializers, default_mimetype="application/json")
+    transport.serializers = _Serializers(serializers)
     copied._transport = transport
     return copied
 
@@ -219,6 +230,8 @@ class TransportEngine(Engine):
             raise connection_error(self._asked_url, error, self._timeout) from error
         except SerializationError as error:
             raise not_json(self._asked_url) from error
+        if 200 <= response.meta.status < 300 and isinstance(response.body, str):
+            raise not_json(self._asked_url)
         return EngineResponse(response.meta.status, response.meta.headers, response.body)
 
     @abstractmethod

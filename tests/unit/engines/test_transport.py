@@ -14,6 +14,7 @@ import orjson
 import pytest
 import trustme
 from elastic_transport._node import _http_urllib3
+from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
@@ -22,7 +23,8 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.node_watch import _WatchedNode
-from es_sbert.errors import TlsFailed
+from es_sbert.engines.retry import is_transient
+from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, RequestFailed, TlsFailed
 
 BOTH = pytest.mark.parametrize("engine_type", list(EngineType))
 ROOT = orjson.dumps({"version": {"number": "3.0.0", "distribution": "opensearch"}, "cluster_uuid": "u"})
@@ -93,7 +95,7 @@ def test_only_the_given_authority_is_trusted(
     # Takes the place of the public authorities of certifi.
     monkeypatch.setattr(_http_urllib3, "DEFAULT_CA_CERTS", str(tmp_path / "public.pem"))
     with served((own if is_own else public).issue_cert("127.0.0.1")) as server:
-        settings = EngineSettings(url=server.url, ca_certs=str(tmp_path / "own.pem"), api_key="secret")
+        settings = EngineSettings(url=server.url, ca_certs=tmp_path / "own.pem", api_key=SecretStr("secret"))
         with closing(_WatchedNode(parse_addresses(settings)[0].node_config())) as watched:
             assert watched.answers() is is_own
         with closing(engine_at(engine_type, settings)) as engine:
@@ -106,3 +108,45 @@ def test_only_the_given_authority_is_trusted(
                 with pytest.raises(TlsFailed):
                     connect(settings)
                 assert server.requests == 0
+
+
+_FORMS = {
+    "untyped": ({}, b"Refused"),
+    "octets": ({"content-type": "application/octet-stream"}, b"\x00\xff Refused"),
+    "xml": ({"content-type": "application/xml"}, b"<error>Refused</error>"),
+    "problem": ({"content-type": "application/problem+json"}, b'{"title": "Refused"}'),
+    "labelled": ({"content-type": "application/json"}, b"Refused"),
+    "latin1": ({"content-type": "text/html; charset=iso-8859-1"}, "<html>Refusé, Refused".encode("latin-1")),
+    "html": ({"content-type": "text/html"}, b"<html>Refused</html>"),
+}
+_STATUSES: list[tuple[int, type[EngineError], bool]] = [
+    (200, EngineUnreachable, True),
+    (302, RequestFailed, False),
+    (401, AccessDenied, False),
+    (403, AccessDenied, False),
+    (413, RequestFailed, False),
+    (429, RequestFailed, True),
+    (503, RequestFailed, True),
+]
+
+
+@BOTH
+def test_an_answer_that_is_not_json_keeps_its_status(engine_type: EngineType) -> None:
+    with served() as server, closing(engine_at(engine_type, EngineSettings(url=server.url))) as engine:
+        for form, (headers, body) in _FORMS.items():
+            server.headers, server.body = headers, body
+            for status, kind, transient in _STATUSES:
+                server.status = status
+                with pytest.raises(EngineError) as caught:
+                    engine.search("docs", {})
+                assert type(caught.value) is kind, (form, status, caught.value)
+                assert is_transient(caught.value) is transient, (form, status)
+                assert getattr(caught.value, "status", status) == status
+                expected = "is not JSON" if status == 200 else "credentials" if status == 401 else "Refused"
+                assert expected in caught.value.message, (form, status, caught.value)
+            server.status = 413
+            with pytest.raises(RequestFailed) as refused:
+                engine.bulk("docs", b'{"index":{}}\n{}\n')
+            assert refused.value.status == 413, form  # the writer sends smaller bodies
+            server.status = 404
+            assert engine.get_index("docs") is None, form
