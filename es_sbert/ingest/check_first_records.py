@@ -42,7 +42,7 @@ from es_sbert.ingest.read_documents import (
     RecordStream,
     to_document,
 )
-from es_sbert.ingest.sources.document_source import FileSource, Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import FileSource, Origin, Record, RejectedRecord, read_records
 from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import pluralize, setting_text
 
@@ -66,6 +66,9 @@ _DOCUMENTS_HAVE = "The documents have"
 _CORRECT = "Correct the source and run the command again."
 _TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
 _RESERVED_REMEDY = "Set `vector_field` to a different name, or leave the field out."
+# `SemanticIndex.add` has neither of these settings.
+_PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
+_PYTHON_RESERVED_REMEDY = "Leave the field out, or create the index with another vector_field."
 
 
 @dataclass
@@ -74,12 +77,14 @@ class FirstRecords:
 
     Attributes:
         rules: Rules that turn records into documents.
+        from_python: Whether the records come from `SemanticIndex.add`.
         records: The records.
         documents: Documents that can be loaded, or have no text.
         rejects: Records that cannot be loaded, with the reason.
     """
 
     rules: DocumentRules
+    from_python: bool = False
     records: list[Record | RejectedRecord] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
     rejects: list[RejectedRecord] = field(default_factory=list)
@@ -149,7 +154,8 @@ def read_first_records(
     plan: LoadPlan, info: EngineInfo, records: Iterator[Record | RejectedRecord], control: LoadControl
 ) -> FirstRecords:
     """Read the first records: until one has a text, and every field of the text and the routing was found."""
-    first = FirstRecords(planned_document_rules(plan, info))
+    from_python = any(source.from_python for source in plan.sources)
+    first = FirstRecords(planned_document_rules(plan, info), from_python)
     size = 0
     for record in records:
         first.add(record)
@@ -198,7 +204,7 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         with closing(RecordStream(plan.sources, plan.reading, control)) as stream:
             first = read_first_records(plan, engine.info, stream.peek(), control)
             if not control.stop_reading.is_set():
-                _check_with_retries(plan, control, lambda: check_records(engine, plan, first))
+                _check_with_retries(plan, control, lambda: check_records(engine, plan, first, control))
             yield stream
 
 
@@ -209,8 +215,11 @@ def _check_with_retries(plan: LoadPlan, control: LoadControl, check: Callable[[]
     control.engine_wait.end()
 
 
-def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
-    """Check the first records of a source.
+def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords, control: LoadControl) -> None:
+    """Check the first records of a source, and those of further sources for what these lack.
+
+    Args:
+        control: Ends the search in further sources.
 
     Raises:
         SourceError: the records hold no document that can be loaded, or lack a field of the text.
@@ -219,7 +228,7 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     """
     if not first.records:
         return
-    _refuse_other_formats(first, from_python=any(source.from_python for source in plan.sources))
+    _refuse_other_formats(first)
     if plan.state is not None:
         check_strict_mapping(plan.state, [first.rules.own_fields(fields) for fields in first.objects])
     unrouted = next((reject for reject in first.rejects if reject.reason.startswith(UNROUTED_CHILD)), None)
@@ -231,8 +240,10 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
         _refuse_unloadable(first)
     routing_field = str(first.rules.routing_field)
     missing = [*first.missing, *([routing_field] if first.lacks_routing else [])]
-    for fields in _further_documents(plan) if missing else ():
+    for fields in _further_documents(plan, control) if missing else ():
         missing = [name for name in missing if find_field(fields, name) is MISSING]
+    if control.stop_reading.is_set():
+        return
     _refuse_unknown_fields(engine, plan, first, missing)
     # The parent of a join field is not in the mapping.
     mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
@@ -275,8 +286,8 @@ def _refuse_unknown_fields(
         # The hint names the source of a field that the engine fills, which is in the mapping.
         if not all(name in derived for name in unknown):
             lacking = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
-            hint += f" {_TEXT_REMEDY}"
-            if plan.sources:
+            hint += f" {_PYTHON_TEXT_REMEDY if first.from_python else _TEXT_REMEDY}"
+            if plan.sources and not first.from_python:
                 hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
             f"none of {checked} has the {'fields' if len(unknown) > 1 else 'field'} {' and '.join(unknown)}{lacking} "
@@ -292,12 +303,17 @@ def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: Planne
     return engine.count(state.name, has_vector_query(field.field, field.stored)) > 0
 
 
-def _further_documents(plan: LoadPlan) -> Iterator[dict[str, Any]]:
-    """Yield the first documents of the other files, if these can be read twice."""
+def _further_documents(plan: LoadPlan, control: LoadControl) -> Iterator[dict[str, Any]]:
+    """Yield the first documents of the other files, if these can be read twice.
+
+    Files that do not respond are skipped without a wait: the load will wait for them.
+    """
+    settings, stop = replace(plan.reading, retry_seconds=0), control.stop_reading
     again = [source for source in plan.sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
     for source in again[:_FURTHER_FILES]:
-        with closing(RecordStream([source], plan.reading, LoadControl())) as stream:
-            for record in islice(stream, _FURTHER_RECORDS):
+        records = read_records([source], settings, stop=stop, on_unavailable=lambda reason: None)
+        with closing(records):
+            for record in islice(records, _FURTHER_RECORDS):
                 yield getattr(record, "fields", {})
 
 
@@ -362,7 +378,7 @@ def _is_bulk_action(fields: Mapping[str, Any]) -> bool:
     return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
 
 
-def _refuse_other_formats(first: FirstRecords, *, from_python: bool) -> None:
+def _refuse_other_formats(first: FirstRecords) -> None:
     """Refuse formats that are known not to be documents, even if some of their lines could be loaded.
 
     Raises:
@@ -398,7 +414,7 @@ def _refuse_other_formats(first: FirstRecords, *, from_python: bool) -> None:
         python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit"
     else:
         return
-    raise SourceError(f"{source} {problem}", f"Pass {python_remedy}." if from_python else remedy)
+    raise SourceError(f"{source} {problem}", f"Pass {python_remedy}." if first.from_python else remedy)
 
 
 def _refuse_unloadable(first: FirstRecords) -> NoReturn:
@@ -443,11 +459,11 @@ def _remedy(first: FirstRecords) -> str:
     rules, remedies = first.rules, []
     reasons = [reject.reason for reject in first.rejects]
     if any(reason.startswith(HAS_RESERVED_FIELD) for reason in reasons):
-        remedies.append(_RESERVED_REMEDY)
+        remedies.append(_PYTHON_RESERVED_REMEDY if first.from_python else _RESERVED_REMEDY)
     if any(reason.startswith(f"the id field {rules.id_field} ") for reason in reasons):
         remedies.append("Correct `id_field`, or leave it out: ids are then hashes of the content.")
     if first.missing or first.documents or any("the text field " in reason for reason in reasons):
-        remedies.append(_TEXT_REMEDY)
+        remedies.append(_PYTHON_TEXT_REMEDY if first.from_python else _TEXT_REMEDY)
     return " ".join(remedies or [_CORRECT])
 
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import orjson
 import pytest
 
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import SourceError
-from es_sbert.ingest.check_first_records import FirstRecords, _refuse_other_formats, _refuse_unloadable
+from es_sbert.ingest.check_first_records import (
+    FirstRecords,
+    _refuse_other_formats,
+    _refuse_unloadable,
+    check_records,
+    read_first_records,
+)
+from es_sbert.ingest.ingest_settings import IngestSettings
+from es_sbert.ingest.load_documents import IterableSource
+from es_sbert.ingest.load_plan import LoadPlan, plan_fields
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import DocumentRules
-from es_sbert.ingest.sources.document_source import Origin, Record
+from es_sbert.ingest.sources.document_source import DocumentSource, Origin, Record, read_records
+from es_sbert.ingest.sources.find_sources import find_sources
+from tests.http_files import HttpFiles
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id")
@@ -67,3 +82,46 @@ def test_other_formats_are_named(documents: tuple[dict[str, Any], ...], message:
     with pytest.raises(SourceError) as caught:
         _refuse_other_formats(first_records(*documents))
     assert caught.value.message.startswith(message)
+
+
+def check(
+    *sources: DocumentSource, control: LoadControl, text_template: str = "{text}", interrupt: bool = False
+) -> None:
+    """Check the first records of sources for an index that does not exist, without an engine."""
+    settings = IngestSettings(index="docs", text_template=text_template, retry_seconds=3600)
+    plan = LoadPlan(settings, sources, plan_fields(settings, {}), None, Path("dead"), None)
+    info = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
+    first = read_first_records(plan, info, read_records(sources[:1], plan.reading), control)
+    if interrupt:
+        control.interrupt()
+    check_records(cast(Engine, None), plan, first, control)
+
+
+@pytest.mark.parametrize(
+    ("document", "remedy"),
+    [
+        ({"title": "a"}, "Put the text there, or create the index with other text_fields"),
+        ({"text": "a", "embedding": [1]}, "create the index with another vector_field"),
+    ],
+)
+def test_remedy_for_documents_from_python_names_no_setting_that_add_lacks(
+    document: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        check(IterableSource([document]), control=LoadControl())
+    assert remedy in caught.value.remedy
+    assert "`text_fields`" not in caught.value.remedy
+    assert "`vector_field`" not in caught.value.remedy
+
+
+def test_further_files_are_searched_without_retries_and_until_a_stop(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n')
+    with HttpFiles({"/b.jsonl": b'{"text": "a", "body": "b"}\n'}) as server:
+        sources = find_sources([str(tmp_path / "a.jsonl"), f"{server.url}/b.jsonl"], None)
+        check(*sources, control=LoadControl(), text_template="{text} {body}")
+        server.faults, control = [503] * 1000, LoadControl()
+        with pytest.raises(SourceError, match="has the field body"):
+            check(*sources, control=control, text_template="{text} {body}")
+        assert len(server.faults) > 900
+        assert not control.stop_reading.is_set()  # a load of further files would wait for this one
+        check(*sources, control=control, text_template="{text} {body}", interrupt=True)
