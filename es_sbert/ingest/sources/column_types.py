@@ -54,7 +54,7 @@ _EXPECTED = {
     "integer": "an integer of at most 64 bits",
     "float": "a number with a decimal point",
     "boolean": "a boolean (true or false, yes or no, t or f, y or n, 1 or 0)",
-    "date": "an ISO 8601 date, such as 2026-01-31 (or map the field as a date with its `format`)",
+    "date": 'an ISO 8601 date, such as 2026-01-31 (or map the field as a date with its "format")',
 }
 
 
@@ -119,7 +119,7 @@ def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
                 raise UsageError(
                     f"`types` does not know the type {kind!r}",
                     "Use string, integer, float, boolean or date (ISO 8601). For other dates, map the field first as a "
-                    "date with their `format`, such as dd.MM.yyyy.",
+                    'date with their format, such as `"format": "dd.MM.yyyy"`.',
                 )
             types[name] = ColumnType(_TYPES[kind])
     return types

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from es_sbert.cli.setting_names import as_options
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
 from es_sbert.ingest.sources.document_source import (
@@ -78,6 +79,13 @@ def test_cell_that_its_type_cannot_read_rejects_the_row(kind: str, expected: str
         [found] = value(cell, kind)
         assert found.startswith(f"the column n has '{cell[:60]}")
         assert f", which is not {expected}" in found
+        assert as_options(found) == found  # no setting is meant
+
+
+def test_unknown_type_names_the_format_of_the_mapping() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_types(["day=datetime"])
+    assert '`"format": "dd.MM.yyyy"`' in as_options(caught.value.remedy)
 
 
 def test_broken_rows_keep_their_first_line_and_their_bytes() -> None:
