@@ -148,12 +148,16 @@ class LineMeter(ProgressMeter):
     def __init__(self, write: Callable[[ProgressSnapshot], None], timer: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._timer = timer
-        self._next = timer() + _LINE_SECONDS
+        # Set by the first snapshot: the meter is made before the wait for the engine and the model.
+        self._next: float | None = None
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        if self._timer() >= self._next:
-            self._next = self._timer() + _LINE_SECONDS
+        now = self._timer()
+        if self._next is not None and now < self._next:
+            return
+        if self._next is not None:
             self._write(snapshot)
+        self._next = now + _LINE_SECONDS
 
 
 def log_progress(snapshot: ProgressSnapshot) -> None:
