@@ -22,7 +22,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     """A load, apart from the engine and the model.
 
     Attributes:
-        index: Index or alias; of an alias of several indices, its write index is loaded.
+        index: Index, or alias of one; an alias of several indices is refused.
         files: Files, patterns, addresses or `-`; none of them embeds what the index holds already.
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
