@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,11 @@ def test_version_or_model_mismatch_is_a_node_problem(tmp_path: Path) -> None:
     other = make_probe(__version__, "a" * 32)(str(mini))
     assert other == f"has the model {fingerprint[:12]} under that name"
     assert make_probe("1.2.0", fingerprint)(str(mini)) == f"has es-sbert {__version__}"
+
+
+def test_node_without_es_sbert_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "es_sbert", None)  # importing it fails
+    assert make_probe(__version__, "a" * 32)("model") == "has no es-sbert in the Python that Ray uses there"
 
 
 def test_only_nodes_that_fit_a_worker_are_checked() -> None:
