@@ -366,14 +366,13 @@ class BulkSender:
         return [await _part_response(part, answer)]
 
     async def _send_smaller(self, part: Sequence[BulkItem]) -> list[Json]:
-        """Send a refused part in parts of half its size; a single item fails, because it cannot be split."""
+        """Send a refused part in two halves; a single item fails, because it cannot be split."""
         if len(part) == 1:
             error = enlarged_error("the document", len(part[0].source))
             return [failed_part_response(part, http_status(error), error_object(error))]
         size = sum(len(item.body) for item in part)
         self._limit.refused(size)
-        smaller: list[list[BulkItem]] = await offload_if_large(size, list, group_actions(part, size // 2))
-        return [answer for each in smaller for answer in await self._send(each)]
+        return [answer for half in await offload_if_large(size, halves, part) for answer in await self._send(half)]
 
     async def _post(self, body: bytes) -> BufferedResponse | EngineUnreachable:
         """Send a part; return the response, or the error if the engine did not respond to a later part."""
@@ -399,6 +398,16 @@ class BulkSender:
 async def join_items(items: Sequence[BulkItem]) -> bytes:
     """Join items into the body of a request."""
     return await offload_if_large(_source_bytes(items), lambda: b"".join([item.body for item in items]))
+
+
+def halves(items: Sequence[BulkItem]) -> list[Sequence[BulkItem]]:
+    """Split at least two items into two parts of about the same size."""
+    size, half = 0, sum(len(item.body) for item in items) / 2
+    for number, item in enumerate(items[:-1], 1):
+        size += len(item.body)
+        if size + len(items[number].body) > half:
+            return [items[:number], items[number:]]
+    return [items[:-1], items[-1:]]
 
 
 def _source_bytes(items: Sequence[BulkItem]) -> int:
@@ -441,7 +450,7 @@ class JoinedBulkResponse:
     def __init__(self) -> None:
         self._members: Json = {}
         self._durations: Counter[str] = Counter()
-        self._errors = self._has_items = False
+        self._errors = self._has_items = self._lacks_took = False
         # Compressed, with their lengths: results of a hundred thousand items take a hundred megabytes.
         self._results: list[tuple[bytes, int]] = []
 
@@ -456,6 +465,7 @@ class JoinedBulkResponse:
         for answer in [*answers, failed_part_response((), 0, None)] if rejected else answers:
             self._members = {name: value for name, value in answer.items() if name != "items"} | self._members
             self._errors |= answer.get("errors", False)
+            self._lacks_took |= "took" not in answer
             self._has_items |= "items" in answer
             self._durations.update({name: answer[name] for name in _DURATIONS if name in answer})
         results = _merge_results(answers, items, rejected)
@@ -467,6 +477,8 @@ class JoinedBulkResponse:
     def response(self) -> tuple[int, Iterator[bytes]]:
         """Return the length of the joined response, and the response in parts."""
         members = {**self._members, **self._durations}
+        if self._lacks_took:
+            members.pop("took", None)
         if "errors" in members:
             members["errors"] = self._errors
         head = write_object(members)[:-1]
