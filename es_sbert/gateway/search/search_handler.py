@@ -225,6 +225,7 @@ class SearchHandler:
     ) -> int:
         received = await self._rewriter.receive(incoming, lines_to_utf8)
         entries: list[MsearchEntry] = []
+        options, is_rewritten = dict(query_parameters(incoming)), False
         if received.plain is not None:
             plain, is_template = received.plain, route.api in _TEMPLATES
             may_be_semantic = await self._rewriter.maybe_semantic(plain, received.mode, template=is_template)
@@ -234,9 +235,10 @@ class SearchHandler:
                 entries = await offload_if_large(len(plain), split_entries, plain, engine_type)
             if may_be_semantic or recorder.is_logged:
                 recorder.searches += [entry.trace for entry in entries[: None if may_be_semantic else _MAX_LOGGED]]
-            context = RewriteContext(route.index, dict(query_parameters(incoming)), incoming.headers, received.mode)
+            context = RewriteContext(route.index, options, incoming.headers, received.mode)
             if may_be_semantic:
                 await cancel_on_disconnect(incoming, self._rewrite_entries(entries, incoming, route, context))
+                is_rewritten = any(entry.is_changed and entry.response is None for entry in entries)
             if may_hide and not is_template:
                 await cancel_on_disconnect(incoming, self._hide_in_entries(entries, context))
         if not any(entry.is_changed for entry in entries):  # of templates that it refuses, the engine says it itself
@@ -252,8 +254,12 @@ class SearchHandler:
                 hooks = ResponseHooks(recorder.watch().part, enlarged=True)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
-                raise enlarged_error("the request", len(lines)) from None
-        joined = await cancel_on_disconnect(incoming, self._join_responses(outgoing, entries))
+                if is_rewritten:
+                    raise enlarged_error("the request", len(lines)) from None
+        joined = await cancel_on_disconnect(
+            incoming,
+            self._join_responses(outgoing, entries, may_split=not is_rewritten, is_filtered="filter_path" in options),
+        )
         return await send_response(send, joined)
 
     async def _rewrite_entries(
@@ -323,11 +329,16 @@ class SearchHandler:
                 for entry, body in zip(same, await offload_if_large(sum(map(len, bodies)), hide), strict=True):
                     entry.is_changed, entry.body = body is not entry.body, body
 
-    async def _join_responses(self, request: OutgoingRequest, entries: Sequence[MsearchEntry]) -> BufferedResponse:
+    async def _join_responses(
+        self, request: OutgoingRequest, entries: Sequence[MsearchEntry], *, may_split: bool, is_filtered: bool
+    ) -> BufferedResponse:
         """Send the searches without an error.
 
         Args:
             request: The request for these searches, which may be empty.
+            may_split: Whether searches that are too large together are sent in two requests. Only the names of the
+                fields that hits leave out were added to them.
+            is_filtered: Whether the request has a `filter_path`.
 
         Returns:
             The responses and errors, each at its position; or the engine's response if it rejects the request. If the
@@ -336,28 +347,48 @@ class SearchHandler:
         Raises:
             EsSbertError: the rewritten request is too large for the engine, or the engine is not available.
         """
-        is_filtered = b"filter_path" in request.target
-        answer: Json = {"took": 0, "responses": []}
+        answer: Json | None = None
         headers: Headers = [(b"content-type", b"application/json")]
-        if request.body:
-            response = await fetch_response(self._upstream, request)
+        responses: deque[Json] = deque()
+        pending = [[entry for entry in entries if entry.response is None]]
+        while pending:
+            part = pending.pop(0)
+            if not part:
+                continue
+            body = _join_entries(part)
+            response = await fetch_response(self._upstream, replace(request, body=body))
+            if response.status == TOO_LARGE and not may_split:
+                raise enlarged_error("the request", len(body))
+            if response.status == TOO_LARGE and len(part) > 1:
+                pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+                continue
             if response.status == TOO_LARGE:
-                raise enlarged_error("the request", len(request.body))
+                error = enlarged_error("the search", len(body), "the fields that its hits leave out")
+                responses.append(_error_response(error))
+                continue
             try:
                 whole = parse_object(response.body)
             except UnreadableJson:  # not the engine's: the client gets it as it is
+                if responses or pending:
+                    raise self._upstream.malformed_response("a part of the response to _msearch is not JSON") from None
                 return response
             if response.status != 200:
                 return response
-            answer, headers = whole | {"took": whole.get("took", 0)}, response.headers
+            headers = response.headers
+            with self._upstream.parsing("POST /_msearch"):
+                responses += whole.get("responses", []) if is_filtered else whole["responses"]
+                before = 0 if answer is None else answer.get("took", 0)
+                answer = whole | ({"took": before + whole["took"]} if "took" in whole else {})
         errors = [entry.response for entry in entries if entry.response]
         with self._upstream.parsing("POST /_msearch"):
-            responses = deque(answer.get("responses", []) if is_filtered else answer["responses"])
             if is_filtered and len(responses) + len(errors) != len(entries):
                 merged = [*responses, *errors]
             else:
                 merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
-        return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
+        members = {"took": 0} if answer is None else answer
+        if merged or not is_filtered:
+            members |= {"responses": merged}
+        return BufferedResponse(200, headers, write_object(members))
 
 
 def _path(incoming: IncomingRequest, route: EngineRoute) -> bytes:
