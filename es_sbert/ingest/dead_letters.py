@@ -277,17 +277,20 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
     """
     path = _pending_path(file) or file
     try:
-        indices = (letter.get("index") for _, letter in read_dead_letters(path))
-        other = next((index for index in indices if isinstance(index, str) and index not in names), None)
+        found = dict.fromkeys(letter.get("index") for _, letter in read_dead_letters(path))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
+    other = next((index for index in found if isinstance(index, str) and index not in names), None)
     if other is not None:
-        own = names[0]
+        # Letters of an alias and of its indices may be in one file, and no name takes all of them.
+        own = [name for name in dict.fromkeys(names) if name in found]
+        patterns = " ".join(f"""-e '"index":"{name}"'""" for name in own)
+        copy = f"{safe_file_name(names[0])}.jsonl"
         raise UsageError(
             f"{path} holds dead letters of the index {other}",
             f"Use {setting_text('index', other)}. To load them into another index, remove its name from the letters "
-            f"""first: `sed -i 's/"index":"{other}",//' {path}`. If it holds those of {own} too, retry a copy of """
-            f"""these: `grep '"index":"{own}"' {path} > {safe_file_name(own)}.jsonl`.""",
+            f"""first: `sed -i 's/"index":"{other}",//' {path}`."""
+            + (f" To retry those of {' and '.join(own)}, copy them: `grep {patterns} {path} > {copy}`." if own else ""),
         )
 
 
