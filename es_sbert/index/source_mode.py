@@ -125,11 +125,12 @@ def fields_missing_from_source(state: IndexState, made: Collection[str]) -> str 
     return f"{', '.join(missing)} in its _source" if missing else None
 
 
-def check_source_is_whole(state: IndexState, made: Collection[str] = ()) -> None:
+def check_source_is_whole(state: IndexState, made: Collection[str] = (), remedy: str | None = None) -> None:
     """Refuse an index whose documents would lose fields if they were written again from `_source`.
 
     Args:
         made: Top-level fields that every write sets or removes.
+        remedy: The remedy if they would; None for one that suits documents that must be written again.
 
     Raises:
         IndexMismatch: `_source` lacks other fields.
@@ -141,7 +142,8 @@ def check_source_is_whole(state: IndexState, made: Collection[str] = ()) -> None
         raise IndexMismatch(
             f"the index {state.name} does not keep {lost}, so documents that are written again from it would lose "
             "fields",
-            "Load the documents from files into an index whose `_source` keeps all fields: "
+            remedy
+            or "Load the documents from files into an index whose `_source` keeps all fields: "
             "`es-sbert ingest --index NEW FILE`.",
         )
 

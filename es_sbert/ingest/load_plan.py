@@ -339,7 +339,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             raise index_not_found(name, engine)
         check_can_hold_vectors(state)
         # With several fields, a document may get a vector in one of them and would lose the others.
-        check_source_is_whole(state, [field.field for field in fields] if len(fields) == 1 else [])
+        made = [field.field for field in fields] if len(fields) == 1 else []
+        check_source_is_whole(state, made, "Load the documents from files.")
     elif state is not None:
         meta_fields = [document_meta_field(field.field) for field in fields]
         check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)

@@ -81,9 +81,13 @@ def test_in_place_embedding_refuses_fields_missing_from_source(engine: Engine, l
     excludes = {"_source": {"excludes": ["body"]}, "properties": {"body": {"type": "keyword"}}}
     engine.create_index(loads.index, {"mappings": excludes})
     engine.bulk(loads.index, b'{"index":{"_id":"1"}}\n{"text":"a river","body":"the river is long"}\n')
-    with pytest.raises(VectorIndexError, match="does not keep body in its _source"):
+    with pytest.raises(VectorIndexError, match="does not keep body in its _source") as told:
         loads.load()
     engine.refresh(loads.index)
+    assert engine.count(loads.index, {"exists": {"field": "body"}}) == 1
+    assert told.value.remedy == "Load the documents from files."
+    path = loads.write([{"id": "1", "text": "a river", "body": "the river is long"}])
+    assert loads.load(path, id_field="id").indexed == 1
     assert engine.count(loads.index, {"exists": {"field": "body"}}) == 1
 
 
