@@ -16,6 +16,7 @@ import numpy as np
 
 from es_sbert import clock
 from es_sbert.batched import batched
+from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineInfo, EngineType
@@ -26,7 +27,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_report import AdoptionReport, ComparedDocument, MetadataCounts, SampleCheck, TextCounts
-from es_sbert.index.derived_fields import derived_fields
+from es_sbert.index.derived_fields import derived_fields, mapped_fields
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
@@ -162,6 +163,12 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
 def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     properties: Json = state.mappings.get("properties", {})
+    if vector_field not in properties and vector_field in dict(mapped_fields(properties)):
+        move = "with a `script` that moves each vector to the new field"
+        raise IndexMismatch(
+            f"{vector_field} of {state.name} is inside an object, but es-sbert searches top-level fields only",
+            _copy_remedy(DEFAULT_VECTOR_FIELD, move, " but `vector_field`"),
+        )
     check_field_name(vector_field)
     mapping: Json | None = properties.get(vector_field)
     if mapping is None:
@@ -215,12 +222,12 @@ def _check_takes_updates(state: IndexState) -> None:
         )
 
 
-def _copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
+def _copy_remedy(vector_field: str, how: str = "which copies their vectors too", but: str = "") -> str:
     """Return the remedy if the vectors cannot be adopted in their current field or index."""
     create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
     return (
         f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
-        "`es-sbert index adopt NEW` with the same options."
+        f"`es-sbert index adopt NEW` with the same options{but}."
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.adopt import AdoptableField, adoptable_field
+from es_sbert.index.adopt import AdoptableField, adoptable_field, put_adopted_field
 from es_sbert.index.mapping import ElementType, IndexType
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
@@ -144,6 +145,46 @@ def test_unknown_or_nested_field_is_rejected() -> None:
     refused(IndexMismatch, "no field 'x'", "no vectors to adopt", ELASTICSEARCH, {"type": "text"}, field="x")
     refused(UsageError, "cannot be the name of a vector field", "letters", ELASTICSEARCH, DENSE, field="ml.vector")
     refused(UsageError, "cannot be the name of a vector field", "letters", ELASTICSEARCH, DENSE, field="a*")
+
+
+def test_vector_inside_an_object_is_rejected_with_the_way_out() -> None:
+    inside: Json = {"ml": {"properties": {"vector": DENSE}}}
+    problem, remedy = "ml.vector of docs is inside an object", "a `script` that moves each vector to the new field"
+    refused(IndexMismatch, problem, remedy, ELASTICSEARCH, DENSE, field="ml.vector", more=inside)
+    # With `subobjects: false`, the name has a dot, and there is no object.
+    dotted: Json = {"ml.vector": DENSE}
+    refused(UsageError, "cannot be the name", "letters", ELASTICSEARCH, DENSE, field="ml.vector", more=dotted)
+
+
+class OneIndex:
+    """An engine with one index, of which only the mapping is asked for and changed."""
+
+    def __init__(self, state: IndexState) -> None:
+        self.info = ELASTICSEARCH
+        self.state = state
+        self.bodies: list[Json] = []
+
+    def get_index(self, name: str) -> IndexState:
+        return self.state
+
+    def put_mapping(self, name: str, body: Json) -> None:
+        self.bodies.append(body)
+        properties = self.state.mappings["properties"] | body["properties"]
+        self.state = replace(self.state, mappings={"properties": properties, "_meta": body["_meta"]})
+
+
+def test_adoption_adds_only_metadata_to_the_mapping() -> None:
+    other = {"fingerprint": "0" * 32, "model": "other", "dimensions": 4, "index_type": "hnsw"}
+    meta = {"owner": {"team": 1}, "es_sbert": {"load": {"by": "x"}, "fields": {"other": other}}}
+    adoptable = look(ELASTICSEARCH, DENSE, settings={"index.uuid": "u"}, _meta=meta)
+    engine = OneIndex(adoptable.state)
+    put_adopted_field(cast(Engine, engine), adoptable, adoptable.meta("f" * 32, "model", 384))
+    [body] = engine.bodies
+    assert body.keys() == {"properties", "_meta"}
+    assert body["properties"].keys() == {"vector_meta"}
+    added = body["_meta"]["es_sbert"]["fields"].pop("vector")
+    assert added["fingerprint"] == "f" * 32
+    assert body["_meta"] == meta
 
 
 def test_conflicting_metadata_field_is_rejected() -> None:
