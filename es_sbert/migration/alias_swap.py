@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
@@ -246,7 +246,8 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str]:
         The index of the alias, which stays in use, and the new index that was deleted.
 
     Raises:
-        IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled.
+        IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled. A rollback that an earlier
+            version began cannot be, but a write block that it has left is removed.
         UsageError: another process on this machine is running it.
         EngineError: the engine failed; the same call cancels what is left.
     """
@@ -255,6 +256,12 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str]:
         index = require_index(engine, alias)
         begun = _find_cancellable(engine, index, alias)
         target, state = begun.target, begun.state
+        if state.is_rollback:
+            lifted = remove_leftover_block(engine, alias)
+            refusal = replace(begun, refuses_writes=begun.refuses_writes and lifted is None).error()
+            if lifted is not None:
+                refusal.add_note(f"{lifted} accepts writes again")
+            raise refusal
         in_use = engine.get_aliases(target.name).get(target.name, {}).keys() - {state.permit}
         if in_use:
             raise IndexMismatch(
@@ -272,6 +279,7 @@ def cancel_migration(engine: Engine, name: str) -> tuple[str, str]:
 
 
 def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigration:
+    """Find the migration to cancel, or the rollback of which only the write block can be removed."""
     begun = find_begun(engine, index)
     if begun is None:
         is_blocked = index.has_setting(WRITE_BLOCK_SETTING)
@@ -279,6 +287,6 @@ def _find_cancellable(engine: Engine, index: IndexState, name: str) -> BegunMigr
         raise replaced_error(engine, index) or IndexMismatch(
             f"no migration of {name} is in progress", remove_block if is_blocked else "There is nothing to cancel."
         )
-    if begun.is_orphaned or begun.is_swapped or begun.state.is_rollback:
+    if begun.is_orphaned or begun.is_swapped:
         raise begun.error()
     return begun

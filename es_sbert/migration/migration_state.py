@@ -200,9 +200,10 @@ class BegunMigration:
         if state.unsupported:
             # The target of a rollback existed before, and may be the only copy of what it holds.
             is_kept = self.is_swapped or state.is_rollback
+            accept = f" `{command} --cancel` removes the write block." if self.refuses_writes else ""
             return IndexMismatch(
                 f"{what} was started, and only an earlier version of es-sbert can finish it{refused}",
-                "Finish it with the version that began it."
+                f"Finish it with the version that began it.{accept}"
                 if is_kept
                 else f"Cancel it, so that {state.source} stays in use: `{command} --cancel`.",
             )

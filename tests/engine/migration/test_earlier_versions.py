@@ -76,6 +76,25 @@ def test_begun_migration_is_refused_and_cancelled_only_if_its_index_is_new(
     assert len(place.contents()) == len(everything()) + 1
 
 
+def test_cancel_removes_the_write_block_that_a_killed_rollback_has_left(place9: Place, encoders: Encoders) -> None:
+    place, engine, permit = place9, place9.engine, f"{place9.alias}-permit"
+    closing = {"phase": MigrationPhase.CLOSING, "blocked": True, "permit": permit}
+    target = begin(place, encoders[1], swapped=False, **KINDS["rollback"] | closing)
+    engine.update_aliases([{"add": {"index": target, "alias": permit, "is_hidden": True}}])
+    engine.block_writes(place.index, 60)
+    begun = find_begun(engine, require_index(engine, place.alias))
+    assert begun is not None
+    assert f"`es-sbert index migrate {place.alias} --cancel` removes the write block" in begun.error().remedy
+    with pytest.raises(IndexMismatch, match="only an earlier version of es-sbert can finish it") as caught:
+        cancel_migration(engine, place.alias)
+    assert f"{place.index} accepts writes again" in caught.value.with_notes()
+    assert "refused" not in caught.value.message
+    assert "--cancel" not in caught.value.remedy
+    place.write({"x": document(700)})
+    assert engine.get_aliases(target).get(target, {}) == {}  # a swap that is still queued fails
+    assert engine.get_index(target) is not None
+
+
 def test_finished_rollback_is_no_obstacle_and_its_other_index_is_named(place9: Place, encoders: Encoders) -> None:
     """The alias points to the old index again; the state that says so is in it."""
     place, engine = place9, place9.engine
