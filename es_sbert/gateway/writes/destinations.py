@@ -12,8 +12,8 @@ from cachetools import LRUCache, TTLCache
 from es_sbert.engines.error_mapping import is_missing_api
 from es_sbert.engines.index_state import matches_patterns
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied, IndexMismatch
-from es_sbert.gateway.errors import ThrottledLog, log_detail
+from es_sbert.errors import AccessDenied
+from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
 from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
 from es_sbert.gateway.upstream import Upstream
@@ -44,6 +44,7 @@ class Destination:
         without_text: Names of the vector fields whose text is not known.
         missing: The reason why documents get no vector for some vector fields: its mapping cannot be read, or it lacks
             fields that other indices of the alias or data stream have, as after a rollover without an index template.
+        refused: The error of its documents: the index would be created by a legacy template with vector fields.
     """
 
     index: str
@@ -51,6 +52,7 @@ class Destination:
     without_text: tuple[str, ...] = ()
     missing: NoVectorReason | None = None
     routing: str | None = None
+    refused: BadRequest | None = None
 
     @classmethod
     def from_fields(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
@@ -143,7 +145,10 @@ class DestinationResolver:
             created = searched.missing if name.startswith("<") else name
             if not created:
                 raise self._upstream.malformed_response("the response to GET /INDEX does not name the missing index")
-            return Destination.from_fields(name, await self._of_template(created, headers))
+            try:
+                return Destination.from_fields(name, await self._of_template(created, headers))
+            except BadRequest as error:
+                return Destination(name, refused=error)
         # Of an alias or a data stream, indices other than the write index may have vectors.
         write_fields = {} if index is None else searched.fields.get(index.name, {})
         lacks_field = any(
@@ -164,7 +169,7 @@ class DestinationResolver:
 
         Raises:
             AccessDenied: reading the templates is not allowed.
-            IndexMismatch: a legacy template has vector fields.
+            BadRequest: a legacy template has vector fields.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         simulate = "/_index_template/_simulate_index"
@@ -179,7 +184,7 @@ class DestinationResolver:
         with self._upstream.parsing("GET /_template"):
             for label, body in legacy.items():
                 if "mappings" in body and matches_patterns(name, body.get("index_patterns", [])):
-                    raise IndexMismatch(
+                    raise BadRequest(
                         f"the legacy template {label!r}, which applies to the new index {name!r}, has vector fields",
                         f"Only composable templates can have them: send it as `PUT _index_template/{label}`, and "
                         f"delete the old one by `DELETE _template/{label}`.",

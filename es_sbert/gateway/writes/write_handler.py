@@ -184,7 +184,7 @@ class WriteHandler:
             counts = await offload_if_large(len(body.body), body.count_documents)
             self._preparer.report_refused(error, counts.total())
             raise
-        if not any(destination.has_vectors for destination in destinations.values()):
+        if not any(destination.has_vectors or destination.refused for destination in destinations.values()):
             if any(destination.missing for destination in destinations.values()):
                 counts = await offload_if_large(len(body.body), body.count_documents)
                 self._preparer.report_missing_fields(destinations, counts)

@@ -171,16 +171,23 @@ def test_first_document_of_data_stream_has_its_vector(
 
 
 def test_legacy_template_with_vector_fields_is_refused_unless_a_composable_one_replaces_it(
-    client: httpx.Client, engine_url: str, templates: Templates, caplog: pytest.LogCaptureFixture
+    client: httpx.Client, engine_url: str, templates: Templates, counters: Counters
 ) -> None:
     name, other = f"{templates.prefix}-new", f"{templates.prefix}-other"
+    remedy = f"PUT _index_template/{templates.prefix}"
     legacy = {"index_patterns": [f"{templates.prefix}-n*"], "order": 1000} | templates.vectors()
     templates.put_at(f"/_template/{templates.prefix}", legacy)
     templates.put_at(f"/_template/{templates.prefix}-plain", {"index_patterns": [f"{templates.prefix}-*"]})
     assert client.put(f"/{other}/_doc/1", json=TEXT).status_code == 201
     answered = client.put(f"/{name}/_doc/1", json=TEXT)
-    assert answered.status_code == 503
-    assert f"PUT _index_template/{templates.prefix}" in caplog.text
+    assert answered.status_code == 400
+    assert remedy in answered.json()["error"]["reason"]
+    for indices, statuses in (((other, name, other), [201, 400, 201]), ((name, name), [400, 400])):
+        lines = bulk_lines([("index", {"_index": index}, TEXT) for index in indices])
+        items = client.post("/_bulk", content=lines, headers=JSON).raise_for_status().json()["items"]
+        assert [item["index"]["status"] for item in items] == statuses
+        assert remedy in items[1]["index"]["error"]["reason"]
+    assert counters.increase("es_sbert_gateway_documents_total") == {"refused": 4}
     templates.put("_index_template", {}, name="composable")
     assert client.put(f"/{name}/_doc/1", json=TEXT).status_code == 201
     assert contents(engine_url, name)["1"].keys() == {"text", "_version"}
