@@ -236,7 +236,8 @@ class UpstreamNodes:
             aiohttp.ClientConnectorError, TimeoutError: the node did not respond.
         """
         try:
-            uuid = cluster_uuid(json.loads(await self._get_root(node, credentials)))
+            async with self._get_root(node, credentials) as reply:
+                uuid = cluster_uuid(json.loads(await reply.read()))
         except aiohttp.ClientConnectorError:
             raise
         except (aiohttp.ClientError, ValueError):
@@ -258,18 +259,19 @@ class UpstreamNodes:
     async def _answers_one_of(self, node: UpstreamNode, attempts: int) -> bool:
         for _ in range(attempts):
             with suppress(aiohttp.ClientError, TimeoutError):  # counts as no answer
-                await self._get_root(node, {})
-                return True
+                async with self._get_root(node, {}):
+                    return True  # the head is enough: a body may be slow or cut off
         return False
 
-    async def _get_root(self, node: UpstreamNode, headers: Mapping[str, str]) -> bytes:
+    @asynccontextmanager
+    async def _get_root(self, node: UpstreamNode, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None, "open"
         url = URL(f"{node.url}/", encoded=True)
         async with (
             asyncio.timeout(self._limits.health_seconds),
             self._session.get(url, headers=headers, allow_redirects=False) as reply,
         ):
-            return await reply.read()
+            yield reply
 
 
 def keepalive_socket(info: Any) -> socket.socket:

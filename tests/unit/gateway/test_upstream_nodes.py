@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import pytest
+
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
 from es_sbert.gateway.errors import ThrottledLog
@@ -52,6 +54,36 @@ def test_a_dead_node_is_left_out_until_it_answers() -> None:
         nodes.mark_alive(each[1])
         assert sorted(numbers(nodes, 3)) == [1, 2, 3]
         await nodes.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_node_answers_a_health_request_by_the_head_of_its_response(is_cut: bool) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{")
+        await writer.drain()
+        if not is_cut:
+            await reader.read()  # until the gateway closes the connection
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(respond, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        settings = EngineSettings(url=[f"http://127.0.0.1:{port}", "http://127.0.0.1:9"])  # type: ignore[arg-type]
+        clock = Clock()
+        nodes = UpstreamNodes(parse_addresses(settings), {}, Limits(), ThrottledLog(logging.getLogger()), clock)
+        nodes.open(True)
+        node = nodes.all[0]
+        nodes.mark_dead(node)
+        clock.now = 1.0
+        while not node.is_alive:
+            assert node.failures == 1, "the health request counts as unanswered"
+            nodes.choose()
+            await asyncio.sleep(0.01)
+        await nodes.close()
+        server.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
