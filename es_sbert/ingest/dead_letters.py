@@ -277,10 +277,11 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
     """
     path = _pending_path(file) or file
     try:
-        found = dict.fromkeys(letter.get("index") for _, letter in read_dead_letters(path))
+        indices = (letter.get("index") for _, letter in read_dead_letters(path))
+        found = dict.fromkeys(index for index in indices if isinstance(index, str))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
-    other = next((index for index in found if isinstance(index, str) and index not in names), None)
+    other = next((index for index in found if index not in names), None)
     if other is not None:
         # Letters of an alias and of its indices may be in one file, and no name takes all of them.
         own = [name for name in dict.fromkeys(names) if name in found]

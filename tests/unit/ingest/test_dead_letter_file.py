@@ -152,6 +152,7 @@ def test_letters_of_an_alias_and_its_indices_in_one_file_are_each_reached(tmp_pa
         check_dead_letter_index(copy, names)
         copied += copy.read_bytes().splitlines()
     assert sorted(copied) == sorted(path.read_bytes().splitlines())
+    path.write_bytes(b'{"index":["edited by hand"]}\n' + path.read_bytes())
     with pytest.raises(UsageError) as told:
         check_dead_letter_index(path, ["unrelated"])
     assert "grep" not in told.value.remedy
