@@ -210,6 +210,14 @@ class OpenSearchTransport:
 class TransportEngine(Engine):
     """An engine whose client returns responses and raises errors of elastic-transport."""
 
+    def __init__(
+        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
+    ) -> None:
+        super().__init__(info, client, timeout, watch)
+        self._warned: set[str] = set()
+        # A caller's client turns warnings into Python warnings, which would point to this file. They are logged below.
+        warnings.filterwarnings("ignore", category=TransportWarning, module=re.escape(__name__))
+
     @classmethod
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> Self:
         """Create an engine with a new client for one or more nodes."""
@@ -219,6 +227,7 @@ class TransportEngine(Engine):
     def _send_once(
         self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
     ) -> EngineResponse:
+        """Send a request, and log the engine's deprecation warnings, each once."""
         headers = {"accept": self._media_type("json")}
         if body is not None:
             headers["content-type"] = self._media_type("x-ndjson" if ndjson else "json")
@@ -232,6 +241,10 @@ class TransportEngine(Engine):
             raise not_json(self._asked_url) from error
         if 200 <= response.meta.status < 300 and isinstance(response.body, str):
             raise not_json(self._asked_url)
+        for text in _WARNING.findall(response.meta.headers.get("warning") or ""):
+            if text not in self._warned:
+                self._warned.add(text)
+                log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
         return EngineResponse(response.meta.status, response.meta.headers, response.body)
 
     @abstractmethod
@@ -246,29 +259,10 @@ class TransportEngine(Engine):
 class ElasticsearchEngine(TransportEngine):
     """Elasticsearch, accessed through a client of either major version."""
 
-    def __init__(
-        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
-    ) -> None:
-        super().__init__(info, client, timeout, watch)
-        self._warned: set[str] = set()
-        # A caller's client turns warnings into Python warnings, which would point to this file. They are logged below.
-        warnings.filterwarnings("ignore", category=TransportWarning, module=re.escape(__name__))
-
     def _media_type(self, kind: str) -> str:
         # Use the media type of the server's major version. The client would use that of its own version, which an older
         # server rejects with 400.
         return f"application/vnd.elasticsearch+{kind}; compatible-with={self.info.version[0]}"
-
-    def _send_once(
-        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
-    ) -> EngineResponse:
-        """Send a request, and log the engine's deprecation warnings, each once."""
-        response = super()._send_once(method, path, params, body, ndjson=ndjson)
-        for text in _WARNING.findall(response.headers.get("warning") or ""):
-            if text not in self._warned:
-                self._warned.add(text)
-                log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
-        return response
 
     def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
         answer = self._request("POST", f"/{path}/_pit", params)

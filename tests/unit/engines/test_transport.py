@@ -150,3 +150,14 @@ def test_an_answer_that_is_not_json_keeps_its_status(engine_type: EngineType) ->
             assert refused.value.status == 413, form  # the writer sends smaller bodies
             server.status = 404
             assert engine.get_index("docs") is None, form
+
+
+@BOTH
+def test_deprecation_warnings_are_logged_once(engine_type: EngineType, caplog: pytest.LogCaptureFixture) -> None:
+    with served() as server, closing(engine_at(engine_type, EngineSettings(url=server.url))) as engine:
+        server.headers = {**server.headers, "warning": '299 Engine-9.0.0-abc "[old] is deprecated"'}
+        for _ in range(2):
+            assert engine.send("GET", "/docs").status == 200
+    logged = [each.message for each in caplog.records if each.name == "es_sbert"]
+    assert len(logged) == 1
+    assert logged[0].endswith("warns: [old] is deprecated")
