@@ -10,6 +10,7 @@ import asyncio
 import copy
 import logging
 import re
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,8 +21,11 @@ from urllib.parse import quote, urlencode
 
 from elastic_transport import (
     ApiError,
+    BaseNode,
     ConnectionTimeout,
     JsonSerializer,
+    NodeConfig,
+    NodePool,
     SerializationError,
     SerializerCollection,
     TextSerializer,
@@ -41,6 +45,8 @@ from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECON
 from es_sbert.engines.rest import EXACT_NUMBERS, EngineResponse, Json, QueryParams, parse_json, quote_index_name
 from es_sbert.messages import log_event
 
+# Statuses of a node, or of a proxy in front of it, that cannot answer now.
+_DOWN_STATUSES = (502, 503, 504)
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 # File extensions of Lucene's vectors, quantized vectors and graphs, and of their metadata.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
@@ -71,6 +77,31 @@ class _Serializers(SerializerCollection):
             return data.decode("utf-8", "replace")
 
 
+class _Node(EngineNode):
+    """A node that knows the status of the response to each thread's last request; None if there was none."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self.last = threading.local()
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        self.last.status = None
+        response = super().perform_request(*args, **kwargs)
+        self.last.status = response.meta.status
+        return response
+
+
+class _NodePool(NodePool):
+    """Leaves out a node that is down, but not one that refuses requests (413), is overloaded (429), or fails (500)."""
+
+    def mark_dead(self, node: BaseNode, _now: float | None = None) -> None:
+        assert isinstance(node, _Node)
+        if node.last.status in (None, *_DOWN_STATUSES):
+            super().mark_dead(node, _now)
+        else:
+            self.mark_live(node)
+
+
 class _TransportClient:
     """A transport with the interface of `EngineClient`."""
 
@@ -79,7 +110,8 @@ class _TransportClient:
         configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
         self._transport = Transport(
             configs,
-            node_class=EngineNode,
+            node_class=_Node,
+            node_pool_class=_NodePool,
             serializers=_SERIALIZERS,
             max_retries=0,
             retry_on_timeout=False,
@@ -89,7 +121,7 @@ class _TransportClient:
         self._transport.serializers = _Serializers(self._transport.serializers.serializers)
         if watch is not None:
             for node in self._transport.node_pool.all():
-                assert isinstance(node, EngineNode)
+                assert isinstance(node, _Node)
                 watch.add(node.config, node.pool)
 
     def perform_request(

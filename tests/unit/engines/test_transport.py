@@ -17,6 +17,7 @@ from elastic_transport._node import _http_urllib3
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
+from es_sbert.engines import clients
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.clients import ENGINE_CLASSES
 from es_sbert.engines.connect import connect
@@ -161,3 +162,17 @@ def test_deprecation_warnings_are_logged_once(engine_type: EngineType, caplog: p
     logged = [each.message for each in caplog.records if each.name == "es_sbert"]
     assert len(logged) == 1
     assert logged[0].endswith("warns: [old] is deprecated")
+
+
+@BOTH
+@pytest.mark.parametrize(("status", "is_left_out"), [(413, False), (429, False), (500, False), (503, True)])
+def test_only_a_node_that_is_down_is_left_out(
+    engine_type: EngineType, status: int, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "FIRST_BACKOFF_SECONDS", 30.0)
+    with served() as refuses, served() as answers:
+        refuses.status = status
+        with closing(engine_at(engine_type, EngineSettings(url=f"{refuses.url},{answers.url}"))) as engine:
+            for _ in range(20):
+                engine.send("GET", "/docs")
+    assert refuses.requests == (1 if is_left_out else 10)
