@@ -139,12 +139,17 @@ def _read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_pla
     for key in ("text", "common"):
         name = f"processing_kwargs.{key}"
         check_settings(file, processing.get(key) or {}, name, ignored, f"{name}.")
-    _check_modality_config(file, sbert["modality_config"])
+    _check_modality_config(file, sbert)
     return sbert
 
 
-def _check_modality_config(file: Path, modality_config: dict[str, Any]) -> None:
+# Architectures whose last hidden state is the output of their last layer, unchanged.
+_WITHOUT_FINAL_NORM = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+
+
+def _check_modality_config(file: Path, sbert: dict[str, Any]) -> None:
     """Check that the input of the network is plain text, and its output the last hidden state."""
+    modality_config = sbert["modality_config"]
     if not modality_config:
         return
     text = modality_config.get("text")
@@ -158,14 +163,25 @@ def _check_modality_config(file: Path, modality_config: dict[str, Any]) -> None:
             f"{file} {what} (modality_config)",
             "Choose a model for texts, or serve this one with sentence-transformers.",
         )
-    method, output = text.get("method"), text.get("method_output_name")
-    if method != "forward" or output not in ("last_hidden_state", ["last_hidden_state"]):
-        raise UnsupportedSetting(
-            f"{file} uses {output!r} of {method!r} as token vectors (modality_config); es-sbert uses the last hidden "
-            "state of the network",
-            'Save the model with method_output_name "last_hidden_state"; for an earlier hidden state, with as many '
-            "layers (num_hidden_layers in config.json).",
-        )
+    method, output, remedy = text.get("method"), text.get("method_output_name"), "Serve it with sentence-transformers."
+    if method == "forward" and output in ("last_hidden_state", ["last_hidden_state"]):
+        return
+    config = {**read_optional_json(file.parent / "config.json"), **sbert["config_kwargs"]}
+    layers_key = "n_layers" if config.get("model_type") == "distilbert" else "num_hidden_layers"
+    match output, config.get(layers_key):
+        case ["hidden_states", int(state)], int(layers) if (
+            method == "forward" and config.get("model_type") in _WITHOUT_FINAL_NORM and not isinstance(state, bool)
+        ):
+            number = state + layers + 1 if state < 0 else state
+            if number == layers:
+                return
+            if 0 < number < layers:
+                remedy = f'Save it with {layers_key} {number} and method_output_name "last_hidden_state".'
+    raise UnsupportedSetting(
+        f"{file} uses {output!r} of {method!r} as token vectors (modality_config); es-sbert uses the last hidden "
+        "state of the network",
+        remedy,
+    )
 
 
 def _read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:

@@ -183,6 +183,10 @@ CASES: list[tuple[str, str, Any, str]] = [
     (SBERT, "config_kwargs", {"num_hidden_layers": 1}, "equal"),
     (SBERT, "config_args", {"num_hidden_layers": 1}, "equal"),
     (SBERT, "modality_config.text", {"method": "forward", "method_output_name": ["hidden_states", 1]}, "refused"),
+    (SBERT, "modality_config.text", {"method": "forward", "method_output_name": ["hidden_states", True]}, "refused"),
+    (SBERT, "modality_config.text", {"method": "forward", "method_output_name": ["hidden_states", 9]}, "refused"),
+    (SBERT, "modality_config.text", {"method": "other", "method_output_name": ["hidden_states", -1]}, "refused"),
+    (SBERT, "modality_config.text", {"method": "forward", "method_output_name": ["hidden_states", -1]}, "equal"),
     (SBERT, "modality_config.text", {"method": "forward", "method_output_name": "last_hidden_state"}, "equal"),
     (SBERT, "modality_config.message", {"method": "forward", "method_output_name": "last_hidden_state"}, "refused"),
     (SBERT, "processing_kwargs", {"text": {"max_length": 16}}, "equal"),
@@ -255,6 +259,24 @@ def test_setting_is_applied_or_refused(
 ) -> None:
     folder = mutated(folders[architecture], tmp_path / "model", file, tuple(setting.split(".")), value)
     assert check(folder) == outcome
+
+
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "modernbert", "qwen3"])
+def test_hidden_state_of_the_last_layer_is_the_last_unless_a_norm_follows(architecture: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", architecture)
+    plain = read_sentence_model(folder)
+    layers_key = "n_layers" if architecture == "distilbert" else "num_hidden_layers"
+    layers = plain.transformer_config[layers_key]
+    for state, is_last, earlier in ((-1, True, None), (layers, True, None), (-layers, False, 1), (0, False, None)):
+        keys = ("modality_config", "text")
+        _edit(folder / SBERT, keys, {"method": "forward", "method_output_name": ["hidden_states", state]})
+        if is_last and architecture not in ("modernbert", "qwen3"):
+            assert read_sentence_model(folder).fingerprint == plain.fingerprint
+            continue
+        with pytest.raises(UnsupportedSetting, match="es-sbert uses the last hidden state") as raised:
+            read_sentence_model(folder)
+        fewer = f"{layers_key} {earlier}" if earlier and architecture not in ("modernbert", "qwen3") else None
+        assert (fewer or "sentence-transformers") in raised.value.remedy
 
 
 def _all_settings(architecture: str) -> list[tuple[str, tuple[str, ...]]]:
