@@ -188,7 +188,7 @@ class Limits(FrozenSettings):
     """Limits on requests and connections. Those that an operator may have to change are options, which describe them.
 
     Attributes:
-        buffered_bytes: Maximum bytes of all bodies in memory; None to derive it from `body_bytes`.
+        buffered_bytes: Maximum bytes of all bodies in memory; None to derive it from `body_bytes`. At least two bodies.
         search_bytes: Maximum bytes of a search that is read for semantic queries. Above any search that people write.
         bulk_actions: Maximum actions of one bulk request. A million take minutes, and clients send thousands.
         semantic_queries: Maximum semantic queries of one request. Each becomes a kNN query of the engine.
@@ -259,7 +259,7 @@ class Limits(FrozenSettings):
 
         A body fits twice: a request that can never succeed must not be answered with 429.
         """
-        return self.buffered_bytes or max(2 * self.body_bytes, min(10 * self.body_bytes, 1024 * MIB))
+        return max(2 * self.body_bytes, self.buffered_bytes or min(10 * self.body_bytes, 1024 * MIB))
 
 
 class HideVectors(StrEnum):

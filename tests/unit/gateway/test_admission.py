@@ -83,6 +83,7 @@ def test_slot_exit_releases_all_resources() -> None:
 def test_body_buffer_holds_at_least_one_request() -> None:
     sizes = {20: 200, 100: 1000, 300: 1024, 600: 1200}
     assert {size: Limits(body_bytes=size * MIB).max_buffered_bytes // MIB for size in sizes} == sizes
+    assert Limits(body_bytes=20 * MIB, buffered_bytes=30 * MIB).max_buffered_bytes == 40 * MIB
 
 
 def test_repeated_warnings_are_throttled(caplog: pytest.LogCaptureFixture) -> None:
