@@ -74,6 +74,8 @@ def test_engine_address_is_hidden_from_clients(
                 elif status != 200:
                     assert answer.status == status, answer
                     assert b"The gateway's log has the reason" in answer.body
+                    if status == 502:  # the engine was never seen
+                        assert answer.header("x-elastic-product") is None
     if words:
         said = [message for message in caplog.messages if words in message]
         assert said
