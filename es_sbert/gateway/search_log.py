@@ -189,8 +189,12 @@ class _LineFile:
         return self._descriptor
 
 
+# Index of the reports that an earlier version wrote of its loads, which its dashboards still read.
+_REPORT_INDEX = "es-sbert-loads"
+
+
 def is_internal_search(expression: str) -> bool:
-    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the search log.
+    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the search log or reports of loads.
 
     Both programs search their system indices all the time; the names of system indices begin with a dot.
 
@@ -198,7 +202,7 @@ def is_internal_search(expression: str) -> bool:
         expression: Index expression, not percent-encoded.
     """
     names = [name for name in expression.split(",") if name and not name.startswith("-")]
-    return bool(names) and all(name.startswith((".", f"{DEFAULT_SEARCH_LOG_INDEX}-")) for name in names)
+    return bool(names) and all(name.startswith((".", f"{DEFAULT_SEARCH_LOG_INDEX}-", _REPORT_INDEX)) for name in names)
 
 
 _MAX_BODY_READ = 1024 * 1024

@@ -66,7 +66,8 @@ def test_records_are_appended_in_order(tmp_path: Path) -> None:
 
 
 def test_searches_of_the_dashboards_themselves_are_not_logged(tmp_path: Path) -> None:
-    records = [search(number, index) for number, index in enumerate([".kibana", "es-sbert-searches-*", "docs"])]
+    indices = [".kibana", "es-sbert-searches-*", "es-sbert-loads*", "es-sbert-loads", "docs"]
+    records = [search(number, index) for number, index in enumerate(indices)]
     assert [line["index"] for line in logged(tmp_path / "searches.jsonl", *records)] == ["docs"]
 
 
