@@ -61,6 +61,8 @@ from es_sbert.gateway.writes.write_handler import WriteHandler
 logger = logging.getLogger(__name__)
 # Maximum time between the error response to a slow client and the end of its connection.
 _LINGER_SECONDS = 2.0
+# Header of the searches that the search page makes for the cosines of hits: nobody has typed them.
+_PAGE_HEADER = b"x-es-sbert-page"
 
 
 class Gateway:
@@ -134,7 +136,7 @@ class Gateway:
                 with self._admission.slot() as slot:
                     incoming = IncomingRequest.from_scope(scope, receive, self._settings.limits, slot)
                     route = match_route(incoming)
-                    outcome.kind = _metric_kind(route.api)
+                    outcome.kind = "ui" if incoming.header(_PAGE_HEADER) else _metric_kind(route.api)
                     outcome.status = await self._dispatch(incoming, route, send) or outcome.status
                     return
             except ClientDisconnect:  # nobody waits for a response
@@ -164,7 +166,7 @@ class Gateway:
         """Call the handler of an API; return the status of the response, 0 if the client disconnected."""
         requested_mode(incoming)  # rejects an unknown mode
         if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
-            with self._record_search(route) as recorder:
+            with self._record_search(incoming, route) as recorder:
                 recorder.status = await self._search.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
         if route.api in self._others:
@@ -181,9 +183,10 @@ class Gateway:
         return status
 
     @contextmanager
-    def _record_search(self, route: EngineRoute) -> Iterator[SearchRecorder]:
+    def _record_search(self, incoming: IncomingRequest, route: EngineRoute) -> Iterator[SearchRecorder]:
         """Log a search when it ends, whether it succeeds or fails."""
-        log = None if route.api in SEARCH_DIAGNOSTICS else self._search_log
+        is_logged = route.api not in SEARCH_DIAGNOSTICS and not incoming.header(_PAGE_HEADER)
+        log = self._search_log if is_logged else None
         recorder = SearchRecorder(unquote(route.index), route.api, is_logged=log is not None)
         try:
             yield recorder

@@ -6,13 +6,18 @@ import re
 from pathlib import Path
 
 import httpx
+import orjson
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from es_sbert.config import EngineSettings
+from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.settings import GatewaySettings, SearchLogSettings
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
+from tests.gateway.echo import Echo
 from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
 
@@ -68,6 +73,19 @@ def test_metrics_can_require_a_key(tiny: Path) -> None:
         assert "es_sbert_gateway_requests_running" in shown.text
         # The health pages ask for none.
         assert patient.get(f"{url}/healthz").status_code == 200
+
+
+def test_searches_that_the_page_makes_itself_are_no_searches_in_metrics_and_log(tiny: Path, tmp_path: Path) -> None:
+    log = SearchLogSettings(tmp_path / "searches.jsonl", False, "here")
+    with Echo() as engine:
+        settings = GatewaySettings(upstream=EngineSettings(url=engine.url), models=tiny_settings(tiny), search_log=log)
+        with served(Gateway(settings)) as url:
+            for index, headers in (("docs", {}), ("cosines", {"x-es-sbert-page": "cosines"})):
+                patient.post(f"{url}/{index}/_search", json={}, headers={"x-es-sbert": "off", **headers})
+            shown = patient.get(f"{url}/metrics").text
+    assert 'requests_total{kind="search",status="200"} 1.0' in shown
+    assert 'requests_total{kind="ui",status="200"} 1.0' in shown
+    assert [orjson.loads(line)["index"] for line in log.path.read_bytes().splitlines()] == ["docs"]
 
 
 def test_metrics_count_requests(tiny: Path) -> None:

@@ -5,6 +5,9 @@ import { search } from "./engine.js";
 import { addCosines, keyOf } from "./hits.js";
 import { COLUMNS, cosineOf, cosinesBody } from "./queries.js";
 
+// The search log and the metrics leave out searches with it.
+const OF_PAGE = { "X-Es-Sbert-Page": "cosines" };
+
 let latest = new AbortController();
 
 /** Add the cosines to the hits of all columns; if this fails, the hits are shown without them. */
@@ -16,7 +19,7 @@ export async function showCosines(asked, answers, searched) {
   // Documents like another one have their cosine as a score.
   if (hits.length === 0 || asked.like !== null) return;
   try {
-    const { answer } = await search(asked.index, cosinesBody(asked, hits), COLUMNS[0].mode, signal);
+    const { answer } = await search(asked.index, cosinesBody(asked, hits), COLUMNS[0].mode, signal, OF_PAGE);
     // Elasticsearch 9.4 also finds documents without a vector, with the score 0.
     const near = answer.hits.hits.filter((hit) => hit._score > 0);
     const cosines = new Map(near.map((hit) => [keyOf(hit._index, hit._id), cosineOf(COLUMNS[0], hit)]));

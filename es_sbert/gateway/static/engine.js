@@ -32,10 +32,10 @@ function base64(text) {
 export const askPage = (path, body, signal) => request(`api/${path}`, body, {}, signal);
 
 /** Search an index; `mode` is that of the gateway: "on", "off" or "hybrid". */
-export async function search(index, body, mode, signal) {
+export async function search(index, body, mode, signal, headers = {}) {
   const path = `${engineRoot}${encodeURIComponent(index)}/_search`;
   const began = performance.now();
-  const answer = await request(path, body, { "X-Es-Sbert": mode }, signal);
+  const answer = await request(path, body, { "X-Es-Sbert": mode, ...headers }, signal);
   return { answer, milliseconds: performance.now() - began };
 }
 

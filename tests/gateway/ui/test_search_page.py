@@ -103,6 +103,7 @@ def test_stale_cosines_never_replace_newer_ones(page: SearchPage, dated_index: s
     page.page.route("**/_search", hold_first)
     page.page.get_by_role("button", name="Show more Semantic hits").click()
     expect(page.titles("semantic")).to_have_count(20)
+    assert held[0].request.headers["x-es-sbert-page"] == "cosines"
 
     with page.page.expect_event("requestfailed", is_for_cosines):
         page.page.get_by_role("button", name="Show more Lexical hits").click()
