@@ -185,9 +185,10 @@ class NumpyReference:
             table: Floats = weights.table[ids]
             return table
         x = _embed(weights.embeddings, ids)
+        bias = None if weights.relative_bias is None else _relative_bias(weights.relative_bias, ids.shape[1])
         for layer in weights.layers:
             norms = layer.attention_norms
-            attended = _attend(weights, layer.attention, _apply_norm(norms.before, x), mask)
+            attended = _attend(weights, layer.attention, _apply_norm(norms.before, x), mask, bias)
             x = _add_residual(x, norms, attended)
             norms = layer.feed_forward_norms
             fed = _feed_forward(weights.activation, layer.feed_forward, _apply_norm(norms.before, x))
@@ -214,8 +215,14 @@ def _add_residual(x: Floats, norms: BlockNorms, y: Floats) -> Floats:
 _MAX_SCORES = 1 << 22
 
 
-def _attend(weights: TransformerWeights, block: AttentionWeights, x: Floats, mask: NDArray[np.int64]) -> Floats:
-    """Attention: (batch, tokens, hidden) → the same."""
+def _attend(
+    weights: TransformerWeights, block: AttentionWeights, x: Floats, mask: NDArray[np.int64], bias: Floats | None
+) -> Floats:
+    """Attention: (batch, tokens, hidden) → the same.
+
+    Args:
+        bias: On scores, by relative position; see `_relative_bias`.
+    """
     tokens = x.shape[1]
     query = _apply_norm(block.query_norm, _split_heads(_apply_linear(block.query, x), weights.heads))
     key = _apply_norm(block.key_norm, _split_heads(_apply_linear(block.key, x), weights.key_heads))
@@ -224,7 +231,6 @@ def _attend(weights: TransformerWeights, block: AttentionWeights, x: Floats, mas
         query, key = _rotate(query, block.frequencies), _rotate(key, block.frequencies)
     key, value = (np.repeat(part, weights.heads // weights.key_heads, axis=1) for part in (key, value))
     query = query * np.float32(weights.score_scale)  # each (batch, heads, tokens, head size)
-    bias = None if weights.relative_bias is None else _relative_bias(weights.relative_bias, tokens)
     mixed = np.empty_like(query)
     places = np.arange(tokens)
     reach = tokens if block.window is None else block.window
