@@ -156,7 +156,8 @@ def refuse_adapter(folder: Path) -> None:
                 f"{folder} has a LoRA adapter ({name}), which es-sbert does not merge",
                 "Merge it with peft, and save the model: model[0].model = PeftModel.from_pretrained(model[0].model, "
                 "FOLDER).merge_and_unload(); model.save(NEW_FOLDER), where model is the SentenceTransformer of its "
-                "base model.",
+                "base model. The result is another model: for an index that an earlier version loaded with this one, "
+                "register the bundle it exported (in the cache: bundles/FINGERPRINT), `es-sbert model add BUNDLE`.",
             )
 
 

@@ -82,3 +82,4 @@ def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Pa
         with pytest.raises(UnsupportedArchitecture, match=f"LoRA adapter .*{name}") as raised:
             read(folder)
         assert "merge_and_unload()" in raised.value.remedy
+        assert "`es-sbert model add BUNDLE`" in raised.value.remedy
