@@ -163,9 +163,9 @@ class ItemPreparer:
             written = await offload_if_large(size, parse_items, items, destinations)
             errors = await self._detect_changes(written, destinations, headers, size)
             errors |= {
-                number: error
+                number: refused
                 for number, item in enumerate(items)
-                if item.index in destinations and (error := destinations[item.index].refused) and item.has_document
+                if item.index in destinations and (refused := destinations[item.index].refused) and item.has_document
             }
             # Items with errors are not sent.
             changed = [item for item in written if item.is_changed and item.number not in errors]
