@@ -48,7 +48,7 @@ class EngineNode(Urllib3HttpNode):
         if config.ssl_context is not None:
             # The base class would add the public authorities to the context: any server with a public certificate for
             # the host name would get the credentials.
-            self.pool.ca_certs = None
+            self.pool.ca_certs = None  # type: ignore[attr-defined]  # a pool of HTTPS
 
 
 # The engine at an address, and the UUID of its cluster if it is known.
