@@ -46,6 +46,28 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_CONFIGURATION_REMEDY = (
+    "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
+    "ES_SBERT_CA_CERTS, ES_SBERT_FINGERPRINT, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
+    "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
+    "environment are sent to whatever `--url` names. Write paths in full: those of the old file were relative to it."
+)
+_DATABASE_REMEDY = (
+    "Write the rows of a query to a file with the database's own client, and load that (docs/sources.md)."
+)
+# Options and commands of earlier versions, and what to do instead.
+_REMOVED = {
+    "--profile": _CONFIGURATION_REMEDY,
+    "--dimensions": "Write `--model MODEL@N`.",
+    "--sql": _DATABASE_REMEDY,
+    "--database": _DATABASE_REMEDY,
+    "--database-file": _DATABASE_REMEDY,
+    "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
+    "and `--threads` shows the speed of others.",
+    "index remove": "Copy the index without the vectors (docs/commands/index.md, Take the vectors out).",
+}
+
+
 def refuse_configuration_file() -> None:
     """Refuse the configuration file of earlier versions and its profiles: a command would use another engine or model.
 
@@ -62,11 +84,7 @@ def refuse_configuration_file() -> None:
     if found:
         raise UsageError(
             f"there are no configuration file and no profiles any more, but {' and '.join(found)}",
-            "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
-            "ES_SBERT_CA_CERTS, ES_SBERT_FINGERPRINT, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
-            "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
-            "environment are sent to whatever `--url` names. Write paths in full: those of the old file were relative "
-            "to it. Then remove the file and unset the variables that are named here.",
+            f"{_CONFIGURATION_REMEDY} Then remove the file and unset the variables that are named here.",
         )
 
 
@@ -143,13 +161,27 @@ def cli() -> None:
     """Semantic search over an Elasticsearch or OpenSearch index."""
 
 
+def _run(args: list[str] | None) -> Any:
+    """Run a command; an option or a command of earlier versions is a `UsageError` with the way out."""
+    try:
+        return cli.main(args, standalone_mode=False)
+    except (click.exceptions.NoSuchOption, click.exceptions.NoSuchCommand) as error:
+        if isinstance(error, click.exceptions.NoSuchOption):
+            name = error.option_name
+        else:
+            name = f"{error.ctx.info_name if error.ctx else ''} {error.command_name}"
+        if name not in _REMOVED:
+            raise
+        raise UsageError(f"there is no {name} any more", _REMOVED[name]) from error
+
+
 def main(args: list[str] | None = None) -> None:
     """Run the command line. An expected error is printed as two lines on stderr, with exit code 2."""
     collect_garbage_less_often()
     prepare_streams()
     configure_logging()
     try:
-        result: Any = cli.main(args, standalone_mode=False)
+        result = _run(args)
     except EsSbertError as error:
         log_error(error)
         sys.exit(2)

@@ -49,6 +49,31 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
     assert "No such command 'xyzzy'.\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "removed", "way_out"),
+    [
+        (["--profile", "production", "search", "docs", "text"], "--profile", "Set ES_SBERT_URL"),
+        (["--profile=production", "search", "docs", "text"], "--profile", "Set ES_SBERT_URL"),
+        (["index", "show", "docs", "--profile", "production"], "--profile", "Set ES_SBERT_URL"),
+        (["ingest", "--dimensions", "128", "--index", "docs", "docs.jsonl"], "--dimensions", "`--model MODEL@N`"),
+        (["ingest", "--index", "docs", "--sql", "SELECT 1"], "--sql", "docs/sources.md"),
+        (["ingest", "--index", "docs", "--database", "sqlite:///a.db"], "--database", "docs/sources.md"),
+        (["ingest", "--index", "docs", "--database-file", "url.txt"], "--database-file", "docs/sources.md"),
+        (["model", "tune"], "model tune", "es-sbert encode"),
+        (["index", "remove", "docs"], "index remove", "docs/commands/index.md"),
+    ],
+)
+def test_options_and_commands_of_earlier_versions_are_refused_with_the_way_out(
+    arguments: list[str], removed: str, way_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"there is no {removed} any more" in shown
+    assert way_out in shown
+
+
 def test_configuration_file_and_profiles_of_earlier_versions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
