@@ -173,7 +173,7 @@ class RunFolder:
         """Convert the recorded recipe of a run to this version's format: newer settings have their defaults.
 
         Older versions wrote a precision instead of `auto`; their runs resume with it. What they measured at the end is
-        left out, since no weights depend on it: `export.sts`, and the test set of `es-sbert distill --sts`, the only
+        left out, since no weights depend on it: `export.sts`, and the test set of an earlier `distill`, the only
         one that is not among the data of its run.
 
         Raises:
