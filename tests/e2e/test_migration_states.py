@@ -21,6 +21,8 @@ from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, everything, killed_after, make_place, models
 
+pytestmark = pytest.mark.engine  # servers are requested while the tests run, which the fixtures do not show
+
 Encoders = tuple[Encoder, Encoder]
 _COUNT = 60
 

@@ -20,6 +20,8 @@ from tests.gateway.conftest import loaded_index, tiny_gateway
 from tests.gateway.test_semantic_search import documents
 from tests.shared import alone_on_engines, folder_of_run
 
+pytestmark = pytest.mark.engine  # servers are requested while the tests run, which the fixtures do not show
+
 QUERY = "the cat sleeps"
 SEMANTIC: Json = {"match": {"semantic": QUERY}}
 WORDS: Json = {"match": {"text": QUERY}}
