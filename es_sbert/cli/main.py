@@ -50,7 +50,7 @@ _CONFIGURATION_REMEDY = (
     "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
     "ES_SBERT_CA_CERTS, ES_SBERT_FINGERPRINT, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
     "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
-    "environment are sent to whatever `--url` names. Write paths in full: those of the old file were relative to it."
+    "environment are sent to any address in `--url`. Write paths in full: those of the old file were relative to it."
 )
 _DATABASE_REMEDY = (
     "Write the rows of a query to a file with the database's own client, and load that (docs/sources.md)."
@@ -64,7 +64,8 @@ _REMOVED = {
     "--database-file": _DATABASE_REMEDY,
     "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
     "and `--threads` shows the speed of others.",
-    "index remove": "Copy the index without the vectors (docs/commands/index.md, Take the vectors out).",
+    "index remove": "Copy the index with `POST _reindex`, without the vector fields and `_meta.es_sbert` "
+    "(docs/commands/index.md, Take the vectors out).",
 }
 
 

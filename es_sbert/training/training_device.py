@@ -151,11 +151,6 @@ def gather(local: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     return joint
 
 
-def joint_mean(losses: Tensor, sizes: Sequence[int] = ()) -> Tensor:
-    """Average the losses of the joint batch, *shape* ``(batch,)`` in each process, to a scalar."""
-    return gather(losses, sizes).mean()
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -72,9 +72,6 @@ class ServiceManager:
         """What all services have printed."""
         return "".join(f"{path.name}:\n{path.read_text()}" for path in sorted(self._run.glob("*.log")))
 
-    def is_running(self, unit: str) -> bool:
-        return unit in self._processes and self._processes[unit].poll() is None
-
     def daemon_reload(self) -> None:
         self._loaded = {path.name: path.read_text() for path in self._folder.glob("*.service")}
 

@@ -118,9 +118,12 @@ class _RemoteReader(io.RawIOBase):
         self._handle: Any = None
         self._offset = 0
         self._block = _BLOCK
-        self._version: dict[str, Any] | None = None
-        self._size: int | None = None
+        self._version: dict[str, Any] = {}  # of the file that was opened first; empty before
         self._retry(self._open_handle)
+
+    @property
+    def _size(self) -> int | None:
+        return self._version.get("size")
 
     def readable(self) -> bool:
         return True
@@ -154,12 +157,11 @@ class _RemoteReader(io.RawIOBase):
         """Check that what was read is one version of the file, unless it came in one response.
 
         Raises:
-            CorruptStream: the file was changed meanwhile.
+            CorruptStream: the file was changed while it was read.
         """
         # A file whose size is unknown is not read in blocks either.
         if self._is_sequential and (self._block == _WHOLE_FILE or (self._size or 0) <= _BLOCK):
             return
-        version = self._version or {}
         try:
             now = call_until_stopped(self._current_version, self._stop)
         except ReadCancelled:
@@ -167,8 +169,8 @@ class _RemoteReader(io.RawIOBase):
         except Exception:  # nothing can be lost: all of the file was read, and only a later change would be unknown
             return
         # The machines behind one address may each have an ETag for the same file.
-        keys = ("size", *_TIME_KEYS) if any(version[key] for key in _TIME_KEYS) else _VERSION_KEYS
-        if any(version[key] != now[key] for key in keys):
+        keys = ("size", *_TIME_KEYS) if any(self._version[key] for key in _TIME_KEYS) else _VERSION_KEYS
+        if any(self._version[key] != now[key] for key in keys):
             raise CorruptStream("the file was changed while it was read")
 
     def close(self) -> None:
@@ -184,9 +186,9 @@ class _RemoteReader(io.RawIOBase):
     def _open_handle(self) -> None:
         """Open the file; it must still be the version that was read so far."""
         version = self._current_version()
-        if self._version not in (None, version):
+        if self._version and self._version != version:
             raise CorruptStream("the file was changed while it was read")
-        self._version, self._size = version, version["size"]
+        self._version = version
         self._handle = self._file.filesystem.open(self._file.location, "rb", block_size=self._block)
 
     def _read(self, count: int) -> bytes:
@@ -222,7 +224,7 @@ class _RemoteReader(io.RawIOBase):
         reason = _reason(error, self._file.location, self._file.name)
         # The other library's error is not chained: it may hold the address with its secrets.
         if isinstance(error, FileNotFoundError):
-            if self._version is None:
+            if not self._version:
                 raise FileNotFoundError(f"no such file: {self._file.name}") from None
             raise CorruptStream("the file was removed while it was read") from None
         if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
