@@ -50,7 +50,7 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
       es-sbert dashboards docs --kibana http://localhost:5601
       es-sbert dashboards docs --kibana https://kibana.example:5601/s/search
     """
-    from es_sbert.dashboards.saved_objects import DashboardProduct, build_saved_objects, to_ndjson
+    from es_sbert.diagnostics.saved_objects import DashboardProduct, build_saved_objects, to_ndjson
     from es_sbert.errors import require_extra
 
     if tenant is not None and kibana is None:
@@ -68,7 +68,7 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
         lines = [to_ndjson(objects, product)]
         write_output_file(output or STDOUT_PATH, lines, "Set --output to a file in a folder that exists.")
         return
-    from es_sbert.dashboards.import_dashboards import import_objects, kibana_address
+    from es_sbert.diagnostics.import_dashboards import import_objects, kibana_address
 
     address = kibana_address(kibana, shared.engine_settings(options))
     import_objects(address, product, objects, tenant=tenant)

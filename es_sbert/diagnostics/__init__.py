@@ -1,1 +1,1 @@
-"""Diagnostics of a model, a cluster and an index: health checks, recall, size and calibration."""
+"""Diagnostics of a model, a cluster and an index: health checks, recall, size, calibration and dashboards."""

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from jsonschema import Draft202012Validator
 
-from es_sbert.dashboards.saved_objects import GRID_COLUMNS, DashboardProduct
+from es_sbert.diagnostics.saved_objects import GRID_COLUMNS, DashboardProduct
 
 SCHEMAS = Path(__file__).parent / "schemas"
 

@@ -21,7 +21,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from es_sbert.dashboards.saved_objects import DashboardProduct
+from es_sbert.diagnostics.saved_objects import DashboardProduct
 from tests.dashboards.checks import OBJECTS
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from es_sbert.dashboards.saved_objects import SavedObject
+from es_sbert.diagnostics.saved_objects import SavedObject
 
 Json = dict[str, Any]
 

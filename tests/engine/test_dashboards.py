@@ -12,7 +12,7 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, build_saved_objects
+from es_sbert.diagnostics.saved_objects import DashboardProduct, SavedObject, build_saved_objects
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError

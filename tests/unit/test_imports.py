@@ -52,7 +52,7 @@ _LEVELS = (
     {"search", "migration"},
     {"gateway", "evaluation"},
     {"diagnostics"},
-    {"training", "analysis", "dashboards"},
+    {"training", "analysis"},
     {"adaptation"},
     {"cli"},
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.dashboards.saved_objects import (
+from es_sbert.diagnostics.saved_objects import (
     DashboardProduct,
     SavedObject,
     load_objects,

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from es_sbert.config import EngineSettings
-from es_sbert.dashboards.import_dashboards import import_objects, kibana_address
-from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, search_objects
+from es_sbert.diagnostics.import_dashboards import import_objects, kibana_address
+from es_sbert.diagnostics.saved_objects import DashboardProduct, SavedObject, search_objects
 from es_sbert.errors import AccessDenied, EngineUnreachable, RequestFailed, UnsupportedEngine, UsageError
 from tests.dashboards import import_api
 from tests.dashboards.import_api import ImportApi, serving

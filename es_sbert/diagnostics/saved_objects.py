@@ -3,8 +3,8 @@
 Both products use the same content but different version and reference fields. See `src/core/packages/saved-objects`
 and the `saved_objects` folder of each type in elastic/kibana, and `src/core/server/saved_objects` in
 opensearch-project/OpenSearch-Dashboards. Both migrate objects of older versions on import and reject newer ones, so
-each type has the oldest version that supports its form. `templates/` has what differs between the products, the panels
-and the formats of fields. Panels are made of aggregations, which both products support (unlike Lens).
+each type has the oldest version that supports its form. `dashboard_templates/` has what differs between the products,
+the panels and the formats of fields. Panels are made of aggregations, which both products support (unlike Lens).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def to_ndjson(objects: Iterable[SavedObject], product: DashboardProduct) -> byte
 
 def _template(name: str, **values: str) -> Any:
     """Read a JSON template; `$name` in it is replaced by a value."""
-    text = (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
+    text = (resources.files(__package__) / "dashboard_templates" / name).read_text(encoding="utf-8")
     return orjson.loads(Template(text).substitute({key: _json_string(value)[1:-1] for key, value in values.items()}))
 
 
@@ -266,7 +266,7 @@ def _saved_search(view: SavedObject, title: str, columns: Sequence[str]) -> Save
 
 
 def _panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[SavedObject]:
-    """Create the panels of the template `templates/NAME_panels.json`.
+    """Create the panels of the template `dashboard_templates/NAME_panels.json`.
 
     Args:
         views: Name of a data view in the template → the view.

@@ -11,7 +11,7 @@ import httpx
 from pydantic_settings import SettingsConfigDict
 
 from es_sbert.config import EngineSettings
-from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
+from es_sbert.diagnostics.saved_objects import DashboardProduct, SavedObject, to_ndjson
 from es_sbert.engines.address import Address, parse_address
 from es_sbert.engines.error_mapping import connection_error
 from es_sbert.engines.rest import Json

@@ -1,1 +1,0 @@
-"""Data views and dashboards for Kibana and OpenSearch Dashboards."""
