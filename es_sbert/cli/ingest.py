@@ -150,12 +150,6 @@ _output_options = option_group(
     "Output",
     shared.quiet_option,
     click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
-    click.option(
-        "--metrics",
-        metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics of the load at this port, on this machine only unless HOST is given. If the "
-        "port is in use, the load goes on without metrics.",
-    ),
     log_format_option,
 )
 _ray_options = option_group(
@@ -232,11 +226,6 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     control = LoadControl()
     with ExitStack() as stack:
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
-        if options["metrics"] is not None:
-            require_extra("metrics", "prometheus_client")
-            from es_sbert.ingest.load_metrics import serve_metrics
-
-            meter = stack.enter_context(serve_metrics(meter, options["metrics"]))
         # Find the sources before waiting for the engine, so that a misspelled file name is reported at once.
         sources = resolve_sources(settings)
         # Until the load begins, Ctrl-C ends these waits like any other command.

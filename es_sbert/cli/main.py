@@ -62,6 +62,7 @@ _REMOVED = {
     "--sql": _DATABASE_REMEDY,
     "--database": _DATABASE_REMEDY,
     "--database-file": _DATABASE_REMEDY,
+    "--metrics": "`--log-format json` logs the counts every few seconds (docs/operations.md, Monitoring).",
     "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
     "and `--threads` shows the speed of others.",
     "index remove": "Copy the index with `POST _reindex`, without the vector fields and `_meta.es_sbert` "

@@ -9,7 +9,6 @@ load therefore fails as soon as a document differs from what was sent.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -520,12 +519,7 @@ class BulkWriter:
         body = b"".join(action.body for action in group)
         try:
             self._context.check_index_uuid()
-            began = time.monotonic()
-            try:
-                results = self._context.engine.bulk(self._index, body, actions=len(group), timeout=seconds)
-            finally:
-                took = time.monotonic() - began
-                self._outcomes.ledger.add(bulk_requests=1, bulk_bytes=len(body), bulk_seconds=took)
+            results = self._context.engine.bulk(self._index, body, actions=len(group), timeout=seconds)
         except EngineError as error:
             return self._failed_request(group, len(body), error)
         acknowledged: list[tuple[DocumentAction, Version | None]] = []

@@ -287,8 +287,6 @@ class Ledger:
         retries: Number of requests and documents that were sent again.
         rejected: Number of records that are not documents. Their ids are unknown, so pruning is unsafe.
         rerouted: Number of documents whose routing in the index differs from the source's.
-        bulk_requests, bulk_bytes, bulk_seconds: Number, bytes and time of the bulk requests, with retries.
-        windows, window_seconds: Number of windows that were embedded, and time for it.
         embedded: Number of documents that are embedded and have no outcome yet. A window in progress counts by the
             fraction of its tokens that are embedded.
         outcomes: Outcome → number of documents.
@@ -301,8 +299,8 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.read = self.truncated = self.lost_tokens = self.chunks = self.retries = 0
-        self.rejected = self.rerouted = self.bulk_requests = self.bulk_bytes = self.windows = 0
-        self.embedded = self.bulk_seconds = self.window_seconds = 0.0
+        self.rejected = self.rerouted = 0
+        self.embedded = 0.0
         self.outcomes: Counter[DocumentOutcome] = Counter()
         self.missing_fields: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
@@ -366,6 +364,10 @@ class Ledger:
         """Outcome → number of documents, all outcomes in their order."""
         with self._lock:
             return {outcome: self.outcomes[outcome] for outcome in DocumentOutcome}
+
+    def named_counts(self) -> dict[str, int]:
+        """Name of each outcome → number of documents."""
+        return {outcome.value: count for outcome, count in self.counts().items()}
 
     @property
     def processed(self) -> int:

@@ -6,7 +6,6 @@ memory does not grow with the corpus. Tokenizing, inference and network calls re
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -210,14 +209,12 @@ class LoadPipeline:
                 self._outcomes.leave(window.plan.keys)
                 continue
             documents = len(window.plan.embed)
-            began = time.monotonic()
             # vectors: (texts, dimensions), embedded: (texts,)
             vectors, embedded = self._encoder.embed_until(
                 window.texts,
                 self._control.stop_embedding,
                 lambda part, documents=documents: ledger.add(embedded=part * documents),  # type: ignore[misc]
             )
-            ledger.add(windows=1, window_seconds=time.monotonic() - began)
             yield window, vectors, embedded
 
     def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:

@@ -526,7 +526,9 @@ class LoadContext:
         def tick() -> None:
             read, processed = ledger.read, ledger.processed
             fraction = fraction_processed(read, processed, fraction_read())
-            snapshot = tracker.snapshot(read, processed, fraction, self.control.engine_wait.reason, watching=watching())
-            self.meter.show(snapshot)
+            waiting, outcomes = self.control.engine_wait.reason, ledger.named_counts()
+            self.meter.show(
+                tracker.snapshot(read, processed, fraction, waiting, watching=watching(), outcomes=outcomes)
+            )
 
         return tick

@@ -27,8 +27,6 @@ _ENCODER_FIELDS = (
     "prepared_seconds",
 )
 
-_LABELS = ("model", "fingerprint", "provider", "device", "precision")
-
 
 class SkippedCounts(BaseModel, frozen=True):
     """Documents left out on purpose.
@@ -158,7 +156,7 @@ class LoadReport(BaseModel, frozen=True):
             LedgerError: the ledger does not add up.
         """
         ledger.verify()
-        counts: dict[str, Any] = {outcome.value: count for outcome, count in ledger.counts().items()}
+        counts: dict[str, Any] = ledger.named_counts()
         languages = ledger.languages.counts()
         of_languages = language_warning(languages, index, info.model, info.fingerprint)
         of_encoder = {name: getattr(info, name) for name in _ENCODER_FIELDS}
@@ -271,11 +269,8 @@ def truncation_lines(truncated: int, embedded: int, lost_tokens: int) -> list[st
 
 
 def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
-    """Tell the meter and the log that the load starts."""
+    """Log that the load starts."""
     plan, engine = context.plan, context.engine.info
-    labels = {name: str(getattr(encoder, name)) for name in _LABELS}
-    labels |= {"index": plan.settings.index, "engine": engine.label}
-    context.meter.begin(labels, context.outcomes.ledger, context.throttle)
     settings = plan.settings.model_dump(
         mode="json", include={"id_field", "batch_window", "bulk_bytes", "retry_seconds", "prune"}
     )

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -14,10 +14,6 @@ from rich.table import Column
 
 from es_sbert.messages import escape_unprintable, log_event, pluralize
 from es_sbert.progress_bar import SingleLineProgress
-
-if TYPE_CHECKING:
-    from es_sbert.engines.retry import Throttle
-    from es_sbert.ingest.ledger import Ledger
 
 _LINE_SECONDS = 5.0
 # Seconds over which the speed is measured to estimate the time left. Over a shorter span the estimate jumps; over a
@@ -41,6 +37,7 @@ class ProgressSnapshot:
         seconds_left: Estimated seconds left; None before there is an estimate.
         waiting: Reason why requests are being retried; None while they succeed.
         watching: Whether everything is processed and the load waits for changes of the index.
+        outcomes: Outcome → number of documents; None where documents have no outcome.
     """
 
     read: int
@@ -50,6 +47,7 @@ class ProgressSnapshot:
     seconds_left: float | None = None
     waiting: str | None = None
     watching: bool = False
+    outcomes: dict[str, int] | None = None
 
     @property
     def rate(self) -> float:
@@ -82,7 +80,14 @@ class ProgressTracker:
         self._end: float | None = None  # when the load ends, by the estimate that was shown last
 
     def snapshot(
-        self, read: int, processed: int, fraction: float | None, waiting: str | None = None, *, watching: bool = False
+        self,
+        read: int,
+        processed: int,
+        fraction: float | None,
+        waiting: str | None = None,
+        *,
+        watching: bool = False,
+        outcomes: dict[str, int] | None = None,
     ) -> ProgressSnapshot:
         """Take a snapshot now; see `ProgressSnapshot` for the arguments."""
         seconds = self._timer() - self._begin
@@ -90,7 +95,7 @@ class ProgressTracker:
         if fraction is not None:
             fraction = self._fraction = max(self._fraction, fraction)
             left = self._seconds_left(seconds)
-        return ProgressSnapshot(read, processed, fraction, seconds, left, waiting, watching)
+        return ProgressSnapshot(read, processed, fraction, seconds, left, waiting, watching, outcomes)
 
     def _seconds_left(self, seconds: float) -> float | None:
         if not self._fraction:
@@ -118,13 +123,6 @@ def format_duration(seconds: float | None) -> str:
 
 class ProgressMeter:
     """Shows snapshots, several times a second and from one thread. Subclasses implement `show`."""
-
-    def begin(self, labels: dict[str, str], ledger: Ledger, throttle: Throttle) -> None:
-        """Called when a load starts: from then on, its counts and limits can be read from any thread.
-
-        Args:
-            labels: Index, engine and model.
-        """
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Show the progress."""
@@ -163,7 +161,10 @@ class LineMeter(ProgressMeter):
 def log_progress(snapshot: ProgressSnapshot) -> None:
     """Log the progress as an event, for machines."""
     left = snapshot.seconds_left
-    facts = asdict(snapshot) | {
+    known = asdict(snapshot)
+    if snapshot.outcomes is None:
+        del known["outcomes"]
+    facts = known | {
         "seconds": round(snapshot.seconds, 3),
         "seconds_left": None if left is None else round(left, 1),
         "documents_per_second": round(snapshot.rate, 1),

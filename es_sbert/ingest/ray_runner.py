@@ -662,8 +662,8 @@ def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iter
                 read, processed, fraction = ray.get(coordinator.progress.remote())
             except RayError:
                 return  # the thread that reads the reports gets the same error
-            snapshot = tracker.snapshot(read, processed, fraction / max(1, parts))
-            context.meter.show(snapshot)
+            outcomes = context.outcomes.ledger.named_counts()  # of the partitions that have ended
+            context.meter.show(tracker.snapshot(read, processed, fraction / max(1, parts), outcomes=outcomes))
 
     thread = threading.Thread(target=poll, name="ingest-cluster-ticker", daemon=True)
     thread.start()

@@ -18,7 +18,6 @@ _CONTEXT.set_forkserver_preload(
         "es_sbert.encoder.encoder",
         "es_sbert.engines.connect",
         "es_sbert.search.semantic_index",
-        "prometheus_client",
     ]
 )
 

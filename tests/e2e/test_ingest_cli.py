@@ -16,7 +16,6 @@ import orjson
 import pytest
 
 from tests.e2e.cli_support import Cli, Done
-from tests.e2e.scraping import scrape
 from tests.engine.ingest_support import contents, letters, open_engine
 from tests.faulty_proxy import Exchange, FaultyProxy
 
@@ -94,7 +93,7 @@ def test_signal_leaves_unembedded_documents_and_prints_summary(
     index = fresh_index(es9_url)
     arguments = options(es9_url, index, model)
     process = start(
-        [*arguments, "-", "--format", "lines", "--json", "--batch-window", "4", "--metrics", "0"],
+        [*arguments, "-", "--format", "lines", "--json", "--batch-window", "4", "--log-format", "json"],
         stdin=subprocess.PIPE,
         cwd=tmp_path,
     )
@@ -102,10 +101,9 @@ def test_signal_leaves_unembedded_documents_and_prints_summary(
     assert process.stderr is not None
     process.stdin.write(b"the cat sleeps\na man plays\nthe guitar\nthe mat\na cat\nhalf a li")
     process.stdin.flush()
-    served = next(line for line in process.stderr if line.startswith(b"Metrics at "))
     # The pipe stays open and silent: nothing but the signal ends this load.
-    while scrape(served.decode().split()[-1]).get(("es_sbert_documents_read_total", ()), 0) < 5:
-        time.sleep(0.05)
+    events = map(orjson.loads, process.stderr)
+    assert next(event for event in events if event.get("read") == 5)["event"] == "progress"
     process.send_signal(number)
     out, err = _output(process)
     assert process.returncode == 130, err

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import string
 import subprocess
 import sys
-import threading
-import time
-import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,9 +18,7 @@ import pytest
 
 from tests.e2e.own_process import OwnProcess
 from tests.engine.ingest_support import contents, open_engine, sentences, write_jsonl
-from tests.faulty_proxy import Exchange, FaultyProxy
-
-_SERVED = re.compile(r"\"metrics_served\".*\"url\": \"(http[^\"]+)\"")
+from tests.faulty_proxy import FaultyProxy
 
 
 def secret() -> str:
@@ -95,7 +89,6 @@ class Office:
         self.login = login
         self.folder = folder
         self._started: list[OwnProcess] = []
-        self._scraped = ""
         self._index = ["--index", index]
         self._model = ["--model", str(model), "--precision", "fp32", "--threads", "1"]
         self.name = index
@@ -127,30 +120,8 @@ class Office:
     def on_index(self, command: str, *more: str) -> Run:
         return self.run(command, *self._index, *self._model, *more, debug=True)
 
-    def scraped(self) -> Run:
-        """A load whose metrics are asked for while it runs: it is held until then."""
-        asked = threading.Event()
-
-        def wait(exchange: Exchange) -> tuple[int, bytes]:
-            asked.wait()
-            return exchange.forward()
-
-        self.proxy.always = wait
-        try:
-            process = self.start(*self.loading("--log-format", "json", "--metrics", "0"))
-            while (served := _SERVED.search(process.err)) is None:
-                assert process.running, process.err
-                time.sleep(0.02)
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(served[1], timeout=60) as answer:
-                self._scraped = answer.read().decode()
-        finally:
-            asked.set()
-            self.proxy.always = None
-        return Run(process.end(), process.err)
-
     def written(self) -> Iterator[str]:
         """Whatever came out of the commands, and whatever they left."""
-        yield self._scraped
         for path in self.folder.rglob("*"):
             if path.is_file() and path.name not in self.login.files:
                 yield path.read_bytes().decode(errors="replace")
@@ -170,7 +141,7 @@ def check(url: str, index: str, login: Login, model: Path, folder: Path) -> None
         assert (broken.code, "RuntimeError: broken on purpose" in broken.err) == (1, True)
         crashed = office.ingest("--log-format", "json", broken=True)
         assert orjson.loads(crashed.err.splitlines()[-1])["event"] == "crashed"
-        assert office.scraped().code == 1  # one document is dead
+        assert office.ingest("--log-format", "json").code == 1  # one document is dead
         assert office.on_index("search", "the cat").code == 0
         assert office.on_index("doctor").code == 0
         assert office.run("index", "show", index, debug=True).code == 0

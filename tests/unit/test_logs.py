@@ -151,7 +151,7 @@ def test_progress_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> 
     meter = LineMeter(log_progress, timer=lambda: now)
     for tick in range(60):
         now = tick / 4
-        meter.show(ProgressSnapshot(tick, tick, 0.25 if tick else None, now, 15.04, "429"))
+        meter.show(ProgressSnapshot(tick, tick, 0.25 if tick else None, now, 15.04, "429", outcomes={"dead": 1}))
     first, second = events(caplog)
     assert first == (
         "progress",
@@ -164,6 +164,7 @@ def test_progress_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> 
             "seconds_left": 15.0,
             "waiting": "429",
             "watching": False,
+            "outcomes": {"dead": 1},
         },
     )
     assert second[1]["read"] == 40

@@ -59,6 +59,7 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
         (["ingest", "--index", "docs", "--sql", "SELECT 1"], "--sql", "docs/sources.md"),
         (["ingest", "--index", "docs", "--database", "sqlite:///a.db"], "--database", "docs/sources.md"),
         (["ingest", "--index", "docs", "--database-file", "url.txt"], "--database-file", "docs/sources.md"),
+        (["ingest", "--index", "docs", "--metrics", "9464"], "--metrics", "--log-format json"),
         (["model", "tune"], "model tune", "es-sbert encode"),
         (["index", "remove", "docs"], "index remove", "docs/commands/index.md"),
     ],
