@@ -62,8 +62,8 @@ from es_sbert.training import train
 from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec
 from es_sbert.training.run_folder import hash_model, write_json
-from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_run import refuse_several_processes
 
 _RANK_DEPTH = 100
 _NO_INPUTS = AdaptInputs()
@@ -403,11 +403,7 @@ def adapt(
         ModelError, EngineError, TrainingError, OutputError: see `train`.
         UsageError, CheckpointInvalid: see `Adaptation.begin`.
     """
-    refuse_several_processes(
-        "es-sbert adapt",
-        "Start it without torchrun. For several GPUs, start `es-sbert train` with a recipe whose data are "
-        "adapt/train.jsonl of a finished run.",
-    )
+    refuse_several_processes()
     run = Adaptation(engine, settings, inputs, folder, device=device, threads=threads, report=report, retrying=retrying)
     state = retrying(lambda: require_index(engine, settings.index))
 

@@ -100,7 +100,7 @@ _ARGUMENTS = (
         default="auto",
         help="Number format of matrix products in training. auto: bf16 on a GPU that supports it, fp32 on a CPU.",
     ),
-    # Not `device_option`: training runs on one GPU a process and refuses cuda:N.
+    # Not `device_option`: training runs on one GPU and refuses cuda:N.
     click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
     click.option("--keep-checkpoints", is_flag=True, help="Keep checkpoints and MODEL's vectors in FOLDER/training."),

@@ -60,7 +60,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         help="Change one setting, such as stages.0.batch=32. Repeatable.",
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Random seed.  [default: the recipe's]"),
-    # Not `device_option`: training runs on one GPU a process and refuses cuda:N.
+    # Not `device_option`: training runs on one GPU and refuses cuda:N.
     click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
     click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
@@ -83,8 +83,6 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     becomes the model; FOLDER is then a bundle that `es-sbert ingest --model FOLDER` takes, with a log in
     FOLDER/training. The model is registered under the recipe's name (es-sbert model list), so that searches find it
     without --model.
-
-    Several GPUs: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` is the batch of all GPUs together.
 
     \b
     Examples:

@@ -394,8 +394,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
         raise BundleInvalid(f"the weights in {folder} lack {', '.join(missing[:3])}", COPY_AGAIN)
     pooler = getattr(transformer, "pooler", None)
     if pooler is not None:
-        # The layer for next-sentence prediction gets no gradient from a sentence vector; several processes would wait
-        # for it.
+        # The layer for next-sentence prediction gets no gradient from a sentence vector.
         pooler.requires_grad_(False)
     network: nn.Module = transformer.train()
     return network

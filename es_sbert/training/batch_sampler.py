@@ -1,7 +1,5 @@
 """Plan the batches of every epoch: shuffled, sorted by length, mixed from data sets, reproducible from a seed.
 
-`MixedBatchSampler` gives each process its part of every batch.
-
 Batches for in-batch negatives never hold a text twice: a repeated positive would count as a negative.
 """
 
@@ -18,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
-from es_sbert.errors import UsageError
 from es_sbert.training.training_examples import Examples
 
 # A batch of n rows tries at most 8n donors: if one text is nearly everywhere, more attempts would be slow and useless.
@@ -187,25 +184,6 @@ def number_texts(examples: Examples) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class JointBatch:
-    """The batch of one step, over all processes.
-
-    Attributes:
-        dataset: Number of the data set, from 0.
-        rows: Its examples, *shape* ``(batch,)``.
-    """
-
-    dataset: int
-    rows: Rows
-
-
-def mix_batches(batches: Sequence[Sequence[Rows]], random: np.random.Generator) -> list[JointBatch]:
-    """Put all batches of several data sets into one random order."""
-    every = [JointBatch(number, rows) for number, dataset in enumerate(batches) for rows in dataset]
-    return [every[place] for place in random.permutation(len(every))]
-
-
-@dataclass(frozen=True)
 class PlannedDataset:
     """The properties of a data set that are needed to plan its batches.
 
@@ -218,96 +196,22 @@ class PlannedDataset:
     distinct: NDArray[np.int64] | None = None
 
 
-class EpochPlan:
-    """The batches of every epoch of a stage: the same for the same arguments, on every process and after a resume.
-
-    All epochs have the same number of batches: the learning rate schedule relies on it.
-
-    Args:
-        datasets: In the order of the stage.
-        batch: Maximum examples of a joint batch.
-        epochs: Number of epochs, rounded up.
-        seed: Seed of the run.
-        smart: Whether to put examples of similar length together.
-    """
-
-    def __init__(
-        self, datasets: Sequence[PlannedDataset], batch: int, *, epochs: float, seed: int, smart: bool
-    ) -> None:
-        self._datasets = tuple(datasets)
-        self._batch = batch
-        self._epochs = math.ceil(epochs)
-        self._seed = seed
-        self._smart = smart
-        # The number of batches needed to keep equal texts apart depends on the order: the longest epoch sets it.
-        self._counts = [
-            None
-            if dataset.distinct is None
-            else max(len(self._plan(number, epoch, None)) for epoch in range(self._epochs))
-            for number, dataset in enumerate(self._datasets)
-        ]
-        self.examples = sum(len(dataset.lengths) for dataset in self._datasets)
-        """Number of examples of an epoch."""
-
-    def __len__(self) -> int:
-        """Joint batches of an epoch."""
-        return sum(self.counts())
-
-    def counts(self) -> list[int]:
-        """Number of batches of each data set in an epoch."""
-        return [
-            batch_count(len(dataset.lengths), self._batch) if count is None else count
-            for dataset, count in zip(self._datasets, self._counts, strict=True)
-        ]
-
-    def smallest(self) -> int:
-        """Examples of the smallest joint batch of all epochs."""
-        # Only batches without repetitions change their sizes from epoch to epoch.
-        epochs = self._epochs if any(count is not None for count in self._counts) else 1
-        return min(len(batch.rows) for epoch in range(epochs) for batch in self.batches(epoch))
-
-    def batches(self, epoch: int) -> list[JointBatch]:
-        """Plan the joint batches of an epoch, from 0, in the order of training."""
-        planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
-        # The seeds of the data sets contain their numbers. This one contains the next number, so it differs from all.
-        return mix_batches(planned, np.random.default_rng([self._seed, len(planned), epoch]))
-
-    def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
-        dataset, seed, smart = self._datasets[number], (self._seed, number), self._smart
-        return plan_batches(
-            dataset.lengths, self._batch, seed=seed, epoch=epoch, smart=smart, distinct=dataset.distinct, count=count
-        )
-
-
 class BatchItem(NamedTuple):
-    """An example of a batch.
-
-    Attributes:
-        dataset: Number of its data set, from 0.
-        row: Row of the data set, from 0.
-        joint: Examples of the joint batch, so that each process knows the parts of the others (`process_part_sizes`).
-    """
+    """An example of a batch: the number of its data set and its row there, both from 0."""
 
     dataset: int
     row: int
-    joint: int
-
-
-def process_part_sizes(joint: int, processes: int) -> tuple[int, ...]:
-    """Number of examples in each process's part of a joint batch, in the order of the processes."""
-    least, over = divmod(joint, processes)
-    return tuple(least + (process < over) for process in range(processes))
 
 
 class MixedDataset(Dataset[BatchItem]):
     """Several data sets as one: an item is the location of an example, and collating looks the example up.
 
     Args:
-        sizes: Examples of each data set.
+        size: Examples of all data sets.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self._size = sum(sizes)
+    def __init__(self, size: int) -> None:
+        self._size = size
 
     def __len__(self) -> int:
         return self._size
@@ -317,48 +221,60 @@ class MixedDataset(Dataset[BatchItem]):
 
 
 class MixedBatchSampler(Sampler[list[BatchItem]]):
-    """Batches of the current epoch, each of one data set.
+    """The batches of every epoch of a stage, each of one data set, in random order.
 
-    A joint batch is dealt out in order: the parts of all processes, one after another, are the joint batch. Their
-    sizes differ by at most one. Use it in a plain `DataLoader(…, batch_sampler=…)` that accelerate does not prepare:
-    its `BatchSamplerShard` would split the parts again, and with `split_batches` it skips every batch that is
-    smaller than `batch_size`.
-
-    `set_epoch` has to be called before each epoch. Nothing else affects the batches, so a resumed run that sets the
-    epoch and skips the batches it has seen (`accelerate.skip_first_batches`) continues with the same ones.
+    They are the same for the same arguments and epoch, also after a resume. All epochs have the same number of
+    batches: the learning rate schedule relies on it. `set_epoch` has to be called before each epoch.
 
     Args:
-        plan: The joint batches.
-        process: Number of this process, from 0.
-        processes: Number of processes that share each joint batch.
+        datasets: In the order of the stage.
+        batch: Maximum examples of a batch.
+        epochs: Number of epochs, rounded up.
+        seed: Seed of the run.
+        smart: Whether to put examples of similar length together.
 
-    Raises:
-        UsageError: a joint batch has fewer examples than there are processes.
+    Attributes:
+        examples: Examples of an epoch.
+        counts: Number of batches of each data set in an epoch.
     """
 
-    def __init__(self, plan: EpochPlan, *, process: int = 0, processes: int = 1) -> None:
-        if processes > 1 and (smallest := plan.smallest()) < processes:
-            raise UsageError(
-                f"a batch of {smallest} cannot be shared by {processes} processes",
-                f"Raise batch in the recipe to at least {processes}, use more examples, or start fewer processes.",
-            )
-        self._plan = plan
-        self.examples = plan.examples
-        """Examples of an epoch, over all processes."""
-        self._process = process
-        self.processes = processes
-        """Number of processes that share each joint batch."""
+    def __init__(
+        self, datasets: Sequence[PlannedDataset], batch: int, *, epochs: float, seed: int, smart: bool
+    ) -> None:
+        self._datasets = tuple(datasets)
+        self._batch = batch
+        self._seed = seed
+        self._smart = smart
         self._epoch = 0
+        # The number of batches needed to keep equal texts apart depends on the order: the longest epoch sets it.
+        self.counts = [
+            batch_count(len(dataset.lengths), batch)
+            if dataset.distinct is None
+            else max(len(self._plan(number, epoch, None)) for epoch in range(math.ceil(epochs)))
+            for number, dataset in enumerate(self._datasets)
+        ]
+        self.examples = sum(len(dataset.lengths) for dataset in self._datasets)
 
     def __len__(self) -> int:
-        """Batches of an epoch, the same in every epoch and process."""
-        return len(self._plan)
+        """Batches of an epoch."""
+        return sum(self.counts)
 
     def __iter__(self) -> Iterator[list[BatchItem]]:
-        for joint in self._plan.batches(self._epoch):
-            part = np.array_split(joint.rows, self.processes)[self._process]
-            yield [BatchItem(joint.dataset, row, len(joint.rows)) for row in part.tolist()]
+        planned = [
+            [BatchItem(number, row) for row in rows.tolist()]
+            for number, count in enumerate(self.counts)
+            for rows in self._plan(number, self._epoch, count)
+        ]
+        # The seeds of the data sets contain their numbers. This one contains the next number, so it differs from all.
+        random = np.random.default_rng([self._seed, len(self._datasets), self._epoch])
+        return iter([planned[place] for place in random.permutation(len(planned))])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0, that the next iteration draws."""
         self._epoch = epoch
+
+    def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
+        dataset, seed, smart = self._datasets[number], (self._seed, number), self._smart
+        return plan_batches(
+            dataset.lengths, self._batch, seed=seed, epoch=epoch, smart=smart, distinct=dataset.distinct, count=count
+        )

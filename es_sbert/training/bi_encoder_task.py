@@ -25,7 +25,6 @@ from es_sbert.networks.siamese_encoder import (
 )
 from es_sbert.training.losses import Objective, build_objective, objective_schema
 from es_sbert.training.recipe import ModelSpec, ObjectiveSpec, StageSpec
-from es_sbert.training.training_device import gather
 from es_sbert.training.training_examples import Examples
 
 # Token ids of a text, *shape* ``(tokens,)``.
@@ -142,19 +141,17 @@ class BiEncoderTask(nn.Module):
         return [texts[start : start + size] for start in range(0, len(texts), size)]
 
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """Compute the loss of a batch of one data set: a scalar, the mean over the joint batch of all processes.
+        """Compute the loss of a batch of one data set: a scalar.
 
         Args:
             dataset: Name of the data set.
-            batch: As `collate` returned it; with several processes also `sizes`, the examples of each process.
+            batch: As `collate` returned it.
         """
         objective = self.objectives[self._objective_of[dataset]]
         columns = [self._encode(mini_batches) for mini_batches in batch["passes"]]  # each (texts, dimensions)
         if len(columns) == 1:
             columns = list(columns[0].chunk(batch["columns"]))  # each (examples, dimensions)
-        sizes = batch.get("sizes", ())
-        labels = gather(batch["labels"], sizes) if "labels" in batch else None
-        loss: Tensor = objective([gather(column, sizes) for column in columns], labels)
+        loss: Tensor = objective(columns, batch.get("labels"))
         return loss
 
     def _encode(self, mini_batches: Sequence[Batch]) -> Tensor:

@@ -37,10 +37,9 @@ from es_sbert.training.recipe import (
     VectorDistillationSpec,
 )
 from es_sbert.training.run_folder import RunFolder
-from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples, StageData
-from es_sbert.training.training_run import RunData, run_with_data
+from es_sbert.training.training_run import RunData, refuse_several_processes, run_with_data
 
 MIN_TEXTS = 100
 """Minimum number of distinct texts to train on."""
@@ -156,18 +155,14 @@ def distill(
     Raises:
         ModelError: the teacher cannot be opened, or does not support such a student.
         UsageError: the model does not have more layers than `layers`, a student with layers has no texts, `output` is
-            not empty, torchrun has started several processes, or the extra `train` is missing.
+            not empty, several processes were started, or the extra `train` is missing.
         SourceError: there are too few texts.
         CheckpointInvalid: with `resume`: the run in `output` used different texts, settings or models.
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
     student = Student(layers, base, prompt, epochs, batch, learning_rate, seed, precision)
-    refuse_several_processes(
-        "es-sbert distill",
-        "Start it without torchrun. For several GPUs, start `es-sbert train` with a recipe of the objective "
-        "vector-distillation and model.layers or model.static.",
-    )
+    refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a model", "Use letters and digits: `name=NAME`.")

@@ -58,8 +58,7 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
 class Objective(nn.Module, ABC):
     """A loss over the sentence vectors of a batch.
 
-    An objective gets the joint batch of all processes. A subclass declares its columns and labels in `schema` and
-    computes the loss in `compute`.
+    A subclass declares its columns and labels in `schema` and computes the loss in `compute`.
 
     Args:
         spec: Its settings.

@@ -324,10 +324,10 @@ class StageSpec(RecipeSettings):
 
     Attributes:
         name: Name of the stage, and of its folder and log in `OUTPUT/training`.
-        batch: Examples of one optimizer step's joint batch, over all processes, before accumulation.
+        batch: Examples of a batch.
         mini_batch: Embed this many examples at a time and recompute them for the gradients, so that
             `batch` may exceed memory (gradient caching, Gao et al. 2021, arXiv 2101.06983).
-        accumulation: Joint batches whose gradients are averaged before a step.
+        accumulation: Batches whose gradients are averaged before a step.
         warmup: Share of all steps over which the learning rate rises from 0; it then falls linearly to 0.
         checkpoints_per_epoch: Number of evenly spaced checkpoints per epoch, each measured on dev.
         patience: Stop after this many evaluations without a better dev score; None: never.
@@ -452,6 +452,9 @@ class ExportSpec(RecipeSettings):
     precisions: tuple[Variant, ...] | None = None
 
 
+NumberFormat = Literal["fp32", "bf16", "fp16"]
+
+
 class Recipe(RecipeSettings):
     """A training run.
 
@@ -473,7 +476,7 @@ class Recipe(RecipeSettings):
     description: str = ""
     model: ModelSpec
     stages: tuple[StageSpec, ...] = Field(min_length=1)
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Literal["auto", NumberFormat] = "auto"
     seed: int = Field(default=42, ge=0)
     test: DevSpec | None = None
     export: ExportSpec = ExportSpec()

@@ -17,8 +17,7 @@ from transformers.trainer_utils import sort_checkpoints
 from es_sbert.bundle.bundle import EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.filesystem import file_lock, open_output
-from es_sbert.training.recipe import Recipe, describe_problems
-from es_sbert.training.training_device import NumberFormat
+from es_sbert.training.recipe import NumberFormat, Recipe, describe_problems
 from es_sbert.training.training_errors import translate_disk_errors
 
 # In the folder of a finished model: how it was trained.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-import torch
 from accelerate.utils import send_to_device
 from numpy.typing import NDArray
 from rich.console import Console
@@ -31,7 +30,7 @@ from es_sbert.evaluation.pair_metrics import (
 )
 from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.progress_bar import SingleLineProgress
-from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
+from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import check_dimensions
 from es_sbert.training.recipe import DevSpec, ObjectiveSpec, StageSpec, TripletSpec
@@ -128,7 +127,7 @@ class TaskTrainer(Trainer):
     Args:
         task: The network with its objectives.
         data: Training and dev data.
-        sampler: This process's part of each joint batch.
+        sampler: The batches of each epoch.
         stage: The stage, for messages.
         arguments: Arguments of transformers' Trainer.
         callbacks: Callbacks.
@@ -152,8 +151,8 @@ class TaskTrainer(Trainer):
         super().__init__(
             model=task,
             args=arguments,
-            train_dataset=MixedDataset([len(examples) for examples in data.examples]),
-            eval_dataset=None if data.dev is None else MixedDataset([0]),  # `evaluate` does not read it
+            train_dataset=MixedDataset(sampler.examples),
+            eval_dataset=None if data.dev is None else MixedDataset(0),  # `evaluate` does not read it
             data_collator=self._collate,
             callbacks=list(callbacks),
         )
@@ -167,12 +166,11 @@ class TaskTrainer(Trainer):
     def _collate(self, items: list[BatchItem]) -> dict[str, Any]:
         number, rows = items[0].dataset, [item.row for item in items]
         batch = self._task.collate(self._data.examples[number], rows)
-        sizes = process_part_sizes(items[0].joint, self._sampler.processes)
         # An array of rows: a list would be moved to the device number by number.
-        return {"number": number, "rows": np.array(rows), "batch": {**batch, "sizes": sizes}}
+        return {"number": number, "rows": np.array(rows), "batch": batch}
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        # Not prepared by accelerate: the sampler gives each process its part, also of batches of unequal sizes.
+        # Not prepared by accelerate, which would skip or split batches of unequal sizes.
         return _EpochLoader(
             cast(Dataset[Any], self.train_dataset),
             batch_sampler=self._sampler,
@@ -216,7 +214,7 @@ class TaskTrainer(Trainer):
         return super().get_batch_samples(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Compute the dev score as `eval_dev`; every process computes the same value."""
+        """Compute the dev score as `eval_dev`."""
         if self._data.dev is None:
             return {}
         self._check_still_finite()
@@ -229,10 +227,8 @@ class TaskTrainer(Trainer):
     def _check_still_finite(self) -> None:
         examples = self._data.examples[0]
         with eval_mode(self._task):
-            probe_size = min(_PROBE_EXAMPLES, len(examples))
-            batch = self._to_device(dict(self._task.collate(examples, range(probe_size))))
-            # Every process probes the same examples.
-            loss = self._task(examples.name, {**batch, "sizes": (probe_size,) * self._sampler.processes})
+            probe = self._task.collate(examples, range(min(_PROBE_EXAMPLES, len(examples))))
+            loss = self._task(examples.name, self._to_device(dict(probe)))
         check_model_finite(loss, self.state.global_step)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
@@ -263,13 +259,10 @@ class CheckpointCallback(TrainerCallback):
             self._losses.finish()
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if args.parallel_mode.value == "distributed":
-            torch.distributed.barrier()  # each process writes its own random state
-        if args.should_save:
-            mark_checkpoint_complete(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-            # Remove older checkpoints only now that this one is complete.
-            best = state.best_model_checkpoint
-            rotate_checkpoints(args.output_dir, save_total_limit=_KEPT_CHECKPOINTS, best_model_checkpoint=best)
+        mark_checkpoint_complete(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        # Remove older checkpoints only now that this one is complete.
+        best = state.best_model_checkpoint
+        rotate_checkpoints(args.output_dir, save_total_limit=_KEPT_CHECKPOINTS, best_model_checkpoint=best)
         self.saving = False
 
 
@@ -370,9 +363,8 @@ class MetricsLogCallback(TrainerCallback):
         self._path = path
 
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            with translate_disk_errors(self._path.parent):
-                self._path.write_text(metrics_csv(metrics_history(state.log_history)), encoding="utf-8")
+        with translate_disk_errors(self._path.parent):
+            self._path.write_text(metrics_csv(metrics_history(state.log_history)), encoding="utf-8")
 
 
 class ProgressBarCallback(TrainerCallback):
@@ -395,7 +387,7 @@ class ProgressBarCallback(TrainerCallback):
         self._bar: SingleLineProgress | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or not self._console.is_terminal:
+        if not self._console.is_terminal:
             return
         self._bar = SingleLineProgress(
             TextColumn("{task.description}"),
@@ -418,8 +410,6 @@ class ProgressBarCallback(TrainerCallback):
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
         logs = logs or {}
-        if not state.is_world_process_zero:
-            return
         if self._bar and "loss" in logs:
             self._bar.update(self._bar.task_ids[0], loss=f"{logs['loss']:.4f}")
         if "eval_dev" in logs:

@@ -31,8 +31,6 @@ class LossCheck:
     checked some batches later. `finish` checks the rest: before the weights are evaluated or saved, and before a loss
     is logged.
 
-    All processes of a run check the same loss at the same step, so all stop together.
-
     Args:
         device: Device of the losses.
         delay: Batches between a loss and its check; 0: check at once.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import yaml
 from transformers.utils import logging as transformers_logging
 
@@ -20,20 +19,44 @@ from es_sbert import __version__
 from es_sbert.bundle.bundle import hash_file, is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.errors import ModelNotFound
+from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.losses import objective_schema
-from es_sbert.training.recipe import InBatchSpec, ModelSpec, Recipe, StageSpec, load_recipe
+from es_sbert.training.recipe import SENTENCE_TRANSFORMERS, InBatchSpec, ModelSpec, Recipe, StageSpec, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, write_json
 from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
-from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, StageData, read_dev, read_stage
-from es_sbert.training.training_stage import RunSettings, StageResult, StageTraining
+from es_sbert.training.training_stage import (
+    RunSettings,
+    StageResult,
+    StageTraining,
+    choose_training_device,
+    choose_training_precision,
+    has_native_bf16,
+)
+
+# Number of processes, as torchrun and accelerate set it, and launchers of MPI.
+_PROCESSES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+def refuse_several_processes() -> None:
+    """Check that torchrun or a similar launcher has not started several processes: each would write the same folder.
+
+    Raises:
+        UsageError: several processes were started.
+    """
+    for name in _PROCESSES:
+        count = os.environ.get(name, "1")
+        if count.isdigit() and int(count) > 1:
+            raise UsageError(
+                f"es-sbert trains in one process, but torchrun or another launcher has started {count} ({name})",
+                f"Start it without the launcher. To use several GPUs, {SENTENCE_TRANSFORMERS}.",
+            )
 
 
 @dataclass(frozen=True)
@@ -163,7 +186,7 @@ def train(
         output: Folder of the trained model; new or empty, except with `resume`.
         data_folder: Base of relative paths in the recipe; the folder of the YAML file by default.
         overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; ignored for a `Recipe`.
-        device: `auto`, `cpu` or `cuda`; torchrun starts one process for each GPU.
+        device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run from its last complete checkpoint.
         keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
@@ -173,10 +196,11 @@ def train(
         SourceError: the data is missing or invalid; the message names file and line.
         ModelError: the base model or a teacher cannot be opened.
         DeviceError: the device is not available.
-        UsageError: `output` is not empty, or the extra `train` is missing.
+        UsageError: `output` is not empty, several processes were started, or the extra `train` is missing.
         CheckpointInvalid: with `resume`: the run in `output` used a different recipe, data or models.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
+    refuse_several_processes()
     if isinstance(recipe, str | Path):
         path = Path(recipe)
         data_folder = data_folder or (path.parent if path.is_file() else None)
@@ -209,7 +233,7 @@ def run_with_data(
         recipe: The recipe.
         data: Its data.
         output: Folder of the trained model; new or empty, except with `resume`.
-        device: `auto`, `cpu` or `cuda`; torchrun starts one process for each GPU.
+        device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run from its last complete checkpoint.
         keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
@@ -220,32 +244,22 @@ def run_with_data(
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     torch_device = choose_training_device(device)
-    process = accelerate.PartialState(cpu=torch_device == "cpu")
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
     # A resumed run keeps its number format, also on another GPU.
     recorded = folder.precision() if resume and recipe.precision == "auto" else None
     precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
-    run_report = report if process.is_main_process else lambda message: None
-    run = RunSettings(recipe, folder, torch_device, precision, resume, run_report)
-    with ExitStack() as stack:
-        data_hashes: dict[str, str] = {}
-        if process.is_main_process:
-            data_hashes = data.hashes()
-            model_hashes = {name: hash_model(path) for name, path in models.items()}
-            stack.enter_context(folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume))
-        process.wait_for_everyone()
+    run = RunSettings(recipe, folder, torch_device, precision, resume, report)
+    data_hashes = data.hashes()
+    model_hashes = {name: hash_model(path) for name, path in models.items()}
+    with folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume):
         if resume and folder.finished():
             run.report(f"the run in {output} has finished: there is nothing to resume")
             return TrainingResult(output, (), _exported_fingerprint(output))
         results = _train_stages(run, data.stages)
-        fingerprint = test = None
-        if process.is_main_process:
-            if data.test is not None:
-                test = _measure_test_set(run, data.stages, data.test, process)
-            fingerprint = _export(run, _training_record(run, data_hashes, test))
-            folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
-        process.wait_for_everyone()
+        test = None if data.test is None else _measure_test_set(run, data.stages, data.test)
+        fingerprint = _export(run, _training_record(run, data_hashes, test))
+        folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
     return TrainingResult(output, results, fingerprint, test, str(precision))
 
 
@@ -257,9 +271,7 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
         if not (folder / "model").is_dir():
             sizes = ", ".join(f"{each.name} ({len(each):,})" for each in data.examples)
             run.report(f"Training {stage.name} on {run.device} in {run.precision}: {sizes}")
-            with accelerate.PartialState().main_process_first():
-                data = _augment_examples(run, stage, data)
-            results.append(StageTraining(run, stage, data).train(start))
+            results.append(StageTraining(run, stage, _augment_examples(run, stage, data)).train(start))
         start = ModelSpec(base=str(folder / "model"))
     return tuple(results)
 
@@ -277,13 +289,11 @@ def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> St
     return replace(data, examples=tuple(examples), dev=dev)
 
 
-def _measure_test_set(
-    run: RunSettings, stages: Sequence[StageData], test: DevData, process: accelerate.PartialState
-) -> FinalScores:
+def _measure_test_set(run: RunSettings, stages: Sequence[StageData], test: DevData) -> FinalScores:
     """Measure the start model and the trained model on the test set."""
 
     def score(model: ModelSpec, stage: StageSpec, data: StageData) -> float:
-        task = open_task(model, stage, data.examples, data.objectives).to(process.device)
+        task = open_task(model, stage, data.examples, data.objectives).to(run.device)
         return dev_score(task.encoder, test, triplet_distance(data.objectives))
 
     recipe = run.recipe

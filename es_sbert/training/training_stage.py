@@ -1,26 +1,26 @@
-"""Train one stage: from its data and a start model to the model with the best dev score."""
+"""Train one stage: from its data and a start model to the model with the best dev score; device and precision."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
-import accelerate
 import numpy as np
+import torch
 import transformers
 from numpy.typing import NDArray
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
-from es_sbert.errors import SourceError
+from es_sbert.errors import CheckpointInvalid, DeviceError, SourceError
 from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
-from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
+from es_sbert.training.batch_sampler import MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.losses import objective_schema
-from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
+from es_sbert.training.recipe import ModelSpec, NumberFormat, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_checkpoints, write_json
 from es_sbert.training.trainer import (
     MetricsLogCallback,
@@ -30,7 +30,6 @@ from es_sbert.training.trainer import (
     dev_metric_name,
     metrics_history,
 )
-from es_sbert.training.training_device import TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import Examples, StageData
 
@@ -47,6 +46,93 @@ _DISABLED = 10**9
 def log_interval(steps: float, device: Literal["cpu", "cuda"]) -> int:
     """Steps between two log rows of a run of `steps` steps."""
     return max(_MIN_LOG_STEPS[device], round(steps / _LOG_ROWS))
+
+
+def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
+    """Choose the device to train on.
+
+    Raises:
+        DeviceError: the name is unknown, or is `cuda` but torch cannot use CUDA.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(
+            f"training runs on cpu or cuda, not on {name!r}",
+            "To choose a card, set CUDA_VISIBLE_DEVICES.",
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "torch cannot use CUDA here", 'Install torch for your CUDA version, or leave `device="cuda"` out.'
+        )
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+@dataclass(frozen=True)
+class TrainingPrecision:
+    """Number formats of a run; weights and optimizer stay float32.
+
+    Attributes:
+        products: Number format of the transformer's matrix products (autocast).
+        tf32: Whether products that stay in float32 (the objective, Dense layers, all of them with `products` fp32) are
+            computed in TF32, which keeps 10 bits of 23. Cards before compute capability 8.0 do not have it.
+    """
+
+    products: NumberFormat
+    tf32: bool
+
+    def __str__(self) -> str:
+        if not self.tf32:
+            return self.products
+        return "TF32" if self.products == "fp32" else f"{self.products}, TF32 for the rest"
+
+
+def choose_training_precision(
+    requested: Literal["auto", "fp32", "bf16", "fp16"], device: Literal["cpu", "cuda"], *, has_bf16: bool
+) -> TrainingPrecision:
+    """Choose the number formats of a run.
+
+    `auto` is bf16 on a card that computes in it and TF32 on one that does not, as bf16 has the range of float32 and
+    needs no loss scaling; on a CPU it is fp32. An explicit precision is kept: fp32 is IEEE float32
+    throughout, without TF32.
+
+    Args:
+        requested: Precision of the recipe.
+        device: Device of the run.
+        has_bf16: Whether the GPU has native bf16; False on a CPU.
+
+    Raises:
+        DeviceError: fp16 is requested on a CPU.
+    """
+    if device == "cpu" and requested == "fp16":  # transformers would silently train in fp32
+        raise DeviceError(
+            "training in fp16 requires a CUDA device", "Set precision: bf16 or fp32, or train on a CUDA device."
+        )
+    best: NumberFormat = "bf16" if device == "cuda" and has_bf16 else "fp32"
+    return TrainingPrecision(best if requested == "auto" else requested, tf32=device == "cuda" and requested != "fp32")
+
+
+def has_native_bf16() -> bool:
+    """Whether the current card computes bf16 natively; torch emulates it on others, slower than fp32."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+@contextmanager
+def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu", "cuda"]) -> Iterator[None]:
+    """Set whether float32 products on a card use TF32 inside the block; torch's setting is restored afterwards.
+
+    A CPU, and a program that has set torch's precisions for each backend on its own, keep their settings.
+    """
+    before = None
+    if device == "cuda":
+        with suppress(RuntimeError):  # torch raises an error if the settings of its backends differ
+            before = torch.get_float32_matmul_precision()
+    if before is None:
+        yield
+        return
+    torch.set_float32_matmul_precision("high" if precision.tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -99,9 +185,9 @@ class RunSettings:
 
 
 class OneGpuArguments(TrainingArguments):
-    """Arguments of a process that uses one GPU, even if there are several; torchrun starts a process for each.
+    """Arguments of a run that uses one GPU, even if there are several.
 
-    On several GPUs, one process would copy the network to each of them at every step.
+    On several GPUs, transformers would copy the network to each of them at every step.
     """
 
     @property
@@ -126,21 +212,26 @@ class StageTraining:
         self.data = data
         self.folder = run.folder.stage(stage.name)
         self.dev_metric = dev_metric_name(stage.dev) if stage.dev else None
-        self.process = accelerate.PartialState(cpu=run.device == "cpu")
 
     def train(self, start: ModelSpec) -> StageResult:
         """Train from the model `start`.
 
         Raises:
             SourceError: no batch of in-batch negatives can hold two pairs.
+            CheckpointInvalid: several processes have written the checkpoint to resume.
             TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
         """
         transformers.set_seed(self.run.recipe.seed)
         task = open_task(start, self.stage, self.data.examples, self.data.objectives)
-        sampler = build_batch_sampler(
-            self.run.recipe, self.stage, self.data, task.lengths, self.process, self.run.report
-        )
-        checkpoint = self._last_checkpoint()
+        sampler = build_batch_sampler(self.run.recipe, self.stage, self.data, task.lengths, self.run.report)
+        remove_checkpoints(self.folder, keep_complete=True)
+        checkpoint = last_complete_checkpoint(self.folder) if self.run.resume else None
+        if checkpoint is not None and (checkpoint / "rng_state_0.pth").exists():
+            # One process would not continue with their random states, and so not end with the same weights.
+            raise CheckpointInvalid(
+                f"{checkpoint} was written by several processes, in which es-sbert no longer trains",
+                "Start a new run in another folder.",
+            )
         steps_per_epoch = -(-len(sampler) // self.stage.accumulation)
         bar = ProgressBarCallback(self.stage.name, self.dev_metric, self.run.report)
         callbacks: list[TrainerCallback] = [
@@ -160,19 +251,11 @@ class StageTraining:
         first_step = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
         examples = (trainer.state.global_step - first_step) * (sampler.examples / steps_per_epoch)
         result = self._result(trainer.state, seconds, examples / seconds)
-        if self.process.is_main_process:
-            # Write the result before the model: a stage with a model counts as finished and is skipped on resume.
-            write_json(self.run.folder.result(self.stage.name), asdict(result))
-            with staged_folder(self.folder / "model") as model_folder, translate_disk_errors(self.folder):
-                task.save(model_folder, name=self.run.recipe.name)
-        self.process.wait_for_everyone()
+        # Write the result before the model: a stage with a model counts as finished and is skipped on resume.
+        write_json(self.run.folder.result(self.stage.name), asdict(result))
+        with staged_folder(self.folder / "model") as model_folder, translate_disk_errors(self.folder):
+            task.save(model_folder, name=self.run.recipe.name)
         return result
-
-    def _last_checkpoint(self) -> Path | None:
-        if self.process.is_main_process:
-            remove_checkpoints(self.folder, keep_complete=True)
-        self.process.wait_for_everyone()
-        return last_complete_checkpoint(self.folder) if self.run.resume else None
 
     def _arguments(self, steps_per_epoch: int, *, resuming: bool) -> TrainingArguments:
         run, stage, measured = self.run, self.stage, self.stage.dev is not None
@@ -203,10 +286,6 @@ class StageTraining:
             logging_nan_inf_filter=False,
             report_to="none",
             disable_tqdm=True,
-            # A head without gradient occurs only if data sets have different objectives.
-            ddp_find_unused_parameters=any(data.objective is not None for data in stage.data),
-            # A transformer's buffers are constants, the same in every process.
-            ddp_broadcast_buffers=False,
             remove_unused_columns=False,
             dataloader_pin_memory=run.device == "cuda",
         )
@@ -232,15 +311,13 @@ def build_batch_sampler(
     stage: StageSpec,
     data: StageData,
     lengths: Callable[[Examples], NDArray[np.int64]],
-    state: accelerate.PartialState,
     report: Callable[[str], None],
 ) -> MixedBatchSampler:
-    """Plan the batches of a stage; each process gets its part of every batch.
+    """Plan the batches of a stage.
 
     Args:
         recipe, stage, data: The recipe, the stage and its data.
         lengths: Token counts of the examples of a data set (`BiEncoderTask.lengths`).
-        state: State of this process.
         report: Called if repeated texts make batches smaller than `stage.batch`.
 
     Raises:
@@ -250,11 +327,12 @@ def build_batch_sampler(
         PlannedDataset(lengths(examples), number_texts(examples) if objective_schema(objective).distinct else None)
         for examples, objective in zip(data.examples, data.objectives, strict=True)
     ]
-    plan = EpochPlan(planned, stage.batch, epochs=stage.epochs, seed=recipe.seed, smart=stage.smart_batching)
-    for examples, dataset, batches in zip(data.examples, planned, plan.counts(), strict=True):
+    smart = stage.smart_batching
+    sampler = MixedBatchSampler(planned, stage.batch, epochs=stage.epochs, seed=recipe.seed, smart=smart)
+    for examples, dataset, batches in zip(data.examples, planned, sampler.counts, strict=True):
         if dataset.distinct is not None:
             _check_batch_negatives(examples, stage.batch, batches, report)
-    return MixedBatchSampler(plan, process=state.process_index, processes=state.num_processes)
+    return sampler
 
 
 def _check_batch_negatives(examples: Examples, batch: int, batches: int, report: Callable[[str], None]) -> None:

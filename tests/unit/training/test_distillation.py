@@ -23,7 +23,7 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.exporters.parity import parity_sentences
-from es_sbert.training import distill
+from es_sbert.training import distill, train
 from es_sbert.training.distillation import Student, distillation_recipe, split_texts
 from es_sbert.training.recipe import load_recipe
 from tests.e2e.cli_support import cli_in_process
@@ -239,14 +239,16 @@ def test_command_distils_texts_of_files(
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchrun starts them: each would write the same student."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="distill runs in one process, but torchrun has started 2") as caught:
-        distill("no-model", tmp_path / "out", ["a text"], layers=1)
-    assert "`es-sbert train` with a recipe" in caught.value.remedy
-    assert not (tmp_path / "out").exists()
     settings = AdaptSettings(index="docs", name="docs-tuned")
-    with pytest.raises(UsageError, match="adapt runs in one process"):
-        adapt(Mock(), settings, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    for start in (
+        lambda: distill("no-model", tmp_path / "out", ["a text"], layers=1),
+        lambda: adapt(Mock(), settings, tmp_path / "out"),
+        lambda: train("no-recipe", tmp_path / "out"),
+    ):
+        with pytest.raises(UsageError, match=r"another launcher has started 2 \(WORLD_SIZE\)") as caught:
+            start()
+        assert "sentence-transformers" in caught.value.remedy
+        assert not (tmp_path / "out").exists()
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(ModelNotFound):
         distill("no-model", tmp_path / "out", ["a text"], layers=1)

@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder
 
 from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.training_device import choose_training_device
+from es_sbert.training.training_stage import choose_training_device
 from tests.unit.checkpoints import write_cross_encoder
 from tests.unit.training.support import STILL, recipe, train_here, write_model, write_recipe
 

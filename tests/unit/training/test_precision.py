@@ -8,7 +8,7 @@ import torch
 from es_sbert.errors import CheckpointInvalid, DeviceError
 from es_sbert.training import train
 from es_sbert.training.recipe import load_recipe
-from es_sbert.training.training_device import TrainingPrecision, choose_training_precision, float32_matmul_precision
+from es_sbert.training.training_stage import TrainingPrecision, choose_training_precision, float32_matmul_precision
 from tests.unit.training.support import cut_at, read_json, recipe, train_here, write_recipe
 
 

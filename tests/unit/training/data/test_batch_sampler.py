@@ -1,74 +1,92 @@
-"""Joint batches reach a DataLoader whole, in parts, and again after a resume."""
+"""The batches of several data sets in every epoch, as a DataLoader gets them, and again after a resume."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
-import pytest
 from accelerate import skip_first_batches
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from es_sbert.errors import UsageError
-from es_sbert.training.batch_sampler import (
-    BatchItem,
-    EpochPlan,
-    MixedBatchSampler,
-    MixedDataset,
-    PlannedDataset,
-    process_part_sizes,
-)
-
-SIZES = (37, 21)
-PLAN = EpochPlan([PlannedDataset(np.arange(1, size + 1)) for size in SIZES], 8, epochs=3, seed=1, smart=True)
+from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, PlannedDataset
 
 
-def joint(epoch: int) -> list[list[BatchItem]]:
-    return [
-        [BatchItem(batch.dataset, row, len(batch.rows)) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)
-    ]
+def planned(size: int, texts: int | None = None) -> PlannedDataset:
+    random = np.random.default_rng(size)
+    distinct = None if texts is None else random.integers(0, texts, (size, 2))
+    return PlannedDataset(random.integers(1, 60, size), distinct)
 
 
-def loader(sampler: MixedBatchSampler, workers: int = 0) -> DataLoader[Any]:
-    return DataLoader(MixedDataset(SIZES), batch_sampler=sampler, collate_fn=list, num_workers=workers)
+def make_sampler(*datasets: PlannedDataset, batch: int = 8, **more: Any) -> MixedBatchSampler:
+    return MixedBatchSampler(datasets, batch, **({"epochs": 3, "seed": 7, "smart": True} | more))
 
 
-def test_single_process_gets_the_joint_batches() -> None:
-    sampler = MixedBatchSampler(PLAN)
-    for epoch in (0, 2, 1):
-        sampler.set_epoch(epoch)
-        assert list(loader(sampler)) == joint(epoch)
-    assert len(loader(sampler)) == len(joint(0)) == len(sampler)
-    assert len(MixedDataset(SIZES)) == sum(SIZES)
+def batches(sampler: MixedBatchSampler, epoch: int) -> list[list[BatchItem]]:
+    sampler.set_epoch(epoch)
+    return list(sampler)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 7])
-def test_parts_of_all_processes_form_the_joint_batch(processes: int) -> None:
-    samplers = [MixedBatchSampler(PLAN, process=process, processes=processes) for process in range(processes)]
-    for sampler in samplers:
-        sampler.set_epoch(1)
-    batches = list(zip(*map(loader, samplers), strict=True))
-    assert [[item for part in parts for item in part] for parts in batches] == joint(1)
-    assert all(max(map(len, parts)) - min(map(len, parts)) <= 1 for parts in batches)
-    # Every process knows the parts of the others from its own.
-    for parts in batches:
-        for part in parts:
-            assert process_part_sizes(part[0].joint, processes) == tuple(map(len, parts))
-    assert all(all(parts) for parts in batches)
+def loader(sampler: MixedBatchSampler) -> DataLoader[Any]:
+    return DataLoader(MixedDataset(sampler.examples), batch_sampler=sampler, collate_fn=list)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_resumed_epoch_continues_with_unseen_batches(processes: int) -> None:
-    sampler = MixedBatchSampler(PLAN, processes=processes)
-    sampler.set_epoch(2)
-    whole = list(loader(sampler))
+def test_resumed_epoch_continues_with_unseen_batches() -> None:
+    sampler = make_sampler(planned(37), planned(21))
+    assert len(loader(sampler)) == len(sampler)
+    whole = batches(sampler, 2)
+    assert list(loader(sampler)) == whole
     # A new process: transformers' Trainer wraps the loader first and sets the epoch then.
-    sampler = MixedBatchSampler(PLAN, processes=processes)
+    sampler = make_sampler(planned(37), planned(21))
     resumed = skip_first_batches(loader(sampler), 3)
     sampler.set_epoch(2)
     assert list(resumed) == whole[3:]
 
 
-def test_more_processes_than_batch_examples_are_rejected() -> None:
-    with pytest.raises(UsageError, match="a batch of 7 cannot be shared by 8 processes"):
-        MixedBatchSampler(PLAN, process=0, processes=8)
+def test_batches_of_all_data_sets_are_mixed() -> None:
+    numbers = [batch[0].dataset for batch in batches(make_sampler(planned(200), planned(120)), 0)]
+    assert Counter(numbers) == {0: 25, 1: 15}
+    assert set(numbers[:20]) == {0, 1}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(3, 90)), min_size=1, max_size=3),
+    st.integers(1, 12),
+    st.booleans(),
+)
+def test_every_epoch_covers_every_example_in_equal_batch_counts(
+    sizes: list[tuple[int, int | None]], batch: int, smart: bool
+) -> None:
+    sampler = make_sampler(*(planned(*size) for size in sizes), batch=batch, smart=smart, epochs=2.5)
+    for epoch in range(3):
+        found = batches(sampler, epoch)
+        assert len(found) == len(sampler)
+        assert all(len({item.dataset for item in items}) == 1 for items in found)
+        seen = Counter(item for items in found for item in items)
+        assert seen == Counter((number, row) for number, (size, _) in enumerate(sizes) for row in range(size))
+
+
+def test_epochs_have_equal_batch_counts_despite_conflicts() -> None:
+    # Of 60 rows with 12 texts, some orders need one batch more than others.
+    datasets = planned(60, 12)
+    lone = {len(make_sampler(datasets, epochs=1, seed=seed)) for seed in range(20)}
+    assert len(lone) > 1
+    sampler = make_sampler(datasets, epochs=20)
+    assert {len(batches(sampler, epoch)) for epoch in range(20)} == {len(sampler)}
+
+
+def test_plan_is_deterministic_in_any_epoch_order() -> None:
+    one, two = (make_sampler(planned(40), planned(30, 50)) for _ in range(2))
+    assert batches(one, 2) == batches(two, 2)
+    assert batches(one, 1) == batches(two, 1)
+    assert batches(one, 1) != batches(one, 2)
+    assert batches(one, 1) != batches(make_sampler(planned(40), planned(30, 50), seed=8), 1)
+
+
+def test_equal_data_sets_are_shuffled_differently() -> None:
+    found = batches(make_sampler(planned(64), planned(64)), 0)
+    orders = [{tuple(item.row for item in items) for items in found if items[0].dataset == each} for each in (0, 1)]
+    assert orders[0] != orders[1]
