@@ -392,8 +392,11 @@ def parse_object(raw: bytes, *, finite: bool = True) -> Json:
         finite: Whether to reject numbers that are too large for a float.
 
     Raises:
-        UnreadableJson: the text is not a JSON object, has a duplicate key, or is nested too deeply.
+        UnreadableJson: the text is not a JSON object in UTF-8, has a duplicate key, or is nested too deeply.
     """
+    # Engines also read UTF-16 and UTF-32, in which each character of JSON's syntax has a zero byte.
+    if b"\0" in raw:
+        raise UnreadableJson("it has zero bytes, as UTF-16 and UTF-32 do. Send it in UTF-8")
     try:
         return _parse_object(raw, finite)
     except UnreadableJson:
@@ -428,20 +431,6 @@ def blank_comments(raw: bytes) -> bytes:
     return _STRING_OR_COMMENT.sub(lambda match: b" " * len(match[0]) if match["comment"] else match[0], raw)
 
 
-def to_utf8(body: bytes) -> bytes:
-    """Convert JSON to UTF-8 without a byte order mark; invalid text stays unchanged.
-
-    Engines detect UTF-16 and UTF-32 by the first bytes of a body, not by its headers (RFC 4627, section 3).
-    """
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8":
-        return body
-    try:
-        return body.decode(encoding).encode()
-    except UnicodeError:
-        return body
-
-
 def require_utf8(text: bytes) -> None:
     """Check that a text is UTF-8. Engines also read longer forms of its characters, in which a name looks different.
 
@@ -455,11 +444,9 @@ def require_utf8(text: bytes) -> None:
         raise UnreadableJson(f"it is not UTF-8 at byte {error.start}") from None
 
 
-def lines_to_utf8(body: bytes) -> bytes:
-    """Convert NDJSON to UTF-8 line by line: engines split it at line feed bytes and parse each line separately."""
-    if b"\0" not in body and codecs.BOM_UTF8 not in body:
-        return body
-    return b"\n".join(map(to_utf8, body.split(b"\n")))
+def without_byte_order_marks(body: bytes) -> bytes:
+    """Remove the byte order mark of UTF-8 from each line: engines parse each line of NDJSON separately."""
+    return body.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
 
 
 def write_object(value: Json) -> bytes:

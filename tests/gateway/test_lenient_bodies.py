@@ -140,6 +140,8 @@ FORMS: dict[str, Form] = {
     "white space": Form(lambda text: b" \t" + text + b"\t "),
     "byte order mark": Form(lambda text: b"\xef\xbb\xbf" + text),
     "utf-16": Form(lambda text: text.decode().encode("utf-16-le"), lambda body: body),
+    "utf-16 with a mark": Form(lambda text: text.decode().encode("utf-16"), lambda body: body),
+    "utf-32": Form(lambda text: text.decode().encode("utf-32-be"), lambda body: body),
     "overlong utf-8": Form(_overlong),
     "broken utf-8": Form(lambda text: text.replace(b'"}', b'\xff"}', 1)),
     "escapes": Form(lambda text: text.replace(b'"semantic"', b'"\\u0073emantic"').replace(b'"text"', b'"\\u0074ext"')),

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.incoming_request import UnreadableJson, parse_object, require_utf8, to_utf8
+from es_sbert.gateway.incoming_request import UnreadableJson, parse_object, require_utf8
 
 # An object or a list, and the name or number of its member: queries are replaced there.
 Place = tuple[Any, Any]
@@ -98,9 +98,8 @@ def decode_wrapper(kind: str, body: Json) -> Json | None:
         decoded = base64.b64decode("".join(body["query"].split()), validate=True)
     except ValueError as error:
         raise UnreadableJson(f"a wrapper query is not base64: {error}") from None
-    text = to_utf8(decoded)
-    require_utf8(text)
-    return parse_object(text)
+    require_utf8(decoded)
+    return parse_object(decoded)
 
 
 def strip_inner_hits(value: Any) -> Any:

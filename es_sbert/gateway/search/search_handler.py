@@ -37,7 +37,6 @@ from es_sbert.gateway.incoming_request import (
     Headers,
     IncomingRequest,
     UnreadableJson,
-    lines_to_utf8,
     parse_object,
     write_object,
 )
@@ -223,7 +222,7 @@ class SearchHandler:
     async def _answer_several(
         self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
     ) -> int:
-        received = await self._rewriter.receive(incoming, lines_to_utf8)
+        received = await self._rewriter.receive(incoming)
         entries: list[MsearchEntry] = []
         options, is_rewritten = dict(query_parameters(incoming)), False
         if received.plain is not None:

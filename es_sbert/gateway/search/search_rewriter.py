@@ -23,7 +23,7 @@ from es_sbert.gateway.incoming_request import (
     read_json,
     require_json_type,
     require_utf8,
-    to_utf8,
+    without_byte_order_marks,
 )
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
@@ -108,8 +108,8 @@ class SearchRewriter:
         self._callers = CallerCacheKeys()
         self._log = ThrottledLog(logger, interval=math.inf)
         virtual_field = settings.semantic.virtual_field
-        # A name may be written with escapes.
-        marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u")
+        # A name may be written with escapes, or in UTF-16 or UTF-32, which the parser refuses.
+        marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u", "\0")
         self._marks = tuple(mark.encode() for mark in marks)
 
     @property
@@ -117,11 +117,8 @@ class SearchRewriter:
         """Size up to which a search is parsed."""
         return self._limits.search_bytes
 
-    async def receive(self, incoming: IncomingRequest, to_utf8: Callable[[bytes], bytes] = to_utf8) -> ReceivedRequest:
+    async def receive(self, incoming: IncomingRequest) -> ReceivedRequest:
         """Read the body of a request.
-
-        Args:
-            to_utf8: Decodes the body.
 
         Raises:
             RequestTooLarge, BadRequest: the body is too large, or the gateway cannot read it; see `read_json`.
@@ -136,7 +133,7 @@ class SearchRewriter:
         if "source" in parameters:
             require_json_type(parameters.get("source_content_type", ""))
             plain = parameters["source"].encode()
-        plain = await offload_if_large(len(plain), to_utf8, plain)
+        plain = await offload_if_large(len(plain), without_byte_order_marks, plain)
         await offload_if_large(len(plain), require_utf8, plain)
         return ReceivedRequest(unchanged, mode, plain)
 

@@ -12,13 +12,16 @@ from typing import Any, TypeAlias
 import orjson
 
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.incoming_request import blank_comments, lines_to_utf8, parse_object
+from es_sbert.gateway.incoming_request import blank_comments, parse_object
 from es_sbert.messages import shorten
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
-# First bytes of documents. Engines reject others, but Elasticsearch accepts a comment before a document.
-DOCUMENT_STARTS = (b"{", b"/")
+# Engines skip these bytes before a document: whitespace and the byte order mark of UTF-8.
+_BEFORE_DOCUMENT = JSON_SPACE + codecs.BOM_UTF8
+# First bytes of documents. Engines reject others, but Elasticsearch accepts a comment before a document. The last three
+# are those of UTF-16 and UTF-32, which only engines read.
+DOCUMENT_STARTS = (b"{", b"/", b"\0", b"\xfe", b"\xff")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
 
@@ -78,10 +81,11 @@ class BulkItem:
         """Create an action from its bytes.
 
         Args:
-            document: The document, perhaps with whitespace around it: in a request to a document API, the whole body.
+            document: The document, perhaps with whitespace around it and a byte order mark: in a request to a document
+                API, the whole body.
             head: The line of the action, in a bulk request.
         """
-        source = document.strip(JSON_SPACE)
+        source = document.lstrip(_BEFORE_DOCUMENT).rstrip(JSON_SPACE)
         if not source:
             return cls(operation, index, id, routing, head, b"", document)
         start = document.index(source)
@@ -101,7 +105,7 @@ class BulkBody:
     would take many times the memory of its body.
 
     Attributes:
-        body: In UTF-8.
+        body: The body.
         index, routing: Defaults of actions.
         names: Indices that documents are written to; None if there are more than `most_names`.
     """
@@ -124,7 +128,6 @@ class BulkBody:
         Raises:
             BadRequest: a line is not an action.
         """
-        body = yield from _to_utf8_in_steps(body)
         if not body.endswith(b"\n"):
             return None
         names: set[str] = set()
@@ -137,7 +140,7 @@ class BulkBody:
             if (
                 name not in names
                 and len(names) <= most_names
-                and body[document:end].lstrip(JSON_SPACE).startswith(DOCUMENT_STARTS)
+                and body[document:end].lstrip(_BEFORE_DOCUMENT).startswith(DOCUMENT_STARTS)
             ):
                 names.add(name)
             if end >= step_end:
@@ -222,25 +225,6 @@ def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpTy
             end = body.index(b"\n", end) + 1
         yield begin, start, end, operation, parameters
         begin = start = end
-
-
-def _to_utf8_in_steps(body: bytes) -> Generator[None, None, bytes]:
-    """As `lines_to_utf8`, in steps: a list of all lines takes several times the memory of the body."""
-    for start in range(0, len(body), _STEP_BYTES):
-        end = start + _STEP_BYTES
-        if body.find(b"\0", start, end) >= 0 or body.find(codecs.BOM_UTF8, start, end + len(codecs.BOM_UTF8) - 1) >= 0:
-            break
-        yield
-    else:
-        return body
-    parts: list[bytes] = []
-    start = 0
-    while start < len(body):
-        end = body.find(b"\n", start + _STEP_BYTES) + 1 or len(body)
-        parts.append(lines_to_utf8(body[start:end]))
-        start = end
-        yield
-    return b"".join(parts)
 
 
 def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:

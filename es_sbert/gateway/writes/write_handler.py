@@ -37,7 +37,6 @@ from es_sbert.gateway.incoming_request import (
     UnreadableJson,
     parse_object,
     read_json,
-    to_utf8,
     write_object,
 )
 from es_sbert.gateway.index_lookup import IndexLookup
@@ -125,7 +124,7 @@ class WriteHandler:
     async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, bool]:
         """Create the request to the engine; return it, and whether it has vectors that the gateway added."""
         raw = await incoming.body()
-        plain = to_utf8(await read_json(incoming, raw))
+        plain = await read_json(incoming, raw)
         id, operation = unquote(route.id) if route.id else None, _OP_TYPES[route.api]
         item = BulkItem.from_bytes(operation, unquote(route.index), id, _parameter(incoming, "routing"), plain)
         prepared = await self._preparer.prepare([item], incoming.headers)

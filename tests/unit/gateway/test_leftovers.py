@@ -94,10 +94,9 @@ def test_non_semantic_bodies_are_never_rejected(body: Json) -> None:
 
 
 def test_wrapper_query_that_cannot_be_read_is_rejected() -> None:
-    lenient = [b"/* all of it */" + orjson.dumps(EN), orjson.dumps(EN).decode().encode("utf-16-le")]
-    for text in lenient:
-        Rewriting().query({"wrapper": {"query": base64.encodebytes(text).decode()}})
-    for query in ("no base64: semantic", *(base64.b64encode(text).decode() for text in (b"match_all: {}", b"{} x"))):
+    Rewriting().query({"wrapper": {"query": base64.encodebytes(b"/* all of it */" + orjson.dumps(EN)).decode()}})
+    texts = (b"match_all: {}", b"{} x", orjson.dumps(EN).decode().encode("utf-16-le"))
+    for query in ("no base64: semantic", *(base64.b64encode(text).decode() for text in texts)):
         with pytest.raises(UnreadableJson):
             Rewriting().query({"wrapper": {"query": query}})
 

@@ -144,23 +144,14 @@ def test_index_names_are_tracked_up_to_a_limit() -> None:
     assert names == [None, {"i0", "i1", "i2"}], "what is no object has no text"
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16", "utf-8-sig", "utf-32-be"])
-def test_lines_in_another_encoding_are_converted_in_parts(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._STEP_BYTES", 30)
-    document = '{"text":"a cät"}'
-    body = b"".join(b'{"index":{}}\n' + document.encode(encoding) + b"\n" for _ in range(5))
-    bulk = read_bulk(body, "docs")
+def test_byte_order_mark_before_a_document_is_kept() -> None:
+    body = b'{"index":{"_index":"a"}}\n\xef\xbb\xbf{"a":1}\n'
+    bulk = read_bulk(body)
     assert bulk is not None
-    assert bulk.body == b'{"index":{}}\n{"text":"a c\xc3\xa4t"}\n' * 5
-
-
-@pytest.mark.parametrize("step", range(1, 70))
-def test_byte_order_mark_is_found_at_any_step_boundary(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._STEP_BYTES", step)
-    lines = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
-    bulk = read_bulk(lines + b'\xef\xbb\xbf{"a":2}\n', "docs")
-    assert bulk is not None
-    assert bulk.body == lines + b'{"a":2}\n'
+    assert bulk.names == {"a"}
+    [[item]] = windows(bulk)
+    assert item.source == b'{"a":1}'
+    assert item.body == body
 
 
 def test_an_action_without_an_index_is_left_to_the_engine() -> None:
@@ -200,6 +191,7 @@ def test_action_line_may_have_comments() -> None:
         b"\xff\n{}\n",
         b'{"index":{}}\n{}\n{"index"\n{}\n',
         b'{"index":{}} x\n{}\n',
+        '{"index":{}}\n{}\n'.encode("utf-16-be"),
     ],
 )
 def test_line_that_is_no_action_is_rejected(body: bytes) -> None:

@@ -357,6 +357,14 @@ def test_items_that_cannot_be_embedded_have_errors() -> None:
     assert ready.embedded == 0
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_document_in_utf16_or_utf32_is_refused(encoding: str) -> None:
+    items = read(b'{"index":{"_id":"1"}}\n' + '{"text":"a"}'.encode(encoding) + b"\n")
+    [item] = parse_items(items, {"docs": Destination("docs", PLAIN)})
+    assert item.unreadable is not None
+    assert "UTF-8" in str(item.unreadable)
+
+
 def test_requests_only_needed_fields_of_previous_documents() -> None:
     def needed(
         operation: OpType, source: Any, targets: EmbeddingTargets = TWO, id: str | None = "1"
