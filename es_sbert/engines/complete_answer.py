@@ -40,24 +40,17 @@ def check_complete(answer: Json, label: str, action: str) -> None:
     clusters, nodes = answer.get("_clusters") or {}, answer.get("_nodes") or {}
     if answer.get("timed_out"):
         message = f"did not finish {action} within the engine's own time limit, so its response is partial"
-        remedy = f"Request less, or raise the limit. {HEALTH_REMEDY}"
     elif any(clusters.get(state) for state in ("skipped", "partial", "failed")):
-        message = f"answered {action} without {_missing_clusters(clusters)}"
-        remedy = "Look at `GET _remote/info`, and try again when the remote clusters are connected."
+        message = f"answered {action} without all remote clusters (`GET _remote/info`)"
     elif nodes.get("failed"):
-        reason = _first_reason(nodes) or "a node does not answer"
-        message = f"answered {action} for only {nodes.get('successful')} of {nodes.get('total')} nodes: {reason}"
-        remedy = "Look at `GET _cat/nodes`, and try again."
+        message = f"answered {action} for only {nodes.get('successful')} of {nodes.get('total')} nodes"
     elif answer.get("failed_indices"):
-        failures = [failure.get("failure", {}) for failure in answer.get("failures", ())]
-        reason = next((reason for failure in failures if (reason := root_cause(failure)[1])), "shards do not answer")
-        message, remedy = f"answered {action} without some of the indices: {reason}", HEALTH_REMEDY
+        message = f"answered {action} without some of the indices"
     elif answer.get("acknowledged") is False:
         message = f"has accepted {action}, but not all nodes have applied it within the engine's own time limit"
-        remedy = "Look at `GET _cluster/health` and `GET _cluster/pending_tasks`, and run the command again."
     else:
         return
-    raise RequestFailed(f"{label} {message}", remedy, _UNAVAILABLE)
+    raise RequestFailed(f"{label} {message}", HEALTH_REMEDY, _UNAVAILABLE)
 
 
 def missing_shards_error(label: str, action: str, name: str, missing: list[int], count: int) -> RequestFailed:
@@ -79,34 +72,23 @@ def missing_shards_error(label: str, action: str, name: str, missing: list[int],
 
 def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
     shards = answer["_shards"]
-    failures = list(_failures(answer))
-    kinds = {root_cause(failure.get("reason"))[0] for failure in failures}
+    failures = [failure for failure in shards.get("failures") or () if isinstance(failure, dict)]
+    causes = [root_cause(failure.get("reason")) for failure in failures]
+    kinds = {kind for kind, _ in causes}
+    text = "they have no active copy"
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        first = failures[0]
+        where = f"shard {first.get('shard')} of {first['index']}: " if first.get("index") else ""
+        text = f"{where}{causes[0][1]}{more}"
     if SEARCH_CONTEXT_MISSING in kinds:
-        return point_in_time_lost(label, shard_failures_text(answer))
+        return point_in_time_lost(label, text)
     is_query = bool(kinds) and kinds <= PERMANENT_TYPES
     return RequestFailed(
-        f"{label} answered {action} for only {shards.get('successful')} of {shards.get('total')} shards: "
-        f"{shard_failures_text(answer)}",
+        f"{label} answered {action} for only {shards.get('successful')} of {shards.get('total')} shards: {text}",
         "Fix the query, so that every shard can run it." if is_query else HEALTH_REMEDY,
         _BAD_REQUEST if is_query else _UNAVAILABLE,
     )
-
-
-def shard_failures_text(answer: Json) -> str:
-    """Describe why shards failed: the first reason, and the number of others. Never empty.
-
-    Args:
-        answer: A response with `_shards`.
-    """
-    failures = list(_failures(answer))
-    if not failures:
-        return "they have no active copy"
-    first = failures[0]
-    reason = root_cause(first.get("reason"))[1]
-    where = f"shard {first['shard']}" if isinstance(first.get("shard"), int) and first["shard"] >= 0 else "a shard"
-    index = f" of {first['index']}" if first.get("index") else ""
-    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-    return f"{where}{index}: {reason}{more}"
 
 
 def _lacks_copies(answer: Json) -> bool:
@@ -118,28 +100,6 @@ def _lacks_copies(answer: Json) -> bool:
     shards = answer.get("_shards") or {}
     is_search = "timed_out" in answer or "count" in answer
     return is_search and shards.get("successful", 0) < shards.get("total", 0)
-
-
-def _failures(answer: Json) -> Iterator[Json]:
-    """The shard failures that the response lists; there may be more."""
-    listed = (answer.get("_shards") or {}).get("failures")
-    yield from (failure for failure in listed or () if isinstance(failure, dict))
-
-
-def _missing_clusters(clusters: Json) -> str:
-    """Names of the remote clusters that a response lacks, with a reason if the engine gives one."""
-    details = clusters.get("details") or {}
-    missing = {name: one for name, one in details.items() if one.get("status") not in ("successful", "running")}
-    if not missing:
-        return f"{clusters.get('skipped') or clusters.get('failed') or clusters.get('partial')} remote clusters"
-    named = [name if name != "(local)" else "the local cluster" for name in missing]
-    reason = next((text for one in missing.values() if (text := _first_reason(one))), "")
-    return ", ".join(named) + (f": {reason}" if reason else "")
-
-
-def _first_reason(part: Json) -> str:
-    failures = part.get("failures") or []
-    return root_cause(failures[0].get("reason", failures[0]))[1] if failures else ""
 
 
 @contextmanager

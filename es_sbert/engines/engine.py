@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,6 @@ from es_sbert.engines.rest import (
     Json,
     QueryParams,
     encode_json,
-    keep_alive_limit,
     limit_engine_wait,
     quote_index_expression,
     quote_index_name,
@@ -47,7 +46,6 @@ from es_sbert.errors import (
     IndexMissing,
     RequestFailed,
 )
-from es_sbert.messages import log_event
 
 if TYPE_CHECKING:
     from es_sbert.engines.node_watch import NodeWatch
@@ -180,7 +178,6 @@ class Engine(ABC):
         self._client = client
         self._timeout = timeout
         self._watch = watch
-        self._keep_alive = KEEP_ALIVE
 
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
@@ -206,29 +203,14 @@ class Engine(ABC):
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
         """Open a point in time and return its id.
 
-        It expires half an hour after the last page was read from it, or earlier if the cluster allows less.
+        It expires half an hour after the last page was read from it.
 
         Args:
             shard: The only shard that it contains.
             node: Id of the node whose copy is read; empty for any copy.
         """
-        params = {"preference": shard_preference(shard, node)}
-        return self._keeping_alive(
-            lambda keep_alive: self._open_point_in_time(quote_index_name(name), params | {"keep_alive": keep_alive})
-        )
-
-    def _keeping_alive(self, send: Callable[[str], T]) -> T:
-        """Send a request with the lifetime of a point in time, again with the cluster's limit if that is shorter."""
-        try:
-            return send(self._keep_alive)
-        except RequestFailed as error:
-            limit = keep_alive_limit(error.message)
-            if limit is None:
-                raise
-            message = f"{self.info.label} keeps points in time for {limit} at most: {error.message}"
-            log_event("keep_alive_limited", message, keep_alive=limit)
-            self._keep_alive = limit
-            return send(limit)
+        params = {"preference": shard_preference(shard, node), "keep_alive": KEEP_ALIVE}
+        return self._open_point_in_time(quote_index_name(name), params)
 
     @abstractmethod
     def _open_point_in_time(self, path: str, params: dict[str, str]) -> str: ...
@@ -410,7 +392,8 @@ class Engine(ABC):
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
 
         Args:
-            actions: Number of actions in the body; None to count them.
+            actions: Number of actions in the body, with which the number of results is compared; None for a body whose
+                results are not assigned to actions.
             timeout: Seconds that the engine waits for a shard that is not active, limited by the client's timeout; None
                 for the engine's default of a minute.
 
@@ -420,7 +403,6 @@ class Engine(ABC):
         params = {"filter_path": ",".join(f"items.*.{key}" for key in _ITEM_FIELDS)}
         if timeout is not None:
             params["timeout"] = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
-        sent = _count_actions(body) if actions is None else actions
         path = f"/{quote_index_name(name)}/_bulk"
         try:
             answer = self._request("POST", path, params, body)
@@ -429,8 +411,8 @@ class Engine(ABC):
             raise RequestFailed(error.message, error.remedy, 0) from error
         with self._reading(f"POST {path}"):
             items = [_parse_bulk_item(item) for item in answer.get("items", [])]
-        if len(items) != sent:
-            raise self._item_count_error(f"POST {path}", len(items), sent)
+        if actions is not None and len(items) != actions:
+            raise self._item_count_error(f"POST {path}", len(items), actions)
         return items
 
     def mget(
@@ -589,12 +571,8 @@ class Engine(ABC):
             PointInTimeLost: the point in time has expired, or its node is gone.
         """
         body = without_search_pipeline(self.info.engine_type, body)
-        answer: Json = self._keeping_alive(
-            lambda keep_alive: self._request(
-                "POST", "/_search", body=body | {"pit": {"id": pit_id, "keep_alive": keep_alive}}
-            )
-        )
-        return self._check_search(answer, "POST /_search")
+        body = body | {"pit": {"id": pit_id, "keep_alive": KEEP_ALIVE}}
+        return self._check_search(self._request("POST", "/_search", body=body), "POST /_search")
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         """The `_source` parameter of a search that returns these fields; False if there are none.
@@ -711,7 +689,7 @@ class Engine(ABC):
             self._close_point_in_time(pit_id)
         except EngineError as error:
             # Only log the error: the point in time expires, and the error that ended the scan must not be hidden.
-            logger.info("point in time left to expire after %s: %s", self._keep_alive, error.message)
+            logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
 
     def create_index(self, name: str, body: Json) -> None:
         # Accept a partial response: the index exists, even if not all nodes know it or its shards have not started yet.
@@ -984,16 +962,6 @@ def _parse_shard_state(copies: Sequence[Json]) -> ShardState:
         node=copies[0]["routing"]["node"],
         documents=int(copies[0]["docs"]["count"]),
     )
-
-
-def _count_actions(body: bytes) -> int:
-    """Count the actions in a bulk body; each except a deletion is followed by a line with its document."""
-    lines = body.split(b"\n")
-    count = position = 0
-    while position < len(lines) and lines[position]:
-        count += 1
-        position += 1 if lines[position].startswith(b'{"delete"') else 2
-    return count
 
 
 def _parse_bulk_item(item: Json) -> BulkItemResult:

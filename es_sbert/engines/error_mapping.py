@@ -128,49 +128,27 @@ _STATUS_REMEDIES = {
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
 }
 
-# Reason of an error → remedy. INDEX becomes the index in the path of the request, {0} the group of the pattern.
+# Reason of an error → remedy. INDEX becomes the index in the path of the request.
 _REASON_REMEDIES = {
     r"Limit of total fields \[": "Raise index.mapping.total_fields.limit (`PUT INDEX/_settings`), or leave fields out. "
     "A vector field with its metadata takes 9, with passages 12.",
-    r"Limit of mapping depth \[": "Raise index.mapping.depth.limit (`PUT INDEX/_settings`), or nest the objects less "
-    "deeply.",
     r"Limit of nested fields \[": "Raise index.mapping.nested_fields.limit (`PUT INDEX/_settings`), or omit "
     "`passages`, which need a nested field.",
     r"maximum (?:\w+ )?shards open": "Delete or close indices, create the index with fewer shards or replicas, or "
     "raise cluster.max_shards_per_node (`PUT _cluster/settings`).",
-    r"matches with template \[(.+?)\] that creates data streams only": "Choose another name for the index, or change "
-    "the patterns of the index template {0} (`GET _index_template/{0}`).",
+    r"creates data streams only": "Choose another name for the index, or change the patterns of the index template "
+    "that the message names (`GET _index_template`).",
     r"in time_series mode|index\.append_only\.enabled": "Documents of INDEX cannot be changed. Copy them into an index "
     "without this setting (`POST _reindex`), and load that one.",
-    # A shorter lifetime was refused, too: OpenSearch opens a point in time for `point_in_time.init.keep_alive` first.
-    r"Keep alive for .* is too large.*\[([a-z_.]+)\] cluster level setting": "Raise it: `PUT _cluster/settings "
-    '{"persistent": {"{0}": "1h"}}`.',
-    r"Result window is too large": "Ask for fewer hits, or raise index.max_result_window (`PUT INDEX/_settings`).",
-    r"maxClauseCount": "The query has too many words or clauses: use fewer, or raise "
-    "indices.query.bool.max_clause_count.",
+    r"Keep alive for .* is too large": "Raise the setting that the message names to 30m or more: `PUT "
+    "_cluster/settings`.",
 }
 
 _BLOCKED_INDEX = re.compile(r"index \[([^\]]+)\] blocked by: ((?:\[[^\]]*\];?)+)")
-# Description of a block → its setting. The first ones protect all settings but themselves: to remove the others, they
-# are removed before, each in a request of its own.
-_INDEX_BLOCKS = {
-    "index read-only (api)": "index.blocks.read_only",
-    "index metadata (api)": "index.blocks.metadata",
-    "index write (api)": "index.blocks.write",
-    "index read (api)": "index.blocks.read",
-}
-_CLUSTER_BLOCKS = {
-    "cluster read-only (api)": "cluster.blocks.read_only",
-    "cluster read-only / allow delete (api)": "cluster.blocks.read_only_allow_delete",
-    "cluster create-index blocked (api)": "cluster.blocks.create_index",
-}
-# Pattern of a reason → remedy.
-_OTHER_BLOCKS = {
-    r"flood.stage|index (?:has )?read-only ?[-/] ?allow[- ]delete": "A full disk makes indices read-only: free some "
-    "space. If the engine keeps the block, set index.blocks.read_only_allow_delete to null.",
-    r"cluster create-index blocked": "OpenSearch creates no index while its disks are nearly full: free some space.",
-    r"remote index is read-only": "A searchable snapshot takes no writes: restore the snapshot as an ordinary index.",
-}
+# A block that was set by hand: `[FORBIDDEN/8/index write (api)]` is `index.blocks.write`.
+_SET_BLOCK = re.compile(r"/index ([a-z-]+) \(api\)\]")
+# These blocks protect all settings but themselves: they are removed before the others, each by its own request.
+_REMOVED_FIRST = frozenset({"read-only", "metadata"})
 
 # Type of the error about a point in time or a scroll that is gone.
 SEARCH_CONTEXT_MISSING = "search_context_missing_exception"
@@ -306,28 +284,24 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return IndexMissing(f"{reason} ({label})", "Check the name, or create the index: `es-sbert index create NAME`.")
     remedy = _STATUS_REMEDIES.get(status, "See the engine's log for details; the message above comes from the engine.")
     for pattern, advice in _REASON_REMEDIES.items():
-        if found := re.search(pattern, reason):
-            remedy = advice.replace("INDEX", index).replace("{0}", found[1] if found.groups() else "")
+        if re.search(pattern, reason):
+            remedy = advice.replace("INDEX", index)
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
 
 
 def block_remedy(reason: str) -> str:
     """Return a remedy that removes the blocks which the engine names in its reason for refusing a request."""
-    cluster = [name for description, name in _CLUSTER_BLOCKS.items() if f"/{description}]" in reason]
-    removals = [f'`PUT _cluster/settings {{"persistent": {{"{name}": null}}}}`' for name in cluster]
-    remedies = [advice for pattern, advice in _OTHER_BLOCKS.items() if re.search(pattern, reason)]
+    remedies, removals = [], []
     for index, blocks in _BLOCKED_INDEX.findall(reason):
-        for description, name in _INDEX_BLOCKS.items():
-            if f"/{description}]" in blocks:
-                removals.append(f'`PUT {index}/_settings {{"{name}": null}}`')
-                if name == "index.blocks.write":
-                    remedies.append(killed_migration_remedy(index))
+        for name in sorted(_SET_BLOCK.findall(blocks), key=lambda name: name not in _REMOVED_FIRST):
+            removals.append(f'`PUT {index}/_settings {{"index.blocks.{name.replace("-", "_")}": null}}`')
+            if name == "write":
+                remedies.append(killed_migration_remedy(index))
     if removals:
-        transient = " (or `transient`, if it was set so)" if cluster else ""
-        remedies.append(f"Remove what was set by hand: {', then '.join(removals)}{transient}.")
-    return " ".join(remedies) or (
-        "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the block, "
-        "find its setting (`GET INDEX/_settings`, `GET _cluster/settings`) and set it to null."
+        return " ".join([*remedies, f"Remove what was set by hand: {', then '.join(removals)}."])
+    return (
+        "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the block, or "
+        "it was set by hand, set it to null (`GET INDEX/_settings` or `GET _cluster/settings` show it)."
     )
 
 
@@ -384,13 +358,11 @@ def privilege_remedy(reason: str) -> str:
         scope, names = granted[1], granted[2].split(",")
         indices = _ON_INDICES.search(reason)
         where = f" on {indices[1]}" if indices is not None else ""
-        wider = f" (or a wider one: {', '.join(names[1:])})" if names[1:] else ""
-        return f"Give the user or API key the {scope} privilege {names[0]}{where}{wider}."
+        return f"Give the user or API key the {scope} privilege {names[0]}{where}."
     if refused is not None:
         actions = refused[1].split(", ")
         scope = "cluster" if all(map(_CLUSTER_ACTION.fullmatch, actions)) else "index"
-        what, them = ("permissions", "them") if actions[1:] else ("permission", "it")
-        return f"Give one of the user's roles the {scope} {what} {refused[1]}, or an action group that includes {them}."
+        return f"Give one of the user's roles the {scope} permission {refused[1]}, or an action group that includes it."
     if LIMITED_VIEW.search(reason):
         return "Use a user or API key without document- or field-level security or field masking for the index."
     return (
@@ -426,10 +398,7 @@ def root_cause(body: Any) -> tuple[str, str]:
         reasons.append(str(cause.get("reason") or ""))
         cause = cause.get("caused_by")
     distinct = [reason for i, reason in enumerate(reasons) if reason and reason not in " ".join(reasons[:i])]
-    text = "; ".join(distinct) or _REASONS.get(kind) or kind
-    if text == kind and kind.endswith("_exception"):
-        text = kind.removesuffix("_exception").replace("_", " ")
-    return kind, _one_line(text)
+    return kind, _one_line("; ".join(distinct) or _REASONS.get(kind, kind))
 
 
 def _one_line(value: Any) -> str:

@@ -201,18 +201,6 @@ def shard_preference(shard: int, node: str = "") -> str:
     return f"_shards:{shard}|_only_nodes:{node}" if node else f"_shards:{shard}"
 
 
-# The engines' message about a lifetime above `search.max_keep_alive` or OpenSearch's `point_in_time.max_keep_alive`.
-_KEEP_ALIVE_LIMIT = re.compile(r"Keep alive for .* It must be less than \(([\d.]+)(ms|s|m|h|d)\)")
-_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def keep_alive_limit(message: str) -> str | None:
-    """The longest lifetime of a point in time that a cluster allows, from its message about a longer one; else None."""
-    found = _KEEP_ALIVE_LIMIT.search(message)
-    # Engines print fractions, which they do not read.
-    return None if found is None else f"{int(float(found[1]) * _MILLISECONDS[found[2]])}ms"
-
-
 def encode_json(body: dict[str, Any]) -> bytes:
     """Encode the body of a request as JSON.
 

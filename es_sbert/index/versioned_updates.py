@@ -87,7 +87,7 @@ class VersionedUpdates:
             self._check_index()
             body = b"".join(action.body for action in waiting)
             try:
-                results = self._engine.bulk(self._state.name, body, timeout=backoff.seconds_left)
+                results = self._engine.bulk(self._state.name, body, actions=len(waiting), timeout=backoff.seconds_left)
             except EngineError as error:
                 status = error.status if isinstance(error, RequestFailed) else 0
                 if status == _TOO_LARGE and len(waiting) > 1:

@@ -317,7 +317,7 @@ class ReadBackCheck:
             if lines:
                 # A load from files may write documents of which `_source` lacks other fields.
                 check_source_is_whole(self._context.index.state, filled if len(filled) == 1 else ())
-                self._context.engine.bulk(self._context.index.concrete, b"".join(lines))
+                self._context.engine.bulk(self._context.index.concrete, b"".join(lines), actions=len(lines))
         except (EngineError, IndexMismatch) as error:
             log_event("vectors_left", f"the vectors of {len(lines)} documents remain: {error.message}")
 

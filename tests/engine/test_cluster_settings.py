@@ -6,20 +6,15 @@ These tests have servers of their own: other tests would see the settings too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from es_sbert.analysis.text_collection import read_index
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_scan import scan_index
 from es_sbert.errors import RequestFailed
 from tests.conftest import ENGINES, build_of, start_server, stop_server
 from tests.engine.ingest_support import load, open_engine, write_jsonl
@@ -44,29 +39,6 @@ def cluster_settings(url: str, settings: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         call(url, "PUT", "/_cluster/settings", {"persistent": dict.fromkeys(settings)})
-
-
-def test_a_scan_uses_the_lifetime_that_the_cluster_allows(engine_url: str, index_name: str) -> None:
-    with closing(connect(EngineSettings(url=engine_url))) as engine:
-        engine.create_index(index_name, {"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
-        lines = [orjson.dumps(line) for n in range(20) for line in ({"index": {"_id": str(n)}}, {"n": n})]
-        engine.bulk(index_name, b"\n".join([*lines, b""]))
-        engine.refresh(index_name)
-        limit = {"search.max_keep_alive": "90s", "search.default_keep_alive": "10s"}
-        if engine.info.engine_type is EngineType.OPENSEARCH:
-            limit["point_in_time.max_keep_alive"] = "90s"
-
-        def scan(engine: Engine) -> Iterator[str]:
-            for page in scan_index(engine, index_name, query={"match_all": {}}, source_includes=["n"], page=3):
-                yield from (hit["_id"] for hit in page.hits)
-
-        begun = scan(engine)
-        first = next(begun)
-        with cluster_settings(engine_url, limit):
-            # The limit was lowered while a scan was under way, and it applies to the next one from its beginning.
-            assert sorted([first, *begun], key=int) == [str(n) for n in range(20)]
-            with closing(connect(EngineSettings(url=engine_url))) as other:
-                assert sorted(scan(other), key=int) == [str(n) for n in range(20)]
 
 
 CLUSTER_SETTINGS: dict[str, Any] = {

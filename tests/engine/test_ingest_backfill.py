@@ -197,9 +197,8 @@ def test_failed_refresh_of_a_shard_is_retried(
 def test_lasting_refusal_of_a_scan_ends_the_load_with_the_remedy(
     opensearch_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
-    """OpenSearch first opens each point in time for 30 s, so a lower limit rejects every request."""
     reason = (
-        "Keep alive for request (30s) is too large. It must be less than (20s). This limit can be set by changing the "
+        "Keep alive for request (30m) is too large. It must be less than (20s). This limit can be set by changing the "
         "[point_in_time.max_keep_alive] cluster level setting."
     )
     error = {"error": {"type": "illegal_argument_exception", "reason": reason}, "status": 400}
@@ -217,8 +216,8 @@ def test_lasting_refusal_of_a_scan_ends_the_load_with_the_remedy(
         summary = load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=60.0)
     assert (summary.indexed, summary.exit_code) == (0, 2)
     assert summary.stopped is not None
-    raised = '{"persistent": {"point_in_time.max_keep_alive": "1h"}}'
-    assert f"(Raise it: `PUT _cluster/settings {raised}`);" in summary.stopped
+    assert "point_in_time.max_keep_alive" in summary.stopped
+    assert "`PUT _cluster/settings`" in summary.stopped
 
 
 def test_changed_document_is_reread_by_its_routing(

@@ -100,7 +100,7 @@ def test_refusals_of_a_new_index_by_the_engine_have_a_remedy(
     replicas = {"template": {"settings": {"number_of_replicas": 1000}}}
     for more, *words in (
         (replicas, "fewer shards or replicas", "cluster.max_shards_per_node"),
-        ({"data_stream": {}}, f"the index template {name}", "Choose another name"),
+        ({"data_stream": {}}, f"with template [{name}]", "Choose another name"),
     ):
         template = {"index_patterns": [name], "priority": 1000, **more}
         try:

@@ -30,7 +30,9 @@ NODE_LOST: Json = {
 # are in CLUSTER_STATE.
 CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "count": lambda engine, index: engine.count(index),
-    "bulk": lambda engine, index: engine.bulk(index, b'{"index":{"_id":"1"}}\n{"n":1}\n{"delete":{"_id":"9"}}\n'),
+    "bulk": lambda engine, index: engine.bulk(
+        index, b'{"index":{"_id":"1"}}\n{"n":1}\n{"delete":{"_id":"9"}}\n', actions=2
+    ),
     "mget": lambda engine, index: engine.mget(index, [("1", None), ("2", None)], source_includes=["n"]),
     "search": lambda engine, index: engine.search(index, {"size": 1}),
     "searched_shards": lambda engine, index: engine.searched_shards(f"{index}-routed"),

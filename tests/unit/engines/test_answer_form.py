@@ -62,7 +62,7 @@ class Banner(LocalServer):
 CALLS: dict[str, Callable[[Engine], object]] = {
     "get_index": lambda engine: engine.get_index("docs"),
     "count": lambda engine: engine.count("docs"),
-    "bulk": lambda engine: engine.bulk("docs", b'{"index":{}}\n{}\n'),
+    "bulk": lambda engine: engine.bulk("docs", b'{"index":{}}\n{}\n', actions=1),
     "search": lambda engine: engine.search("docs", {}),
     "search_point_in_time": lambda engine: engine.search_point_in_time("id", {}),
     "multi_search": lambda engine: engine.multi_search("docs", [{}]),

@@ -6,7 +6,6 @@ import pytest
 
 from es_sbert.engines.engine import BulkItemResult
 from es_sbert.engines.error_mapping import ErrorClass, classify_error, response_error
-from es_sbert.engines.rest import keep_alive_limit
 from es_sbert.engines.retry import error_class
 
 FLOOD = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark];"
@@ -58,15 +57,3 @@ def test_errors_are_classified_alike_in_requests_and_in_bulk_items(
     body = {"error": {"type": "search_phase_execution_exception", "root_cause": [{"type": kind, "reason": reason}]}}
     error = response_error(status, body, label="Elasticsearch 9.5.0", action="POST /docs/_bulk")
     assert error_class(error) == expected  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("limit", "keep_alive"), [("1.5m", "90000ms"), ("10m", "600000ms"), ("2h", "7200000ms"), ("250ms", "250ms")]
-)
-def test_the_longest_lifetime_of_a_point_in_time_is_read_in_whole_units(limit: str, keep_alive: str) -> None:
-    message = (
-        f"Keep alive for request (30m) is too large. It must be less than ({limit}). This limit can be set by changing "
-        "the [search.max_keep_alive] cluster level setting."
-    )
-    assert keep_alive_limit(message) == keep_alive
-    assert keep_alive_limit("all shards failed") is None

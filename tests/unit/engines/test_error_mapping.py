@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import socket
 import ssl
 from typing import Any
@@ -50,8 +51,7 @@ def test_root_cause_of_a_failed_shard() -> None:
         ({"error": "Incorrect HTTP method"}, "Incorrect HTTP method"),
         ("<html>\n502 Bad Gateway</html>", "<html> 502 Bad Gateway</html>"),
         ({"error": {"type": "only_type"}}, "only_type"),
-        ({"error": {"type": "node_not_connected_exception", "reason": None}}, "node not connected"),
-        ({"error": {"type": "no_shard_available_action_exception", "reason": None}}, "no active copy"),
+        ({"error": {"type": "node_not_connected_exception", "reason": None}}, "node_not_connected_exception"),
         (None, "no reason given"),
         ("", "no reason given"),
     ],
@@ -81,47 +81,41 @@ def test_status_maps_to_error_class(status: int, kind: str, expected: type[EsSbe
         assert error.status == status
 
 
-def test_max_clause_count_error_names_the_setting() -> None:
-    error = failed(400, {"error": {"type": "x", "reason": "maxClauseCount is set to 1024"}})
-    assert "indices.query.bool.max_clause_count" in error.remedy
-
-
-_READ_ONLY = '`PUT docs/_settings {"index.blocks.read_only": null}`'
-_METADATA = '`PUT docs/_settings {"index.blocks.metadata": null}`'
-_WRITE = '`PUT {}/_settings {{"index.blocks.write": null}}`'
-_CANCEL = "If a migration was killed, cancel it: `es-sbert index migrate {} --cancel`."
-_CLUSTER = '`PUT _cluster/settings {{"persistent": {{"cluster.blocks.{}": null}}}}`'
-_OR_TRANSIENT = " (or `transient`, if it was set so)."
-_FULL_DISK = "A full disk makes indices read-only: free some space."
+@pytest.mark.parametrize(
+    ("blocks", "removals", "migrated"),
+    [
+        ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", ["docs/read_only"], []),
+        (
+            "index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];index [b] "
+            "blocked by: [FORBIDDEN/8/index write (api)];",
+            ["docs/metadata", "docs/write", "b/write"],
+            ["docs", "b"],
+        ),
+    ],
+)
+def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
+    blocks: str, removals: list[str], migrated: list[str]
+) -> None:
+    error = failed(403, {"error": {"type": "cluster_block_exception", "reason": blocks}})
+    assert type(error) is RequestFailed
+    found = re.findall(r'`PUT (\w+)/_settings {"index.blocks.(\w+)": null}`', error.remedy)
+    assert ["/".join(each) for each in found] == removals
+    assert re.findall(r"`es-sbert index migrate (\w+) --cancel`", error.remedy) == migrated
+    assert "disk" not in error.remedy
 
 
 @pytest.mark.parametrize(
-    ("reason", "remedy"),
+    ("kind", "reason"),
     [
-        ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", f"Remove what was set by hand: "
-         f"{_READ_ONLY}."),
-        ("index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];",
-         f"{_CANCEL.format('docs')} Remove what was set by hand: {_METADATA}, then {_WRITE.format('docs')}."),
-        ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];index [b] blocked by: [FORBIDDEN/8/index write "
-         "(api)];", f"{_CANCEL.format('b')} Remove what was set by hand: {_READ_ONLY}, then "
-         f"{_WRITE.format('b')}."),
-        ("blocked by: [FORBIDDEN/6/cluster read-only (api)];", "Remove what was set by hand: "
-         f"{_CLUSTER.format('read_only')}{_OR_TRANSIENT}"),
-        ("blocked by: [FORBIDDEN/13/cluster read-only / allow delete (api)];", "Remove what was set by hand: "
-         f"{_CLUSTER.format('read_only_allow_delete')}{_OR_TRANSIENT}"),
-        ("index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has "
-         "read-only-allow-delete block];", _FULL_DISK),
-        ("index [docs] blocked by: [FORBIDDEN/12/index read-only / allow delete (api)];", _FULL_DISK),
-        ("blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];", "OpenSearch creates no index while its"),
-        ("index [docs] blocked by: [FORBIDDEN/13/remote index is read-only];", "A searchable snapshot takes no"),
+        ("cluster_block_exception", "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage];"),
+        ("cluster_block_exception", "blocked by: [FORBIDDEN/6/cluster read-only (api)];"),
+        ("index_create_block_exception", "blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];"),
     ],
-)  # fmt: skip
-def test_remedy_for_a_block_names_its_setting(reason: str, remedy: str) -> None:
-    for kind in ("cluster_block_exception", "index_create_block_exception"):
-        error = failed(403, {"error": {"type": kind, "reason": reason}})
-        assert type(error) is RequestFailed
-        assert error.remedy.startswith(remedy)
-        assert ("disk" in error.remedy) == ("disk" in remedy or "OpenSearch" in remedy)
+)
+def test_remedy_for_another_block_names_the_disk_and_where_blocks_are_set(kind: str, reason: str) -> None:
+    error = failed(403, {"error": {"type": kind, "reason": reason}})
+    assert type(error) is RequestFailed
+    assert all(word in error.remedy for word in ("disk", "`GET INDEX/_settings`", "`GET _cluster/settings`"))
 
 
 @pytest.mark.parametrize(
@@ -150,41 +144,34 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
         (
             "action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
             "[docs], this action is granted by the index privileges [maintenance,manage,all]",
-            "Give the user or API key the index privilege maintenance on docs (or a wider one: manage, all).",
+            "the index privilege maintenance on docs.",
         ),
         (
             "action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
             "granted by the cluster privileges [monitor,manage,all]",
-            "Give the user or API key the cluster privilege monitor (or a wider one: manage, all).",
+            "the cluster privilege monitor.",
         ),
         (
             "action [indices:data/read/search] is unauthorized for user [a] on restricted indices [.x,.y], this action "
             "is granted by the index privileges [read]",
-            "Give the user or API key the index privilege read on .x,.y.",
+            "the index privilege read on .x,.y.",
         ),
         (
             "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
-            "Give one of the user's roles the cluster permission indices:data/write/bulk, or an action group that "
-            "includes it.",
+            "the cluster permission indices:data/write/bulk, or an action group that includes it.",
         ),
         (
             "no permissions for [indices:data/write/bulk[s], indices:data/write/index] and User [name=anna]",
-            "Give one of the user's roles the index permissions indices:data/write/bulk[s], indices:data/write/index, "
-            "or an action group that includes them.",
-        ),
-        (
-            "no permissions for [indices:data/write/bulk[s]] and User [name=anna]",
-            "Give one of the user's roles the index permission indices:data/write/bulk[s], or an action group that "
+            "the index permission indices:data/write/bulk[s], indices:data/write/index, or an action group that "
             "includes it.",
         ),
-        ("no", "Give the user or API key the cluster privilege monitor and the index privileges of its task: "
-               "docs/operations.md lists them."),
+        ("no", "the index privileges of its task: docs/operations.md lists them."),
     ],
-)  # fmt: skip
+)
 def test_missing_privilege_is_named(reason: str, remedy: str) -> None:
     error = failed(403, {"error": {"type": "security_exception", "reason": reason}})
     assert isinstance(error, AccessDenied)
-    assert error.remedy == remedy
+    assert error.remedy.endswith(remedy)
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,11 @@ def test_failed_shard_without_a_reason_is_described_by_its_type() -> None:
     assert partial is not None
     assert (partial.failed, partial.total) == (2, 3)
     assert list(partial.failures) == [
-        "shard 2 of docs: node not connected",
+        "shard 2 of docs: node_not_connected_exception",
         "a shard: no reason given",
     ]
     assert "None" not in str(partial)
-    assert root_cause(answer)[1] == "node not connected"
+    assert root_cause(answer)[1] == "node_not_connected_exception"
 
 
 def test_timeout_of_the_engine_makes_a_result_partial() -> None:
