@@ -224,7 +224,6 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
-    from es_sbert.index.adopt_report import adoption_lines
     from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 
@@ -244,7 +243,7 @@ def adopt(name: str, vector_field: str, as_json: bool, **options: Any) -> None:
             report_warnings(encoder, print_message)
             settings = shared.select_options(options, ("sample", "min_cosine", "dry_run", "retry_seconds"))
             report = adopt_vectors(engine, field, encoder, **settings, report=print_message)
-    print_report(report.as_json(), adoption_lines(report, name), as_json=as_json)
+    print_report(report.as_json(), report.lines(name), as_json=as_json)
     if report.exit_code:
         raise SystemExit(report.exit_code)
 

@@ -7,37 +7,36 @@ changes nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
+from statistics import median
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from es_sbert import clock
 from es_sbert.batched import batched
-from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import killed_migration_remedy
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.adopt_report import AdoptionReport, ComparedDocument, MetadataCounts, SampleCheck, TextCounts
-from es_sbert.index.derived_fields import derived_fields, mapped_fields
+from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
-    read_document_meta,
     row_cosines,
     text_hash,
 )
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
+    COSINE_SIMILARITIES,
     VECTOR_TYPES,
     ElementType,
     IndexType,
@@ -56,7 +55,6 @@ from es_sbert.index.privileges import require_all_visible
 from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
-    TextFieldError,
     TextTemplate,
     fields_hint,
     format_vector_field_option,
@@ -73,15 +71,14 @@ from es_sbert.index.vector_field import (
 from es_sbert.index.vector_reading import hit_vectors
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import read_inexact, write_lines
-from es_sbert.messages import pluralize
+from es_sbert.messages import escape_unprintable, pluralize
 
 # Number of documents to read in one request.
 PAGE = 500
-# Engine type → the similarity that es-sbert uses, and the mapping parameter that sets it.
-_COSINE_BY_ENGINE = {
-    EngineType.ELASTICSEARCH: ("cosine", "similarity"),
-    EngineType.OPENSEARCH: ("cosinesimil", "space_type"),
-}
+# Share of the sample that must have a vector of the model.
+REQUIRED_SHARE = 0.99
+# Maximum number of documents that are shown.
+_MAX_SHOWN = 10
 _WRITE_BLOCKS = (
     "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
 )  # fmt: skip
@@ -154,7 +151,12 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
     _check_takes_updates(state)
     known = vector_field_from_state(engine, state, vector_field)
     if known.meta.passages is not None:
-        raise _several_vectors_error(state, vector_field)
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} holds several vectors per document, and it is not known which part of the "
+            "text each was made from",
+            "Embed the documents into another field: "
+            f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
+        )
     if text is not None and known.meta.text not in (None, text.template):
         raise text_mismatch(index, known, text.template)
     return AdoptableField(state, vector_field, known.meta.changed(text=known.meta.text or template))
@@ -162,15 +164,8 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
 
 def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, template: str) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
-    properties: Json = state.mappings.get("properties", {})
-    if vector_field not in properties and vector_field in dict(mapped_fields(properties)):
-        move = "with a `script` that moves each vector to the new field"
-        raise IndexMismatch(
-            f"{vector_field} of {state.name} is inside an object, but es-sbert searches top-level fields only",
-            _copy_remedy(DEFAULT_VECTOR_FIELD, move, " but `vector_field`"),
-        )
     check_field_name(vector_field)
-    mapping: Json | None = properties.get(vector_field)
+    mapping: Json | None = state.mappings.get("properties", {}).get(vector_field)
     if mapping is None:
         others = plain_vector_fields(info.engine_type, state.mappings, state.name)
         raise IndexMismatch(
@@ -180,10 +175,8 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
             else "The index has no vectors to adopt. Embed its documents: "
             f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
         )
-    if mapping.get("type") == "nested":
-        raise _several_vectors_error(state, vector_field)
     mapped = read_vector_mapping(info.engine_type, state.settings, mapping)
-    if mapped is None:
+    if mapped is None or mapping.get("type") == "nested":
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {mapping.get('type', 'object')}, not "
             f"{VECTOR_TYPES[info.engine_type]}",
@@ -222,21 +215,12 @@ def _check_takes_updates(state: IndexState) -> None:
         )
 
 
-def _copy_remedy(vector_field: str, how: str = "which copies their vectors too", but: str = "") -> str:
+def _copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
     """Return the remedy if the vectors cannot be adopted in their current field or index."""
     create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
     return (
         f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
-        f"`es-sbert index adopt NEW` with the same options{but}."
-    )
-
-
-def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatch:
-    return IndexMismatch(
-        f"{state.name}.{vector_field} holds several vectors per document, and it is not known which part of the text "
-        "each was made from",
-        "Embed the documents into another field: "
-        f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
+        f"`es-sbert index adopt NEW` with the same options."
     )
 
 
@@ -247,12 +231,165 @@ def _mapping_problem(info: EngineInfo, mapping: Json, mapped: VectorMapping) -> 
     supported = supported_element_types(info)
     if mapped.element_type not in list(supported):
         return f"holds vectors of {mapped.element_type}, but es-sbert writes {' or '.join(supported)}"
-    wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
-    if mapped.similarity != wanted:
-        return f"compares vectors by {mapped.similarity}, but es-sbert by their cosine (`{parameter}: {wanted}`)"
+    if mapped.similarity not in COSINE_SIMILARITIES:
+        return f"compares vectors by {mapped.similarity}, but es-sbert by their cosine"
     if not isinstance(mapped.index_type, IndexType):
         return f"has the index type {mapped.index_type}, which es-sbert cannot search"
     return None
+
+
+class ComparedDocument(NamedTuple):
+    """A document whose vector was compared.
+
+    Attributes:
+        key: Its id and routing.
+        cosine: Cosine of the stored vector and the model's; 0 if one of them is zero or not finite.
+        is_truncated: Whether its text is longer than the model reads.
+    """
+
+    key: DocumentKey
+    cosine: float
+    is_truncated: bool
+
+    def as_json(self) -> Json:
+        document_id, routing = self.key
+        named: Json = {"id": document_id} if routing is None else {"id": document_id, "routing": routing}
+        return named | {"cosine": round(self.cosine, 6), "truncated": self.is_truncated}
+
+
+@dataclass
+class MetadataCounts:
+    """Results for the documents that had a vector but no metadata.
+
+    Attributes:
+        adopted: Documents whose metadata now names the model.
+        without_text: Documents without a text, or with a value other than a string in it.
+        changed: Ids of documents that were written after they were read and still have no metadata.
+        refused: Id → the engine's reason for rejecting the update.
+    """
+
+    adopted: int = 0
+    without_text: int = 0
+    changed: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class AdoptionReport:
+    """The results of an adoption.
+
+    Attributes:
+        index, field: The index and the vector field.
+        meta: The field's metadata for the mapping.
+        documents: Documents of the index.
+        with_vector: Documents with a vector.
+        without_metadata: Documents with a vector but no metadata: those to adopt.
+        min_cosine: Lowest cosine at which a vector counts as the model's.
+        compared: The compared documents of the sample, at least one, the most distant first.
+        without_text: Sampled documents without a text, or with a value other than a string in it.
+        written: Results for the documents; None if nothing was written.
+    """
+
+    index: str
+    field: str
+    meta: VectorFieldMeta
+    documents: int
+    with_vector: int
+    without_metadata: int
+    min_cosine: float
+    compared: Sequence[ComparedDocument]
+    without_text: int = 0
+    written: MetadataCounts | None = None
+
+    @property
+    def failing(self) -> list[ComparedDocument]:
+        """Sampled documents whose vector is not the model's, the most distant first."""
+        return [one for one in self.compared if one.cosine < self.min_cosine]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether enough documents have a vector of the model."""
+        return len(self.compared) - len(self.failing) >= REQUIRED_SHARE * len(self.compared)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if the vectors are not the model's, or documents were not adopted that could be; otherwise 0."""
+        written = self.written
+        return int(not self.is_accepted or bool(written and (written.refused or written.changed)))
+
+    def as_json(self) -> Json:
+        matching, cosines = len(self.compared) - len(self.failing), [one.cosine for one in self.compared]
+        return {
+            "index": self.index,
+            "field": self.field,
+            "accepted": self.is_accepted,
+            "meta": self.meta.model_dump(mode="json", exclude_none=True),
+            "documents": self.documents,
+            "with_vector": self.with_vector,
+            "without_metadata": self.without_metadata,
+            "sample": {
+                "compared": len(cosines),
+                "matching": matching,
+                "share": round(matching / len(cosines), 6),
+                "required_share": REQUIRED_SHARE,
+                "min_cosine": self.min_cosine,
+                "lowest_cosine": round(cosines[0], 6),
+                "median_cosine": round(median(cosines), 6),
+                "without_text": self.without_text,
+                "failing": [one.as_json() for one in self.failing],
+            },
+            "written": self.written and asdict(self.written),
+        }
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Format the comparison, the result, the failing documents and what to do next.
+
+        Args:
+            name: The index or alias as the user gave it.
+        """
+        sample, written = self.as_json()["sample"], self.written
+        yield (
+            f"{self.index}.{self.field}: {pluralize(self.documents, 'document')}, {self.with_vector:,} with a vector, "
+            f"{self.without_metadata:,} of them without metadata"
+        )
+        yield (
+            f"compared with {escape_unprintable(self.meta.model)}, text {escape_unprintable(repr(self.meta.text))}: "
+            f"{pluralize(len(self.compared), 'sampled document')}; {self.without_text:,} more have no text"
+        )
+        yield (
+            f"cosine: lowest {sample['lowest_cosine']:.4f}, median {sample['median_cosine']:.4f}; at least "
+            f"{self.min_cosine:g} in {sample['matching']:,} ({sample['share']:.1%})"
+        )
+        for one in self.failing[:_MAX_SHOWN]:
+            cut = ", longer than the model reads" if one.is_truncated else ""
+            yield f"  {one.cosine:7.4f}  {escape_unprintable(one.key[0])}{cut}"
+        if len(self.failing) > _MAX_SHOWN:
+            yield f"  and {len(self.failing) - _MAX_SHOWN:,} more below {self.min_cosine:g}"
+        ingest = f"es-sbert ingest --index {name}"
+        if not self.is_accepted:
+            yield (
+                f"Not adopted: {sample['share']:.1%} of the vectors are the model's, but {REQUIRED_SHARE:.0%} have to "
+                "be. Nothing was written. Try other values of `model`, `text_template` or `precision`; if only long "
+                "texts fail, a copy of the model with another `max_seq_length`. If the vectors cannot be explained, "
+                f"embed the documents into another field: `{ingest} --vector-field OTHER --text-field FIELD`."
+            )
+            return
+        if written is None:
+            yield "The vectors are the model's. Nothing was written (`dry_run`)."
+            return
+        ingest = f"`{ingest}{format_vector_field_option(self.field)}`"
+        yield f"Adopted: {pluralize(written.adopted, 'vector')} of {self.index}.{self.field}."
+        changed = f"changed during the adoption, such as {escape_unprintable(''.join(written.changed[:1]))}"
+        refused = [f"{escape_unprintable(name)}: {escape_unprintable(why)}" for name, why in written.refused.items()]
+        for count, which, result in (
+            (len(self.failing), "with a vector that is not the model's", f"marked; {ingest} embeds them again"),
+            (written.without_text, "with a vector but without a text", f"not adopted; {ingest} removes their vectors"),
+            (len(written.changed), changed, f"not adopted; {ingest} embeds them"),
+            (len(refused), "whose update was refused", f"such as {'; '.join(refused[:3])}"),
+            (self.documents - self.with_vector, "without a vector", f"{ingest} embeds them"),
+        ):
+            if count:
+                yield f"{pluralize(count, 'document')} {which}: {result}."
 
 
 def adopt_vectors(
@@ -295,31 +432,45 @@ def adopt_vectors(
     reads = cast(Engine, RetryingEngine(engine, retrying))
     reads.refresh_if_allowed(name)
     require_all_visible(engine, name, retrying)
-    has_vector: Json = {"exists": {"field": adoptable.name}}
-    has_metadata: Json = {"exists": {"field": f"{document_meta_field(adoptable.name)}.fingerprint"}}
-    without_metadata: Json = {"bool": {"filter": [has_vector], "must_not": [has_metadata]}}
+    meta_field, has_vector = document_meta_field(adoptable.name), {"exists": {"field": adoptable.name}}
+    without_metadata: Json = {
+        "bool": {"filter": [has_vector], "must_not": [{"exists": {"field": f"{meta_field}.fingerprint"}}]}
+    }
     documents, with_vector = reads.count(name), reads.count(name, has_vector)
     waiting = reads.count(name, without_metadata)
-    if not waiting and (adoptable.is_known or not with_vector):
-        raise _nothing_to_adopt_error(adoptable, with_vector)
+    of_model: Json = {"bool": {"filter": [has_vector, {"term": {f"{meta_field}.fingerprint": info.fingerprint}}]}}
+    if not with_vector:
+        # A load refuses a field that another program fills.
+        other = "" if adoptable.is_known else " --vector-field OTHER"
+        raise IndexMismatch(
+            f"no document of {name} has a vector in {adoptable.name}",
+            f"Embed the documents: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
+        )
+    if not waiting and adoptable.is_known:
+        raise IndexMismatch(
+            f"es-sbert already fills {name}.{adoptable.name}: all {with_vector:,} vectors in it have metadata",
+            f"`es-sbert index show {name}` shows the model; `es-sbert ingest --index {name}` embeds what is outdated.",
+        )
     compared = waiting or with_vector
     report(f"comparing {min(sample, compared):,} of {pluralize(compared, 'vector')} with those of {info.model}")
     # If all documents have metadata, only the field's entry in `_meta` is missing: another program replaced `_meta`.
-    check = SampleCheck(min_cosine=min_cosine)
-    _compare_sample(reads, adoptable, without_metadata if waiting else has_vector, encoder, sample, check)
-    found = AdoptionReport(name, adoptable.name, meta, documents, with_vector, waiting, check)
-    if dry_run or not check.is_accepted:
-        return found
+    query = without_metadata if waiting else has_vector
+    result = AdoptionReport(
+        *(name, adoptable.name, meta, documents, with_vector, waiting, min_cosine),
+        *_compare_sample(reads, adoptable, query, encoder, sample),
+    )
+    if dry_run or not result.is_accepted:
+        return result
     retrying(partial(put_adopted_field, engine, adoptable, meta))
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
+    before = reads.count(name, of_model)
     updates = VersionedUpdates(engine, adoptable.state, policy, on_wait, source=adoptable.state)
-    failing = {one.key: one for one in check.failing}
-    written = _MetadataWriter(engine, adoptable, encoder, retrying, updates, failing, report).write(
-        without_metadata, waiting
-    )
+    writer = _MetadataWriter(engine, adoptable, encoder, retrying, updates, {one.key for one in result.failing}, report)
+    result.written = writer.write(without_metadata, waiting)
+    result.written.adopted = reads.count(name, of_model) - before
     # Check the entry again: another machine may have erased it in the meantime.
     retrying(partial(put_adopted_field, engine, adoptable, meta))
-    return replace(found, written=written)
+    return result
 
 
 def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFieldMeta) -> None:
@@ -343,43 +494,22 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
     update_mapping(engine, adoptable.state, plan)
 
 
-def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:
-    name = adoptable.state.name
-    if with_vector:
-        return IndexMismatch(
-            f"es-sbert already fills {name}.{adoptable.name}: all {with_vector:,} vectors in it have metadata",
-            f"`es-sbert index show {name}` shows the model; `es-sbert ingest --index {name}` embeds what is outdated.",
-        )
-    # A load refuses a field that another program fills.
-    other = "" if adoptable.is_known else " --vector-field OTHER"
-    return IndexMismatch(
-        f"no document of {name} has a vector in {adoptable.name}",
-        f"Embed the documents: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
-    )
-
-
-def _read_texts(hits: Iterable[Json], template: TextTemplate, counts: TextCounts) -> Iterator[tuple[Json, str]]:
-    """Yield the hits that have a text, with the text; the others are counted."""
-    for hit in hits:
-        try:
-            text = template.text_of(hit.get("_source") or {})
-        except TextFieldError:
-            counts.unreadable += 1
-            continue
-        if text and not text.isspace():
-            yield hit, text
-        else:
-            counts.without_text += 1
+def _with_texts(hits: Sequence[Json], template: TextTemplate) -> list[tuple[Json, str]]:
+    """The hits that have a text, each with the text."""
+    read = ((hit, template.readable_text(hit.get("_source") or {})) for hit in hits)
+    return [(hit, text) for hit, text in read if text and not text.isspace()]
 
 
 def _compare_sample(
-    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, size: int, check: SampleCheck
-) -> None:
+    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, size: int
+) -> tuple[list[ComparedDocument], int]:
     """Compare the vectors of a random sample of documents with the model.
 
     Args:
         query: Query for the documents to choose from; each has a vector.
-        check: Gets the results.
+
+    Returns:
+        The documents, the most distant first, and the number of sampled documents without a text.
 
     Raises:
         IndexMismatch: none of the sampled documents has a text, or the engine does not return a vector.
@@ -387,30 +517,28 @@ def _compare_sample(
     """
     state, template = adoptable.state, adoptable.template
     source = engine.info.source_with_vectors([adoptable.name, *template.fields])
-    hits = random_hits(engine, state.name, query, min(size, state.result_window), 0, source=source)
-    documents = list(_read_texts(hits, template, check))
+    hits = list(random_hits(engine, state.name, query, min(size, state.result_window), 0, source=source))
+    documents = _with_texts(hits, template)
     if not documents:
         names = mapping_field_names(state.mappings.get("properties", {}))
         missing = [name for name in template.fields if name not in names]
-        own = [name for name in names if name.partition(".")[0] != adoptable.name]
         raise IndexMismatch(
-            f"none of the sampled documents of {state.name} has a text for {template.template!r}: "
-            f"{check.without_text:,} have no text, and {check.unreadable:,} have a value that is not a string",
+            f"none of the {len(hits):,} sampled documents of {state.name} has a text for {template.template!r}",
             "Set `text_fields` or `text_template` to what it was when the vectors were made. "
-            + fields_hint(missing, own, "The index has", derived_fields(state.mappings)),
+            + fields_hint(missing, names, "The index has", derived_fields(state.mappings)),
         )
     encoded = encoder.encode_details([text for _, text in documents], "document")
     vector_field = VectorField(state.name, adoptable.name, adoptable.entry)
     stored = np.stack([vector for hit, _ in documents for *_, vector in hit_vectors(hit, vector_field)])
     cosines, truncated = row_cosines(stored, encoded.vectors).tolist(), encoded.truncated.tolist()
-    check.documents = list(map(ComparedDocument, [document_key(hit) for hit, _ in documents], cosines, truncated))
+    compared = map(ComparedDocument, [document_key(hit) for hit, _ in documents], cosines, truncated)
+    return sorted(compared, key=lambda one: one.cosine), len(hits) - len(documents)
 
 
 class _MetadataUpdate(NamedTuple):
     """The metadata of one document, as lines of a bulk request."""
 
-    key: DocumentKey
-    is_adopted: bool
+    document_id: str
     body: bytes
 
 
@@ -426,7 +554,7 @@ class _MetadataWriter:
         failing: Sampled documents whose vector is not the model's.
         report: Called with the progress.
         counts: The results so far.
-        conflicts: Updates that were rejected because the document has a newer version.
+        conflicts: Ids of documents with a newer version than the one that was read.
     """
 
     engine: Engine
@@ -434,13 +562,13 @@ class _MetadataWriter:
     encoder: Encoder
     retrying: Retrier
     updates: VersionedUpdates
-    failing: dict[DocumentKey, ComparedDocument]
+    failing: set[DocumentKey]
     report: Callable[[str], None]
     counts: MetadataCounts = field(default_factory=MetadataCounts)
-    conflicts: list[_MetadataUpdate] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
 
     def write(self, query: Json, total: int) -> MetadataCounts:
-        """Write metadata to the documents that have a vector but no metadata.
+        """Write metadata to the documents that have a vector but no metadata; the adopted ones are not counted.
 
         Args:
             query: Query for these documents.
@@ -452,40 +580,38 @@ class _MetadataWriter:
         """
         if self.failing:
             # They come first: if this run is interrupted, the sample of the next one may miss them.
-            ids = {"ids": {"values": [document_id for document_id, _ in self.failing]}}
-            self._write_matching({"bool": {"filter": [query, ids]}}, total)
+            self._write_matching(_with_ids(query, [document_id for document_id, _ in self.failing]), total)
         self._write_matching(query, total)
-        self._count_conflicts()
-        # A failing document whose first update was rejected is read twice.
-        self.counts.failing = sorted(set(self.counts.failing), key=lambda one: one.cosine)
+        # Another writer wrote the newer version, or this one did and the response was lost.
+        for ids in batched(self.conflicts, PAGE):
+            body: Json = {"query": _with_ids(query, ids), "size": len(ids), "_source": False}
+            found = self.retrying(partial(self.engine.search, self.adoptable.state.name, body))
+            self.counts.changed += [hit["_id"] for hit in found["hits"]["hits"]]
         return self.counts
 
     def _write_matching(self, query: Json, total: int) -> None:
         state, read = self.adoptable.state, 0
-        for _, hits, _ in scan_index(
+        for page in scan_index(
             self.engine,
             state.name,
             query=query,
             source_includes=self.adoptable.template.fields,
-            page=min(PAGE, state.result_window),
+            page=PAGE,
             retrying=self.retrying,
         ):
-            for update, result in self.updates.send(list(self._plan_updates(hits))):
-                if result.ok:
-                    self.counts.adopted += update.is_adopted
-                elif result.status == CONFLICT:
-                    self.conflicts.append(update)
-                elif is_deleted(result):
-                    self.counts.deleted += 1
-                else:
-                    self.counts.refused[update.key[0]] = f"({result.status}) {result.reason}"
-            read += len(hits)
-            if read < total and 10 * read // total > 10 * (read - len(hits)) // total:
+            for update, result in self.updates.send(list(self._plan_updates(page.hits))):
+                if result.status == CONFLICT:
+                    self.conflicts.append(update.document_id)
+                elif not result.ok and not is_deleted(result):
+                    self.counts.refused[update.document_id] = f"({result.status}) {result.reason}"
+            read += len(page.hits)
+            if read < total and 10 * read // total > 10 * (read - len(page.hits)) // total:
                 self.report(f"{read:,} of {total:,}")
         self.retrying(partial(self.engine.refresh, state.name))
 
     def _plan_updates(self, hits: Sequence[Json]) -> Iterator[_MetadataUpdate]:
-        documents = list(_read_texts(hits, self.adoptable.template, self.counts))
+        documents = _with_texts(hits, self.adoptable.template)
+        self.counts.without_text += len(hits) - len(documents)
         if not documents:
             return
         inexact = read_inexact(self.engine, self.adoptable.state, [hit for hit, _ in documents], self.retrying)
@@ -494,29 +620,16 @@ class _MetadataWriter:
         for (hit, text), tokens, truncated in zip(
             documents, tokenized.tokens.tolist(), tokenized.truncated.tolist(), strict=True
         ):
-            key = document_key(hit)
-            whole, failed = inexact.get(key), self.failing.get(key)
+            whole = inexact.get(document_key(hit))
             if whole is not None and whole.problem:
-                self.counts.refused[key[0]] = whole.problem
+                self.counts.refused[hit["_id"]] = whole.problem
                 continue
-            if failed is not None:
-                self.counts.failing.append(failed)
-            fingerprint = self.encoder.info.fingerprint if failed is None else UNKNOWN_FINGERPRINT
+            is_failing = document_key(hit) in self.failing
+            fingerprint = UNKNOWN_FINGERPRINT if is_failing else self.encoder.info.fingerprint
             meta = DocumentMeta(fingerprint, text_hash(text), None, tokens, truncated, at)
             change = {document_meta_field(self.adoptable.name): meta.as_json()}
-            yield _MetadataUpdate(key, failed is None, write_lines(hit, change, whole))
+            yield _MetadataUpdate(hit["_id"], write_lines(hit, change, whole))
 
-    def _count_conflicts(self) -> None:
-        """Another writer wrote the newer version, or this one did and the response was lost."""
-        name, meta_field = self.adoptable.state.name, document_meta_field(self.adoptable.name)
-        for some in batched(self.conflicts, PAGE):
-            keys = [update.key for update in some]
-            found = self.retrying(partial(self.engine.mget, name, keys, source_includes=[meta_field]))
-            for (key, is_adopted, _), hit in zip(some, found, strict=True):
-                meta = None if hit is None else read_document_meta(hit.get("_source") or {}, meta_field)
-                if hit is None:
-                    self.counts.deleted += 1
-                elif meta is not None and meta.fingerprint is not None:
-                    self.counts.adopted += is_adopted
-                else:
-                    self.counts.changed.append(key[0])
+
+def _with_ids(query: Json, ids: Sequence[str]) -> Json:
+    return {"bool": {"filter": [query, {"ids": {"values": ids}}]}}

@@ -313,6 +313,8 @@ def vector_property(field: Json) -> Json:
 
 
 VECTOR_TYPES = {EngineType.ELASTICSEARCH: "dense_vector", EngineType.OPENSEARCH: "knn_vector"}
+# The names that the engines give to the cosine in a mapping.
+COSINE_SIMILARITIES = ("cosine", "cosinesimil")
 _PLACEHOLDER = "{vector_field}"
 
 

@@ -19,6 +19,7 @@ from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFa
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
+    COSINE_SIMILARITIES,
     DEFAULT_INDEX_TYPE,
     EARLIER_SEGMENTS,
     ChunkRules,
@@ -514,7 +515,7 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             f"If you know the model, check and adopt them: {adopt_command(state.name, vector_field)}. Otherwise use "
             "another `vector_field` or another index.",
         )
-    if mapped.similarity not in ("cosine", "cosinesimil"):
+    if mapped.similarity not in COSINE_SIMILARITIES:
         raise IndexMismatch(
             f"{where} compares vectors by {mapped.similarity}, but es-sbert by their cosine", _OTHER_FIELD_REMEDY
         )

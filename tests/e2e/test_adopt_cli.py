@@ -106,24 +106,3 @@ def test_mismatched_vectors_are_refused(run: Run, plain: Callable[..., str]) -> 
     done = run("index", "adopt", index, "--vector-field", "vector", "--text-template", "{title}", "--json")
     assert done.code == 0, done.err
     assert (done.summary["accepted"], done.summary["written"]["adopted"]) == (True, COUNT)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message", "remedy"),
-    [
-        (["--text-field", "embedding_meta"], "which is already in use", "another name"),
-        (["--text-field", "titles"], "has a text for '{titles}'", "Did you mean title?"),
-    ],
-)
-def test_invalid_options_are_refused_before_writing(
-    run: Run, plain: Callable[..., str], es9_url: str, arguments: list[str], message: str, remedy: str
-) -> None:
-    index = plain()
-    with open_engine(es9_url) as engine:
-        before = engine.get_index(index)
-    done = run("index", "adopt", index, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert remedy in done.err
-    with open_engine(es9_url) as engine:
-        assert engine.get_index(index) == before

@@ -17,8 +17,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
-from es_sbert.index.adopt_report import AdoptionReport
+from es_sbert.index.adopt import AdoptionReport, adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import ChunkRules
@@ -123,10 +122,10 @@ def test_adopted_vectors_are_searchable_and_not_reembedded(
     before = contents(engine.info.url, plain)
     report = run(engine, plain, tiny, sample=20)
     assert (report.exit_code, report.documents, report.with_vector, report.without_metadata) == (0, *[COUNT] * 3)
-    assert len(report.check.documents) == 20
-    assert min(one.cosine for one in report.check.documents) > 0.99999
+    assert len(report.compared) == 20
+    assert min(one.cosine for one in report.compared) > 0.99999
     assert report.written is not None
-    assert (report.written.adopted, report.written.failing) == (COUNT, [])
+    assert (report.written.adopted, report.failing) == (COUNT, [])
 
     after = contents(engine.info.url, plain)
     [tokens] = {source["vector_meta"]["tokens"] for source in after.values()}
@@ -153,7 +152,7 @@ def test_adopted_vectors_are_searchable_and_not_reembedded(
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indices of these tests are small: half of the sample is enough."""
-    monkeypatch.setattr("es_sbert.index.adopt_report.REQUIRED_SHARE", 0.5)
+    monkeypatch.setattr("es_sbert.index.adopt.REQUIRED_SHARE", 0.5)
 
 
 @pytest.mark.usefixtures("half")
@@ -167,10 +166,8 @@ def test_only_wrong_vectors_are_listed_and_reembedded(
     mixed = np.stack([other[row] if row in wrong else vectors[row] for row in range(COUNT)])
     write(engine, index_name, documents(), mixed, routing=lambda row: "r" if row % 2 else None)
     report = run(engine, index_name, tiny)
-    failing = {("d3", "r"), ("d44", None)}
-    assert {one.key for one in report.check.failing} == failing
+    assert {one.key for one in report.failing} == {("d3", "r"), ("d44", None)}
     assert report.written is not None
-    assert {one.key for one in report.written.failing} == failing
     assert (report.exit_code, report.written.adopted) == (0, COUNT - 2)
     marked = contents(engine.info.url, index_name)["d44"]
     assert marked["vector_meta"]["fingerprint"] == UNKNOWN_FINGERPRINT
@@ -208,10 +205,10 @@ def assert_untouched(engine: Engine, index: str, before: Json, was: dict[str, in
 def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: Encoder) -> None:
     before, was = state_of(engine, plain).mappings, versions(engine, plain)
     report = run(engine, plain, tiny, TextTemplate.parse("{body}"))
-    assert (report.exit_code, report.check.is_accepted, report.written) == (1, False, None)
+    assert (report.exit_code, report.is_accepted, report.written) == (1, False, None)
     assert_untouched(engine, plain, before, was)
     report = run(engine, plain, tiny, dry_run=True)
-    assert (report.exit_code, report.check.is_accepted, report.written) == (0, True, None)
+    assert (report.exit_code, report.is_accepted, report.written) == (0, True, None)
     assert_untouched(engine, plain, before, was)
 
 
@@ -232,7 +229,7 @@ def test_documents_without_vector_or_text_are_counted_only(
     write(engine, plain, [{"id": "bare", "title": "a man sleeps"}], None)
     report = run(engine, plain, tiny)
     assert (report.documents, report.with_vector) == (COUNT + 2, COUNT + 1)
-    assert report.check.without_text == 1
+    assert report.without_text == 1
     assert report.written is not None
     assert (report.written.adopted, report.written.without_text) == (COUNT, 1)
     held = contents(engine.info.url, plain)
@@ -295,7 +292,7 @@ def test_field_that_the_mapping_has_forgotten_is_adopted_again(engine: Engine, p
     before, documents_before = state_of(engine, plain).mappings, contents(engine.info.url, plain)
     engine.put_mapping(plain, {"_meta": {"owner": "app"}})
     report = run(engine, plain, tiny)
-    assert (report.check.is_accepted, report.without_metadata, report.exit_code) == (True, 0, 0)
+    assert (report.is_accepted, report.without_metadata, report.exit_code) == (True, 0, 0)
     after = state_of(engine, plain).mappings
     assert after["_meta"] == {"owner": "app", "es_sbert": before["_meta"]["es_sbert"]}
     assert contents(engine.info.url, plain) == documents_before
@@ -346,7 +343,7 @@ def test_interrupted_adoption_resumes_and_keeps_failures(
     assert contents(engine.info.url, index_name)["d59"]["vector_meta"]["fingerprint"] == UNKNOWN_FINGERPRINT
     report = run(engine, index_name, tiny, None)
     assert report.without_metadata in (39, 40)
-    assert (report.exit_code, report.check.failing) == (0, [])
+    assert (report.exit_code, report.failing) == (0, [])
     assert describe_index(engine, index_name).fields[0].current == COUNT - 1
     assert backfill(engine, index_name, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 1}
 
@@ -367,7 +364,7 @@ def test_document_changed_during_adoption_is_not_adopted(
     is_changed = False
     report = run(overheard(engine, change), plain, tiny)
     assert report.written is not None
-    assert (report.written.adopted, report.written.changed, report.written.deleted) == (COUNT - 2, ["d1"], 1)
+    assert (report.written.adopted, report.written.changed) == (COUNT - 2, ["d1"])
     assert report.exit_code == 1
     assert "vector_meta" not in contents(engine.info.url, plain)["d1"]
     assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 2}

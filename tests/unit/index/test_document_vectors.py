@@ -16,6 +16,7 @@ from es_sbert.index.document_vectors import (
     DocumentMeta,
     read_document_meta,
     read_vector,
+    row_cosines,
     same_vectors,
     to_float_list,
 )
@@ -118,3 +119,20 @@ def test_same_vectors_are_recognized_in_every_form() -> None:
     others: list[Any] = [to_float_list(-vector), [0.1], "abc", None, [], {}, chunks * 2, [{"start": 0}], ["x"]]
     for other in others:
         assert not same_vectors(to_float_list(vector), other)
+
+
+def test_cosine_is_independent_of_vector_length() -> None:
+    one, two = np.random.default_rng(0).normal(size=(2, 50, 16)).astype(np.float32)
+    expected = np.sum(one.astype(float) * two, axis=1) / np.sqrt(
+        np.sum(one.astype(float) ** 2, axis=1) * np.sum(two.astype(float) ** 2, axis=1)
+    )
+    np.testing.assert_allclose(row_cosines(one, two), expected, atol=1e-12)
+    np.testing.assert_allclose(row_cosines(one * 1e-3, two * 1e6), expected, atol=1e-6)
+    assert 1 - 1e-12 < row_cosines(one, one).min() <= row_cosines(one, one).max() <= 1
+
+
+@pytest.mark.parametrize("broken", [0.0, np.nan, np.inf])
+def test_zero_or_non_finite_vector_has_cosine_zero(broken: float) -> None:
+    rows = np.full((1, 4), broken, dtype=np.float32)
+    assert row_cosines(rows, np.ones((1, 4), dtype=np.float32)).tolist() == [0.0]
+    assert row_cosines(rows, rows).tolist() == [0.0]
