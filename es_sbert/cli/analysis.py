@@ -182,7 +182,7 @@ def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: the options conflict, or the text template is invalid.
     """
     from es_sbert.index.text_template import TextTemplate, parse_text_options
-    from es_sbert.ingest.sources.find_sources import FileOptions
+    from es_sbert.ingest.sources.file_sources import FileOptions
     from es_sbert.io.file_formats import FileFormat
 
     template = parse_text_options(options["text_fields"], options["text_template"])

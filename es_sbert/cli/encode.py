@@ -67,7 +67,7 @@ def encode(
     from es_sbert.encoder.encode_file import VECTOR_FIELD, encode_file
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.ingest.read_texts import read_texts
-    from es_sbert.ingest.sources.find_sources import STDIN, FileOptions
+    from es_sbert.ingest.sources.file_sources import STDIN, FileOptions
     from es_sbert.io.file_formats import FileFormat
 
     if text_field.partition(".")[0] == VECTOR_FIELD:

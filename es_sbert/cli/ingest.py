@@ -179,10 +179,10 @@ _ingest_options = shared.combine_options(
 def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Embed documents and load them into an index.
 
-    FILE is a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. Its
-    format is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document per
-    line (.txt), each also compressed (.gz, .zst), or Parquet (.parquet). Without
-    FILE, the documents of the index that lack a current vector are embedded; their other fields are not changed.
+    FILE is a path, a quoted pattern, or - for stdin. Its format is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV
+    (both with a header) or plain text with one document per line (.txt), each also compressed (.gz, .zst), or Parquet
+    (.parquet). Without FILE, the documents of the index that lack a current vector are embedded; their other fields
+    are not changed.
 
     Documents are embedded again only if their text changed. The first documents are checked before anything is
     written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
@@ -208,7 +208,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.ingest.load_plan import plan_load
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
-    from es_sbert.ingest.sources.find_sources import STDIN
+    from es_sbert.ingest.sources.file_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
     connection, encoder = shared.engine_settings(options), shared.encoder_arguments(options)

@@ -42,7 +42,8 @@ from es_sbert.ingest.read_documents import (
     RecordStream,
     to_document,
 )
-from es_sbert.ingest.sources.document_source import FileSource, Origin, Record, RejectedRecord, read_records
+from es_sbert.ingest.sources.document_source import Origin, Record, RejectedRecord, read_records
+from es_sbert.ingest.sources.file_sources import FileSource
 from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import pluralize, setting_text
 
@@ -304,14 +305,10 @@ def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: Planne
 
 
 def _further_documents(plan: LoadPlan, control: LoadControl) -> Iterator[dict[str, Any]]:
-    """Yield the first documents of the other files, if these can be read twice.
-
-    Files that do not respond are skipped without a wait: the load will wait for them.
-    """
-    settings, stop = replace(plan.reading, retry_seconds=0), control.stop_reading
+    """Yield the first documents of the other files, if these can be read twice."""
     again = [source for source in plan.sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
     for source in again[:_FURTHER_FILES]:
-        records = read_records([source], settings, stop=stop, on_unavailable=lambda reason: None)
+        records = read_records([source], plan.reading, stop=control.stop_reading)
         with closing(records):
             for record in islice(records, _FURTHER_RECORDS):
                 yield getattr(record, "fields", {})

@@ -102,7 +102,7 @@ _RESTARTED = "the load starts from the beginning"
 def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Path:
     """Return `<source>.<index>.load-state` next to the first source file whose folder is writable.
 
-    If there is none (standard input, a URL), the path is `<index>.load-state` in the working folder.
+    If there is none (standard input), the path is `<index>.load-state` in the working folder.
     """
     for source in sources:
         if source.path is not None:

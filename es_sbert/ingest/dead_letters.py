@@ -21,7 +21,6 @@ from es_sbert.clock import Clock, parse_timestamp
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import append_lock, rename_lock, safe_file_name
 from es_sbert.ingest.sources.document_source import (
-    FileSource,
     Origin,
     ReadContext,
     ReadSettings,
@@ -29,7 +28,7 @@ from es_sbert.ingest.sources.document_source import (
     RejectedRecord,
     RequiredColumns,
 )
-from es_sbert.ingest.sources.find_sources import LocalFile
+from es_sbert.ingest.sources.file_sources import FileInput, FileSource
 from es_sbert.io.file_formats import decompress
 from es_sbert.io.text_formats import (
     LINE_WHITESPACE,
@@ -253,7 +252,7 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
         raise SourceError(
             f"there are no dead letters in {file}", "Set `retry` to the dead-letter file of an earlier load."
         )
-    return DeadLetterFile(LocalFile(str(file), path, path.stat().st_size))
+    return DeadLetterFile(FileInput(str(file), path, path.stat().st_size))
 
 
 def _pending_path(file: Path) -> Path | None:
@@ -262,7 +261,7 @@ def _pending_path(file: Path) -> Path | None:
 
 def find_dead_letters(file: Path) -> DeadLetterFile:
     """Like `pending_dead_letters`, but to be read after `quarantine`."""
-    return DeadLetterFile(LocalFile(str(file), quarantine_path(file), pending_dead_letters(file).size))
+    return DeadLetterFile(FileInput(str(file), quarantine_path(file), pending_dead_letters(file).size))
 
 
 def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:

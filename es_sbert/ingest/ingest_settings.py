@@ -12,7 +12,7 @@ from es_sbert.errors import UsageError
 from es_sbert.ingest.dead_letters import find_dead_letters
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
 from es_sbert.ingest.sources.document_source import DocumentSource
-from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
+from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
 from es_sbert.io.file_formats import FileFormat
 
 _MIB = 1 << 20
@@ -23,7 +23,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         index: Index, or alias of one; an alias of several indices is refused.
-        files: Files, patterns, addresses or `-`; none of them embeds what the index holds already.
+        files: Files, patterns or `-`; none of them embeds what the index holds already.
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.

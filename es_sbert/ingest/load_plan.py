@@ -218,7 +218,6 @@ class LoadPlan:
             MAX_DOCUMENT_BYTES,
             plain_text_field=self.text_fields[0],
             target_index=settings.index,
-            retry_seconds=settings.retry_seconds,
             text_fields=text_fields,
             key_fields=settings.key_fields,
             column_types=ColumnTypes(parse_types(settings.types), mapped),

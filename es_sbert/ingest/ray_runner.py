@@ -444,7 +444,7 @@ class PartitionLoader:
             return
         source = partition if isinstance(partition, DocumentSource) else None
         if source is not None and source.path is not None and not source.path.exists():
-            remedy = "Put the files where all machines find them under the same path, or use a URL (s3://…)."
+            remedy = "Put the files where all machines find them under the same path."
             raise SourceError(f"{source.path} is not on the machine {platform.node()} of the cluster", remedy)
         self._opened = self._opened or self._open()
         engine, encoder = self._opened

@@ -45,7 +45,7 @@ class RecordStream:
     """The records of all sources, read once: a pipe yields them only once.
 
     Args:
-        control: Stops the reading; the stream ends the load early if a source fails.
+        control: Stops the reading.
 
     Attributes:
         counter: Bytes read from the sources.
@@ -54,7 +54,7 @@ class RecordStream:
     def __init__(self, sources: Sequence[DocumentSource], settings: ReadSettings, control: LoadControl) -> None:
         self.counter = ByteCounter()
         self._records: Generator[Record | RejectedRecord] = read_records(
-            sources, settings, self.counter, control.stop_reading, control.end_early
+            sources, settings, self.counter, control.stop_reading
         )
         self._peeked: list[Record | RejectedRecord] = []
 

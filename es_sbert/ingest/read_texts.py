@@ -26,7 +26,7 @@ from es_sbert.ingest.sources.document_source import (
     document_id,
     read_records,
 )
-from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
+from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.runtime.joined_text import SEPARATOR
 
@@ -89,7 +89,7 @@ def read_file_texts(
     """Read the texts of files; records without one are left out.
 
     Args:
-        files: Paths, patterns, addresses or `-`.
+        files: Paths, patterns or `-`.
         template: Template of the text.
         id_field: Field of the id; None names texts by file and line.
         options: Options for reading the files; None detects their formats by their names.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import zstandard
 
@@ -165,8 +165,7 @@ _ARROW = Signature(
 )
 _ARCHIVE = Signature(
     "an archive or a compressed file",
-    "Unpack it and name the files in it, or pipe its text to stdin (`xzcat FILE`, for example). Of a zip archive, name "
-    "a file as 'zip://NAME::FILE' (extra `remote`).",
+    "Unpack it and name the files in it, or pipe its text to stdin (`xzcat FILE` or `unzip -p FILE`, for example).",
 )
 _SQLITE = Signature(
     "an SQLite database",
@@ -283,11 +282,8 @@ _BATCH_ROWS = 1 << 6
 
 
 @contextmanager
-def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
+def open_parquet(path: Path) -> Iterator[Any]:
     """Open a Parquet file, read its footer, and yield a `pyarrow.parquet.ParquetFile`.
-
-    Args:
-        file: A path, or a seekable file.
 
     Raises:
         OSError: the file does not exist, or cannot be opened.
@@ -298,12 +294,11 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    if isinstance(file, Path):
-        with open(file, "rb"):  # to get the system's error rather than Arrow's
-            pass
+    with open(path, "rb"):  # to get the system's error rather than Arrow's
+        pass
     try:
-        # Row groups of a remote file are fetched as a whole, in few requests; a local file is read page by page.
-        with ParquetFile(file, buffer_size=_READ_BYTES, pre_buffer=not isinstance(file, Path)) as opened:
+        # Read page by page: `pre_buffer` would fetch whole row groups.
+        with ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as opened:
             yield opened
     # Names may not be UTF-8, and a length may be more than the memory.
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:

@@ -1,14 +1,12 @@
-"""Loads of tables and addresses that are killed: the same command completes them, document by document."""
+"""A load of a table that is killed: the same command completes it, document by document."""
 
 from __future__ import annotations
 
-import gzip
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -18,24 +16,14 @@ from tests.engine.ingest_support import sentences
 from tests.faults.bench import Bench
 from tests.faults.compare import compare
 from tests.faults.corpus import Corpus
-from tests.http_files import HttpFiles
 
 COUNT = 600
-SECRET = "s3cret-of-the-address"
 DOCUMENTS = [{name: document[name] for name in ("id", "text", "price")} for document in sentences(COUNT)]
 WANTED = {document["id"]: document for document in DOCUMENTS}
 
 
 @pytest.fixture
-def server() -> Iterator[HttpFiles]:
-    with HttpFiles({"/docs.jsonl.gz": gzip.compress(b"\n".join(map(orjson.dumps, DOCUMENTS)))}) as server:
-        yield server
-
-
-@pytest.fixture(params=["parquet", "http"])
 def bench(
-    request: pytest.FixtureRequest,
-    server: HttpFiles,
     es9_url: str,
     fresh_index: Callable[[str], str],
     model: Path,
@@ -44,23 +32,12 @@ def bench(
 ) -> Iterator[Bench]:
     corpus = Corpus(COUNT, [], WANTED, set(), broken=0, empty=0, repeated=0)
     made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus, outage=0)
-    if request.param == "parquet":
-        path = tmp_path / "docs.parquet"
-        parquet.write_table(pa.Table.from_pylist(DOCUMENTS), path, row_group_size=200)
-        made.arguments = [str(path)]
-    else:
-        # A password on a command line is the user's own risk; what is tested is that it goes nowhere else.
-        made.arguments = [f"http://anna:{SECRET}@{server.host}/docs.jsonl.gz?signature={SECRET}"]
+    path = tmp_path / "docs.parquet"
+    parquet.write_table(pa.Table.from_pylist(DOCUMENTS), path, row_group_size=200)
+    made.arguments = [str(path)]
     with closing(made):
         made.create(shards=1)
         yield made
-
-
-def check_secret(bench: Bench) -> None:
-    """The secret stands in nothing that was written."""
-    for path in bench.folder.iterdir():
-        if path.is_file():
-            assert SECRET.encode() not in path.read_bytes(), path
 
 
 def test_load_killed_at_random_ends_complete(bench: Bench) -> None:
@@ -69,10 +46,8 @@ def test_load_killed_at_random_ends_complete(bench: Bench) -> None:
     for _ in range(2):
         bench.kill_in_the_middle(chance.uniform(0, 0.1), part=0)
         assert bench.state.exists()
-        check_secret(bench)
     stopped = bench.terminate_in_the_middle().summary
     assert stopped["indexed"] > 0
-    check_secret(bench)
     summary = bench.finish()
     assert (summary["read"], summary["dead"]) == (COUNT, 0)
     assert summary["resumed"]

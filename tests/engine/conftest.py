@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from s3fs import S3FileSystem
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from tests.engine.ingest_support import Loads, tiny_encoder
-from tests.engine.object_store import ObjectStore, object_store
 
 
 @pytest.fixture
@@ -58,24 +56,3 @@ def loads(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) ->
 @pytest.fixture
 def tiny_loads(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> Loads:
     return Loads(engine_url, index_name, tiny, tmp_path)
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """A real S3 server."""
-    with object_store(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
-@pytest.fixture
-def s3(s3_server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """The server, with what its clients need in the environment, as its users have it there."""
-    use_s3(monkeypatch, s3_server.environment)
-    return s3_server
-
-
-def use_s3(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    """Let the S3 clients of this process find what is in the environment."""
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    S3FileSystem.clear_instance_cache()  # instances remember the environment they were made in

@@ -19,7 +19,7 @@ from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.file_sources import find_sources
 from tests.engine.ingest_support import Interposed, Loads, load, sentences, wait_until, write_jsonl
 from tests.engine.sources import read_sources
 

@@ -141,7 +141,7 @@ def test_heavy_modules_are_imported_lazily(imported: Imported) -> None:
     assert sum(not _needs_torch(name) for name in _ALL) > 100
     assert not by_help & {"onnxruntime", "onnx", "numpy", "elastic_transport", "opensearchpy", "torch"}
     # The libraries of the extras of a load.
-    assert not by_ingest & {"pyarrow", "s3fs", "aiohttp"}
+    assert not by_ingest & {"pyarrow", "aiohttp"}
     assert {"onnxruntime", "elastic_transport"} <= by_all
     # Of the official clients, the transport of Elasticsearch's is enough.
     assert not by_all & {"elasticsearch", "opensearchpy", "torch", "transformers", "sentence_transformers"}

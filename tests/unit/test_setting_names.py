@@ -23,7 +23,7 @@ from es_sbert.errors import EngineUnreachable, RequestFailed, UsageError
 from es_sbert.index.text_template import parse_text_options
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.sources.column_types import parse_types
-from es_sbert.ingest.sources.find_sources import FileOptions
+from es_sbert.ingest.sources.file_sources import FileOptions
 from es_sbert.messages import log_event, setting_text
 
 _ROOT = Path(__file__).parents[2]

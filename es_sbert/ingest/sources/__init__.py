@@ -1,1 +1,1 @@
-"""Sources of documents: local and remote files, standard input and dead-letter files."""
+"""Sources of documents: files, standard input and dead-letter files."""

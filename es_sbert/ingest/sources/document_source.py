@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import SourceError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
 from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
 from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, WrongFormat, json_type_name
@@ -183,10 +182,6 @@ class ReadCancelled(Exception):
     """The load stops; an unfinished record is dropped."""
 
 
-class SourceUnavailable(Exception):
-    """A source does not respond any more, although its data is intact; the message gives the reason."""
-
-
 class ByteCounter:
     """Bytes read from the sources so far, for the progress bar."""
 
@@ -202,7 +197,6 @@ class ReadSettings:
         max_bytes: Longest record in bytes; longer ones become dead letters.
         plain_text_field: Field that holds the line of a plain text source.
         target_index: The index that is loaded.
-        retry_seconds: Time limit for retries of a source that does not respond.
         text_fields: Fields of texts: bytes in them are decoded.
         key_fields: Fields of the id and the routing: bytes in them are decoded.
         column_types: The types of the columns of CSV and TSV files.
@@ -211,7 +205,6 @@ class ReadSettings:
     max_bytes: int
     plain_text_field: str
     target_index: str = ""
-    retry_seconds: float = 0.0
     text_fields: tuple[str, ...] = ()
     key_fields: tuple[str, ...] = ()
     column_types: ColumnTypes = NO_TYPES
@@ -318,92 +311,13 @@ class DocumentSource:
         Raises:
             OSError: the source cannot be opened.
             CorruptStream: the data after the records so far cannot be read.
-            SourceUnavailable: the source does not respond any more.
             ReadCancelled: `context.stop` was set.
         """
         raise NotImplementedError
 
 
-class ByteInput:
-    """A source of bytes, which file sources turn into records.
-
-    Attributes:
-        name: Its name in messages; never holds a secret.
-        path: The file on this machine; None if it is not a local file.
-        size: Bytes; None if unknown.
-    """
-
-    name: str
-    path: Path | None
-    size: int | None
-
-    @property
-    def is_rereadable(self) -> bool:
-        """Whether it can be read more than once."""
-        return True
-
-    @property
-    def first_line(self) -> int:
-        """Number of its first line, from 1; greater for a later range of a file."""
-        return 1
-
-    def chunks(self, context: ReadContext) -> Iterator[bytes]:
-        """Yield the raw bytes, and count them.
-
-        Raises:
-            OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`.
-        """
-        raise NotImplementedError
-
-    def open(self, context: ReadContext) -> AbstractContextManager[BinaryIO]:
-        """Open a seekable file, whose bytes are not counted.
-
-        Raises:
-            OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`; the methods of the
-                file and the end of the context raise them too.
-        """
-        raise NotImplementedError
-
-    def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
-        """Split the input into ranges of whole lines, of about this many bytes; only this input if that is impossible.
-
-        Raises:
-            OSError: the input cannot be read.
-        """
-        return [self]
-
-
-@dataclass(frozen=True)
-class FileSource(DocumentSource):
-    """Base of the sources that read files.
-
-    Attributes:
-        input: Source of the bytes.
-    """
-
-    input: ByteInput
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.input.name
-
-    @property
-    def path(self) -> Path | None:  # type: ignore[override]
-        return self.input.path
-
-    @property
-    def size(self) -> int | None:  # type: ignore[override]
-        return self.input.size
-
-    def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
-        if not self.input.is_rereadable:
-            reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
-            raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
-        return [self]
-
-
 def preview_context() -> ReadContext:
-    """A context to read the beginning of a source: not counted, without retries."""
+    """A context to read the beginning of a source: not counted."""
     return ReadContext(ReadSettings(0, ""), ByteCounter(), threading.Event())
 
 
@@ -437,10 +351,6 @@ def check_sources(
         except CorruptStream as broken:
             remedy = broken.remedy if isinstance(broken, WrongFormat) else "Fix or convert the file and run again."
             raise SourceError(f"{source.name}: {broken}", remedy) from broken
-        except SourceUnavailable as lost:
-            raise SourceError(
-                f"{source.name} cannot be read: {lost}", "Run the same command again when it can be reached."
-            ) from lost
 
 
 def read_records(
@@ -448,20 +358,14 @@ def read_records(
     settings: ReadSettings,
     counter: ByteCounter | None = None,
     stop: threading.Event | None = None,
-    on_unavailable: Callable[[str], None] | None = None,
 ) -> Generator[Record | RejectedRecord]:
     """Yield the records of all sources, one after another, with bounded memory.
 
     A source that ends early yields its records up to that point and then one rejected record with the reason. Setting
     `stop` ends the stream at the next record.
 
-    Args:
-        on_unavailable: Called with the reason if a source stops responding, which ends the stream; None raises an
-            error. Reading the source again later gives the rest, so nothing of it is rejected.
-
     Raises:
-        SourceError: a source that could not be checked before, such as a pipe, has a different format or encoding; or a
-            source stops responding.
+        SourceError: a source that could not be checked before, such as a pipe, has a different format or encoding.
     """
     context = ReadContext(settings, counter or ByteCounter(), stop or threading.Event())
     for source in sources:
@@ -473,12 +377,6 @@ def read_records(
                 if context.stop.is_set():
                     return
         except ReadCancelled:  # the load was stopped
-            return
-        except SourceUnavailable as reason:
-            problem = f"{source.name} could not be read {_position(last)}: {reason}"
-            if on_unavailable is None:
-                raise SourceError(problem, "Check the source, and run the command again.") from reason
-            on_unavailable(problem)
             return
         except WrongFormat as wrong:
             raise SourceError(f"{source.name}: {wrong}", wrong.remedy) from wrong

@@ -1,19 +1,29 @@
-"""Sources that read files: JSON Lines, CSV, TSV and plain text, which may be compressed, and Parquet."""
+"""Files and standard input as sources: JSON Lines, CSV, TSV and plain text, which may be compressed, and Parquet.
+
+`find_sources` turns FILE arguments into sources of known format.
+"""
 
 from __future__ import annotations
 
+import glob
+import os
+import re
+import select
+import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import orjson
 
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.sources.column_types import parse_types
 from es_sbert.ingest.sources.document_source import (
     DocumentSource,
-    FileSource,
     Origin,
     ReadCancelled,
     ReadContext,
@@ -25,15 +35,19 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.table_rows import PARQUET_ROWS, column_to_json, row_record
 from es_sbert.io.file_formats import (
+    FORMAT_HINT,
     MAGIC_BYTES,
     SIGNATURE_BYTES,
     Compression,
     FileFormat,
     decompress,
     detect_compression,
+    guess_format,
     open_parquet,
     parquet_batches,
     recognize_file,
+    recognize_markup,
+    recognize_name,
     text_chunks,
 )
 from es_sbert.io.text_formats import (
@@ -44,6 +58,8 @@ from es_sbert.io.text_formats import (
     Line,
     ParsedRow,
     WrongFormat,
+    check_delimiter,
+    check_encoding,
     csv_rows,
     delimiter_hint,
     dict_rows,
@@ -58,6 +74,145 @@ from es_sbert.io.text_formats import (
     to_utf8,
     tsv_rows,
 )
+from es_sbert.messages import be, escape_unprintable, pluralize
+
+STDIN = "-"
+_CHUNK = 1 << 16
+_STOP_POLL_SECONDS = 0.2
+_SCAN_CHUNK = 1 << 20
+_O_BINARY = getattr(os, "O_BINARY", 0)
+# Elsewhere, a pipe without a writer looks as if it had ended.
+_O_NONBLOCK = 0
+if sys.platform == "linux":
+    _O_NONBLOCK = os.O_NONBLOCK
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """Bytes of a file, pipe or device on this machine, of a range of a file, or of standard input.
+
+    Attributes:
+        name: The path as given, in valid Unicode; `-` for standard input.
+        path: Path of the file, or of the file that contains the range; None for standard input.
+        size: Bytes of a regular file or a range; None for what can be read only once.
+        start: Offset of the first byte of a range; None for a whole file.
+        first_line: Line number in the file at which the range begins.
+    """
+
+    name: str = STDIN
+    path: Path | None = None
+    size: int | None = None
+    start: int | None = None
+    first_line: int = 1
+
+    @property
+    def is_rereadable(self) -> bool:
+        """Whether it can be read more than once."""
+        return self.size is not None
+
+    def chunks(self, context: ReadContext) -> Iterator[bytes]:
+        """Yield the raw bytes, and count them.
+
+        Raises:
+            OSError, CorruptStream, ReadCancelled: see `DocumentSource.records`.
+        """
+        if self.path is None:
+            yield from _read_descriptor(sys.stdin.fileno(), context, may_block=True)
+            return
+        # Opening a named pipe would block until someone writes to it; the loop waits for that and can be stopped.
+        descriptor = os.open(self.path, os.O_RDONLY | _O_BINARY | (_O_NONBLOCK if self.size is None else 0))
+        try:
+            if self.start is None:
+                yield from _read_descriptor(descriptor, context, may_block=self.size is None)
+            else:
+                os.lseek(descriptor, self.start, os.SEEK_SET)
+                yield from _read_descriptor(descriptor, context, count=self.size)
+        finally:
+            os.close(descriptor)
+
+
+def _read_descriptor(
+    descriptor: int, context: ReadContext, *, may_block: bool = False, count: int | None = None
+) -> Iterator[bytes]:
+    """Read the bytes of an open file: all until its end, or exactly `count`."""
+    # A pipe may stay silent for hours. Windows cannot wait for a pipe with a timeout, so a stop takes effect there only
+    # when the next bytes arrive.
+    polls = may_block and os.name == "posix"
+    while count is None or count > 0:
+        if context.stop.is_set():
+            raise ReadCancelled
+        if polls and not select.select([descriptor], [], [], _STOP_POLL_SECONDS)[0]:
+            continue
+        try:
+            chunk = os.read(descriptor, _CHUNK if count is None else min(_CHUNK, count))
+        except OSError as error:
+            raise CorruptStream(f"reading failed: {error.strerror}") from error
+        if not chunk:
+            if count is None:
+                return
+            raise CorruptStream(
+                f"the file was truncated while it was read: {pluralize(count, 'byte')} {be(count)} missing"
+            )
+        if count is not None:
+            count -= len(chunk)
+        context.counter.bytes += len(chunk)
+        yield chunk
+
+
+def split_file(name: str, path: Path, partition_bytes: int) -> list[FileInput]:
+    """Split a file into ranges of about this many bytes, each of whole lines; reads the file once to count them.
+
+    Args:
+        name: Name of the file in messages.
+        partition_bytes: Bytes of a range; a longer line is one range.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    ranges: list[FileInput] = []
+    start, first_line, line, offset = 0, 1, 1, 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_SCAN_CHUNK):
+            position = 0
+            # The end of the first line that ends at the partition size or later.
+            while (end := chunk.find(b"\n", max(position, start + partition_bytes - offset - 1)) + 1) > 0:
+                line += chunk.count(b"\n", position, end)
+                ranges.append(FileInput(name, path, offset + end - start, start, first_line))
+                start, first_line, position = offset + end, line, end
+            line += chunk.count(b"\n", position)
+            offset += len(chunk)
+    if offset > start or not ranges:
+        ranges.append(FileInput(name, path, offset - start, start, first_line))
+    return ranges
+
+
+@dataclass(frozen=True)
+class FileSource(DocumentSource):
+    """Base of the sources that read files.
+
+    Attributes:
+        input: Source of the bytes.
+    """
+
+    input: FileInput
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.input.name
+
+    @property
+    def path(self) -> Path | None:  # type: ignore[override]
+        return self.input.path
+
+    @property
+    def size(self) -> int | None:  # type: ignore[override]
+        return self.input.size
+
+    def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        if not self.input.is_rereadable:
+            reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
+            raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
+        return [self]
 
 
 @dataclass(frozen=True)
@@ -126,13 +281,13 @@ class TextSource(FileSource):
         required.check(self.name, columns, nested=False, hint=hint)
 
     def _check_encoding(self) -> None:
-        """Read a local file to its end, to check its encoding before the load. Others would have to be fetched twice.
+        """Read the file to its end, to check its encoding before the load.
 
         Raises:
             WrongFormat: the file is not UTF-8, and no other encoding is given.
             SourceError: the file is UTF-8, and another encoding is given.
         """
-        if self.path is None or self.encoding == UTF8:
+        if self.encoding == UTF8:
             return
         chunks = self.input.chunks(preview_context())
         try:
@@ -156,7 +311,10 @@ class TextSource(FileSource):
         # Not split either if only the first part would have the byte order mark.
         if needs_whole_text(head, self.encoding):
             return whole
-        return [replace(self, input=part) for part in self.input.split_at_lines(partition_bytes)]
+        if detect_compression(head) is not Compression.NONE or (self.size or 0) <= partition_bytes:
+            return whole
+        assert self.path is not None, "checked by the base class"
+        return [replace(self, input=part) for part in split_file(self.name, self.path, partition_bytes)]
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         chunks = self.input.chunks(context)
@@ -233,13 +391,13 @@ class ParquetSource(FileSource):
             raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
         if self.size == 0:
             raise CorruptStream("the file is empty, so it is not a Parquet file")
-        with self._opened(preview_context()) as file:
+        with self._opened() as file:
             required.check(self.name, file.schema_arrow.names)
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         whole = super().partitions(partition_bytes)
         partitions: list[DocumentSource] = []
-        with self._opened(preview_context()) as file:
+        with self._opened() as file:
             first, held = 0, 0
             for group in range(file.num_row_groups):
                 held += file.metadata.row_group(group).total_byte_size
@@ -249,7 +407,7 @@ class ParquetSource(FileSource):
         return partitions or whole
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        with self._opened(context) as file:
+        with self._opened() as file:
             groups = range(*(self.row_groups or (0, file.num_row_groups)))
             row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
             rows = max(1, file.metadata.num_rows)
@@ -262,14 +420,9 @@ class ParquetSource(FileSource):
                 counted += part
                 context.counter.bytes += part
 
-    @contextmanager
-    def _opened(self, context: ReadContext) -> Iterator[Any]:
-        if self.path is not None:
-            with open_parquet(self.path) as file:
-                yield file
-            return
-        with self.input.open(context) as opened, open_parquet(opened) as file:
-            yield file
+    def _opened(self) -> AbstractContextManager[Any]:
+        assert self.path is not None, "refused by check"
+        return open_parquet(self.path)
 
 
 def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -> Iterator[Record | RejectedRecord]:
@@ -282,3 +435,143 @@ def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -
         if context.stop.is_set():
             raise ReadCancelled
         yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings, PARQUET_ROWS)
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Options for reading files.
+
+    Attributes:
+        format: The format of all files; None recognizes it by each file's name.
+        delimiter: Delimiter of CSV files; None recognizes it in each file.
+        encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
+        types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
+
+    Raises:
+        UsageError: the encoding, the delimiter or a type does not exist.
+    """
+
+    format: FileFormat | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Types get one notation, because a load resumes another one only if both have the same options.
+        types = sorted(f"{name}={kind}" for name, kind in parse_types(self.types).items())
+        object.__setattr__(self, "types", tuple(types))
+        if self.delimiter is not None:
+            object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", check_encoding(self.encoding))
+
+
+# `s3://…`, or several filesystems one inside the other: `zip://inner.csv::s3://…`. One letter is a Windows drive.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
+_ADDRESS_REMEDY = (
+    "Download it first, or pipe it: `es-sbert ingest … --format jsonl -` loads what `curl -f URL` or `aws s3 cp URL -` "
+    "writes. The client of a database writes the rows of a query to a file (docs/sources.md)."
+)
+
+
+def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | None) -> list[DocumentSource]:
+    """Find the sources that the arguments name; patterns that the shell did not expand are expanded here, sorted.
+
+    Args:
+        arguments: Paths, glob patterns or `-`.
+        options: Options for reading them; a format alone is enough.
+
+    Raises:
+        SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.
+        UsageError: standard input has no format or is named twice, an option applies to none of the files, or an
+            argument is an address.
+    """
+    if list(arguments).count(STDIN) > 1:
+        raise UsageError("standard input is named twice", "Use - only once.")
+    file_options = options if isinstance(options, FileOptions) else FileOptions(options)
+    sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
+    texts = {source.format for source in sources if isinstance(source, TextSource)}
+    has_tables = not texts.isdisjoint((FileFormat.CSV, FileFormat.TSV))
+    for setting, value, applies, file_kinds in (
+        ("delimiter", file_options.delimiter, FileFormat.CSV in texts, "CSV files"),
+        ("types", file_options.types or None, has_tables, "CSV and TSV files"),
+        ("encoding", file_options.encoding, bool(texts), "text files"),
+    ):
+        if value is not None and not applies:
+            hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
+            raise UsageError(f"`{setting}` applies only to {file_kinds}", f"Leave it out, or add such a file.{hint}")
+    return sources
+
+
+def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentSource]:
+    if argument == STDIN:
+        if options.format is None:
+            raise UsageError("the format of standard input is not known", FORMAT_HINT)
+        return [_file_source(FileInput(), STDIN, options)]
+    if (address := _ADDRESS.match(argument)) and not os.path.lexists(argument):
+        # The rest of the address may hold a password.
+        raise UsageError(f"{address[0]}… is an address, and FILE is a file on this machine", _ADDRESS_REMEDY)
+    return [_local_source(name, options) for name in _expand_pattern(argument)]
+
+
+def _file_source(file: FileInput, name: str, options: FileOptions) -> DocumentSource:
+    """Create the source for a file of the given format, or of the format that its name indicates."""
+    named_format, compression = guess_format(name)
+    form = options.format or named_format
+    if form is None:
+        _raise_unknown_format(file, name)
+    if form is FileFormat.PARQUET:
+        return ParquetSource(file, compression)
+    delimiter = options.delimiter if form is FileFormat.CSV else None
+    return TextSource(file, form, compression, delimiter, options.encoding)
+
+
+def _raise_unknown_format(file: FileInput, name: str) -> NoReturn:
+    """Refuse a file whose name does not indicate a format; the message says what it is by its name or first bytes.
+
+    Raises:
+        SourceError: in any case.
+    """
+    head, signature = b"", recognize_name(name)
+    if signature is None and file.is_rereadable:
+        with suppress(OSError, CorruptStream):  # the refusal does without the first bytes
+            head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
+    signature = signature or recognize_file(head) or recognize_markup(head)
+    # A compressed file only needs a proper name; it need not be unpacked.
+    if signature is not None and detect_compression(head) is Compression.NONE:
+        raise SourceError(f"{file.name} cannot be loaded: it is {signature.kind}", signature.remedy)
+    raise SourceError(f"the name of {file.name} does not indicate its format", FORMAT_HINT)
+
+
+def _expand_pattern(argument: str) -> list[str]:
+    if not glob.has_magic(argument) or os.path.lexists(argument):
+        return [argument]
+    names = sorted(name for name in glob.glob(argument, recursive=True) if not os.path.isdir(name))
+    if not names:
+        raise SourceError(
+            f"no file matches {_printable_name(argument)}", "Check the pattern; ** matches any folders in between."
+        )
+    return names
+
+
+def _local_source(name: str, options: FileOptions) -> DocumentSource:
+    path = Path(name)
+    shown = _printable_name(name)
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise SourceError(
+            f"{shown} cannot be read: {error.strerror}", "Check the path, and that this user may read it."
+        ) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise SourceError(f"{shown} is a folder", f"Name the files in it, e.g. '{os.path.join(shown, '*.jsonl')}'.")
+    is_file, is_pipe = stat.S_ISREG(status.st_mode), stat.S_ISFIFO(status.st_mode)
+    if not is_file and not is_pipe and not os.path.samefile(path, os.devnull):
+        raise SourceError(f"{shown} is a device or a socket", "Name a file or a pipe, or - for standard input.")
+    size = status.st_size if is_file else None
+    return _file_source(FileInput(shown, path, size), path.name, options)
+
+
+def _printable_name(name: str) -> str:
+    """A file name as one line of valid Unicode: on Linux it may be any bytes."""
+    return escape_unprintable(os.fsencode(name).decode(errors="backslashreplace"))

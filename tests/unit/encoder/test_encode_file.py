@@ -21,7 +21,7 @@ from es_sbert.encoder.encode_file import encode_file, npy_header
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.ingest.read_texts import read_texts
-from es_sbert.ingest.sources.find_sources import FileOptions
+from es_sbert.ingest.sources.file_sources import FileOptions
 from tests.tiny import HIDDEN, write_tiny_bert
 
 LINES = "a man\nplays guitar\r\n\nthe cat sleeps"

@@ -22,8 +22,7 @@ from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
 from es_sbert.ingest.sources.document_source import Origin
-from es_sbert.ingest.sources.file_sources import TextSource
-from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
+from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat
 
 IDENTITY = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
@@ -345,8 +344,8 @@ def test_file_that_cannot_be_written_raises_output_error(tmp_path: Path, name: s
 
 
 def test_default_path_is_next_to_the_first_suitable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stdin = TextSource(StandardInput(), FileFormat.JSONL)
-    file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), FileFormat.JSONL)
+    stdin = TextSource(FileInput(), FileFormat.JSONL)
+    file = TextSource(FileInput("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), FileFormat.JSONL)
     assert default_checkpoint_path("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my%2Fdocs.load-state"
     assert default_checkpoint_path("docs", [stdin]) == Path("docs.load-state")
     monkeypatch.setattr(os, "access", lambda path, mode: False)

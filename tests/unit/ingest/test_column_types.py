@@ -17,14 +17,13 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import TextSource
-from es_sbert.ingest.sources.find_sources import FileOptions, StandardInput, find_sources
+from es_sbert.ingest.sources.file_sources import FileInput, FileOptions, TextSource, find_sources
 from es_sbert.io.file_formats import FileFormat
 from es_sbert.io.text_formats import split_lines
 
 
 def read(data: str, types: ColumnTypes, form: FileFormat = FileFormat.CSV) -> list[Record | RejectedRecord]:
-    source = TextSource(StandardInput("f"), form)
+    source = TextSource(FileInput("f"), form)
     settings = ReadSettings(1 << 20, "text", column_types=types)
     return list(source.parse_lines(split_lines([data.encode()], 1 << 20), settings))
 

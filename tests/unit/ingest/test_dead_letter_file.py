@@ -20,14 +20,14 @@ from es_sbert.ingest.dead_letters import (
     quarantine_path,
 )
 from es_sbert.ingest.sources.document_source import Origin, ReadSettings, Record, RejectedRecord
-from es_sbert.ingest.sources.find_sources import LocalFile
+from es_sbert.ingest.sources.file_sources import FileInput
 from es_sbert.io.text_formats import split_lines
 
 SETTINGS = ReadSettings(max_bytes=2000, plain_text_field="text", target_index="docs")
 
 
 def read(path: Path) -> list[Record | RejectedRecord]:
-    source = DeadLetterFile(LocalFile(str(path), path, None))
+    source = DeadLetterFile(FileInput(str(path), path, None))
     return list(source.parse_lines(split_lines([path.read_bytes()], SETTINGS.max_bytes), SETTINGS))
 
 
@@ -164,13 +164,13 @@ def test_long_dead_letter_without_document_is_rejected(tmp_path: Path) -> None:
     for padding in ("", "x"):
         letter = {"reason": "why", "id": padding, "raw": "é" * 40_000}
         path.write_bytes(orjson.dumps(letter) + b"\n")
-        [record] = DeadLetterFile(LocalFile(str(path), path, None)).parse_lines(
+        [record] = DeadLetterFile(FileInput(str(path), path, None)).parse_lines(
             split_lines([path.read_bytes()], 1_000_000), SETTINGS
         )
         assert isinstance(record, RejectedRecord)
         assert record.raw.startswith("é".encode())
         path.write_bytes(orjson.dumps({"reason": padding + "é" * 40_000}) + b"\n")
-        [record] = DeadLetterFile(LocalFile(str(path), path, None)).parse_lines(
+        [record] = DeadLetterFile(FileInput(str(path), path, None)).parse_lines(
             split_lines([path.read_bytes()], 1_000_000), SETTINGS
         )
         assert isinstance(record, RejectedRecord)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from es_sbert.ingest.dead_letters import DeadLetterFile
 from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord, read_records
-from es_sbert.ingest.sources.file_sources import TextSource
-from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
+from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat
 from es_sbert.io.text_formats import MAX_DEPTH, CorruptStream, split_lines
 
@@ -30,11 +29,11 @@ objects = st.dictionaries(
 
 def source_of(form: FileFormat | None) -> TextSource | DeadLetterFile:
     """Standard input in a format; None for a dead-letter file."""
-    return DeadLetterFile(StandardInput("file")) if form is None else TextSource(StandardInput("file"), form)
+    return DeadLetterFile(FileInput("file")) if form is None else TextSource(FileInput("file"), form)
 
 
 def read(data: bytes, form: FileFormat, settings: ReadSettings = SETTINGS) -> list[Record | RejectedRecord]:
-    source = TextSource(StandardInput("file"), form)
+    source = TextSource(FileInput("file"), form)
     return list(source.parse_lines(split_lines([data], settings.max_bytes), settings))
 
 
@@ -188,7 +187,7 @@ def test_any_bytes_yield_records_or_rejects(data: bytes, form: FileFormat | None
 def test_invalid_header_rejects_the_file(tmp_path: Path, header: bytes, reason: str) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(header + b"\n1,2,3\n")
-    source = TextSource(LocalFile("x.csv", path, path.stat().st_size), FileFormat.CSV)
+    source = TextSource(FileInput("x.csv", path, path.stat().st_size), FileFormat.CSV)
     [reject] = read_records([source], SETTINGS)
     assert isinstance(reject, RejectedRecord)
     assert reason in reject.reason

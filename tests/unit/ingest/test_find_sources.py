@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import os
 import socket
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.document_source import (
@@ -19,8 +22,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import TextSource
-from es_sbert.ingest.sources.find_sources import LocalFile, find_sources
+from es_sbert.ingest.sources.file_sources import FileInput, TextSource, find_sources
 from es_sbert.io.file_formats import Compression, FileFormat
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_text_field="text")
@@ -43,14 +45,14 @@ def test_extension_sets_format_and_compression(
 ) -> None:
     (tmp_path / name).touch()
     [source] = find_sources([str(tmp_path / name)], None)
-    assert source == TextSource(LocalFile(str(tmp_path / name), tmp_path / name, 0), form, compression)
+    assert source == TextSource(FileInput(str(tmp_path / name), tmp_path / name, 0), form, compression)
 
 
 def test_explicit_format_overrides_the_extension(tmp_path: Path) -> None:
     (tmp_path / "a.gz").touch()
     [source] = find_sources([str(tmp_path / "a.gz")], FileFormat.TSV)
     assert source == TextSource(
-        LocalFile(str(tmp_path / "a.gz"), tmp_path / "a.gz", 0), FileFormat.TSV, Compression.GZIP
+        FileInput(str(tmp_path / "a.gz"), tmp_path / "a.gz", 0), FileFormat.TSV, Compression.GZIP
     )
 
 
@@ -93,6 +95,37 @@ def test_invalid_source_arguments_are_rejected(
         find_sources([argument], None)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://anna:s3cret@bucket/a.jsonl", "HTTPS://host/a.jsonl?key=s3cret", "zip://a.csv::s3cret.zip",
+        "file:///s3cret/a.jsonl", "postgresql+psycopg://anna:s3cret@db.example/shop",
+    ],
+)  # fmt: skip
+def test_address_is_refused_without_its_secrets(address: str) -> None:
+    with pytest.raises(UsageError, match=r"is an address.*\n.*es-sbert ingest.*curl -f URL") as caught:
+        find_sources([address], FileFormat.JSONL)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_file_named_like_an_address_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a1::b.jsonl").touch()
+    assert [source.name for source in find_sources(["a1::b.jsonl"], None)] == ["a1::b.jsonl"]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress, bytes])
+def test_compressed_standard_input_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "stdin").write_bytes(compress(b'{"n": 1}\n'))
+    with (tmp_path / "stdin").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        [record] = read_records(find_sources(["-"], FileFormat.JSONL), SETTINGS)
+    assert isinstance(record, Record)
+    assert record.fields == {"n": 1}
+
+
 def test_stdin_requires_a_format_and_is_accepted_once() -> None:
     with pytest.raises(UsageError, match="format of standard input"):
         find_sources(["-"], None)
@@ -104,7 +137,7 @@ def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
     path = tmp_path / "socket.jsonl"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        source = TextSource(LocalFile("socket.jsonl", path, 0), FileFormat.JSONL)
+        source = TextSource(FileInput("socket.jsonl", path, 0), FileFormat.JSONL)
         with pytest.raises(SourceError, match=r"socket.jsonl cannot be read"):
             check_sources([source], 1000, ["text"], None)
 
@@ -165,7 +198,7 @@ def test_truncated_archive_yields_its_beginning_then_next_file(tmp_path: Path) -
 
 
 def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
-    source = TextSource(LocalFile("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
+    source = TextSource(FileInput("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
     [reject] = read_records([source], SETTINGS)
     assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
@@ -180,7 +213,7 @@ def test_stop_ends_a_silent_pipe_and_drops_the_partial_line(tmp_path: Path) -> N
     records: list[Record | RejectedRecord] = []
 
     def read() -> None:
-        for record in read_records([source], SETTINGS, ByteCounter(), stop, pytest.fail):
+        for record in read_records([source], SETTINGS, ByteCounter(), stop):
             records.append(record)
             begun.set()
 

@@ -24,8 +24,7 @@ from es_sbert.ingest.load_plan import LoadPlan, plan_fields
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.document_source import DocumentSource, Origin, Record, read_records
-from es_sbert.ingest.sources.find_sources import find_sources
-from tests.http_files import HttpFiles
+from es_sbert.ingest.sources.file_sources import find_sources
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id")
@@ -114,14 +113,12 @@ def test_remedy_for_documents_from_python_names_no_setting_that_add_lacks(
     assert "`vector_field`" not in caught.value.remedy
 
 
-def test_further_files_are_searched_without_retries_and_until_a_stop(tmp_path: Path) -> None:
+def test_further_files_are_searched_until_a_stop(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n')
-    with HttpFiles({"/b.jsonl": b'{"text": "a", "body": "b"}\n'}) as server:
-        sources = find_sources([str(tmp_path / "a.jsonl"), f"{server.url}/b.jsonl"], None)
-        check(*sources, control=LoadControl(), text_template="{text} {body}")
-        server.faults, control = [503] * 1000, LoadControl()
-        with pytest.raises(SourceError, match="has the field body"):
-            check(*sources, control=control, text_template="{text} {body}")
-        assert len(server.faults) > 900
-        assert not control.stop_reading.is_set()  # a load of further files would wait for this one
-        check(*sources, control=control, text_template="{text} {body}", interrupt=True)
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "a", "body": "b"}\n')
+    (tmp_path / "c.jsonl").write_bytes(b'{"text": "a"}\n')
+    a, b, c = find_sources([str(tmp_path / f"{name}.jsonl") for name in "abc"], None)
+    check(a, b, control=LoadControl(), text_template="{text} {body}")
+    with pytest.raises(SourceError, match="has the field body"):
+        check(a, c, control=LoadControl(), text_template="{text} {body}")
+    check(a, c, control=LoadControl(), text_template="{text} {body}", interrupt=True)

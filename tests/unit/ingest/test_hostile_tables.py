@@ -20,7 +20,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.file_sources import find_sources
 from es_sbert.ingest.sources.table_rows import column_to_json
 from es_sbert.io.file_formats import open_parquet, parquet_batches
 

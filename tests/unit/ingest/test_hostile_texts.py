@@ -22,7 +22,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
+from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
 from es_sbert.io import tables
 from es_sbert.io.file_formats import decompress
 from es_sbert.io.tables import read_table
@@ -39,7 +39,7 @@ def load(
 ) -> list[Record | RejectedRecord]:
     sources = find_sources([str(path)], options)
     check_sources(sources, SETTINGS.max_bytes, (), None)
-    return list(read_records(sources, SETTINGS, ByteCounter(), stop or threading.Event(), pytest.fail))
+    return list(read_records(sources, SETTINGS, ByteCounter(), stop or threading.Event()))
 
 
 def bomb(piece: bytes, mib: int, kind: str) -> bytes:
@@ -76,7 +76,7 @@ def test_load_of_blank_lines_can_be_stopped(tmp_path: Path) -> None:
     [source] = find_sources([str(tmp_path / "a.jsonl.zst")], None)
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
-    assert list(read_records([source], SETTINGS, ByteCounter(), stop, pytest.fail)) == []
+    assert list(read_records([source], SETTINGS, ByteCounter(), stop)) == []
 
 
 def test_open_quote_is_bounded(tmp_path: Path) -> None:

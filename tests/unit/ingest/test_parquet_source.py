@@ -25,8 +25,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import ParquetSource
-from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.file_sources import ParquetSource, find_sources
 from es_sbert.installation import install_extra_command
 from es_sbert.io.file_formats import FileFormat
 
@@ -173,7 +172,7 @@ def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
 def test_reading_stops_on_stop_event(tmp_path: Path) -> None:
     stop = threading.Event()
     sources = find_sources([str(write(tmp_path / "t.parquet"))], None)
-    records = read_records(sources, ReadSettings(1000, plain_text_field="text"), ByteCounter(), stop, pytest.fail)
+    records = read_records(sources, ReadSettings(1000, plain_text_field="text"), ByteCounter(), stop)
     for _ in range(10):
         next(records)
     stop.set()
@@ -189,11 +188,11 @@ def test_missing_extra_raises_usage_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 _PEAK = """
 import resource, sys, threading
-from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.file_sources import find_sources
 from es_sbert.ingest.sources.document_source import read_records
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings
 settings = ReadSettings(1 << 20, plain_text_field="text")
-records = read_records(find_sources(sys.argv[1:], None), settings, ByteCounter(), threading.Event(), sys.exit)
+records = read_records(find_sources(sys.argv[1:], None), settings, ByteCounter(), threading.Event())
 print(sum(1 for _ in records), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

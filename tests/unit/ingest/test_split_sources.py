@@ -22,7 +22,7 @@ from es_sbert.ingest.sources.document_source import (
     Record,
     RejectedRecord,
 )
-from es_sbert.ingest.sources.find_sources import find_sources, split_file
+from es_sbert.ingest.sources.file_sources import find_sources, split_file
 from es_sbert.io.file_formats import FileFormat
 from es_sbert.io.text_formats import CorruptStream
 

@@ -21,7 +21,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
+from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
 from es_sbert.io.file_formats import FileFormat
 
 SETTINGS = ReadSettings(max_bytes=1 << 20, plain_text_field="text")
