@@ -6,7 +6,8 @@ Every request to the engine carries the credentials of the page's user, never th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html.entities import html5
 from importlib import resources
 from typing import Annotated, Any, TypeVar
@@ -24,7 +25,6 @@ from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
-from es_sbert.gateway.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.forward import StaleRewriteError
 from es_sbert.gateway.incoming_request import (
@@ -346,6 +346,74 @@ def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
 def _template(meta: VectorFieldMeta) -> TextTemplate:
     """Template of the embedded text; empty if the index has none yet."""
     return TextTemplate("", ()) if meta.text is None else TextTemplate.parse(meta.text)
+
+
+_MAX_SURVEYED_FIELDS = 40
+_MAX_FACETS = 8
+_MAX_FACET_VALUES = 10
+_FACET_TYPES = frozenset({"boolean", "constant_keyword", "ip", "keyword", "version"})
+
+
+def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[Json]:
+    """Find the fields that may be facets, in the order of the mappings.
+
+    A field with different types is left out: a search that aggregates it would fail in some indices and lose hits.
+
+    Args:
+        mappings: The `properties` of each index.
+        hidden: Fields to leave out: vectors, their metadata, and embedded texts.
+
+    Returns:
+        For each field: its name in queries (`field`) and its name for display (`label`).
+    """
+    facets: dict[str, Json] = {}
+    types: defaultdict[str, set[str]] = defaultdict(set)
+    for properties in mappings:
+        for field, label, mapping in _walk_fields(properties, ""):
+            types[field].add(mapping["type"])
+            is_searchable = mapping.get("index", True) and mapping.get("doc_values", True)
+            is_hidden = any(label == name or label.startswith(f"{name}.") for name in hidden)
+            if is_searchable and mapping["type"] in _FACET_TYPES and not is_hidden:
+                facets.setdefault(field, {"field": field, "label": label})
+    return [facet for field, facet in facets.items() if len(types[field]) == 1][:_MAX_SURVEYED_FIELDS]
+
+
+def _walk_fields(properties: Json, prefix: str) -> Iterator[tuple[str, str, Json]]:
+    """Yield each field, its name for display and its mapping, and the keyword subfield that dynamic mappings add."""
+    for name, mapping in properties.items():
+        path = prefix + name
+        if mapping.get("type", "object") == "object":
+            yield from _walk_fields(mapping.get("properties", {}), f"{path}.")
+            continue
+        yield path, path, mapping
+        keywords = [inner for inner, sub in mapping.get("fields", {}).items() if sub["type"] == "keyword"]
+        if mapping["type"] in ("text", "match_only_text") and keywords:
+            yield f"{path}.{keywords[0]}", path, mapping["fields"][keywords[0]]
+
+
+def survey_body(fields: Sequence[Json]) -> Json:
+    """Create the body of a search whose response `choose_facets` reads."""
+    # Names of aggregations allow fewer characters than those of fields.
+    distinct = {str(number): {"cardinality": {"field": facet["field"]}} for number, facet in enumerate(fields)}
+    return {"size": 0, "track_total_hits": True, "aggs": distinct}
+
+
+def choose_facets(fields: Sequence[Json], answer: Json) -> list[Json]:
+    """Choose useful facets: fields with several values, but far fewer values than documents.
+
+    Args:
+        answer: The response to `survey_body(fields)`.
+
+    Returns:
+        The fields, each with the `aggregation` that counts its most frequent values.
+    """
+    total = answer["hits"]["total"]["value"]
+    most = min(total - 1, max(_MAX_FACET_VALUES, total / 3))
+    return [
+        {**facet, "aggregation": {"terms": {"field": facet["field"], "size": _MAX_FACET_VALUES}}}
+        for number, facet in enumerate(fields)
+        if 2 <= answer["aggregations"][str(number)]["value"] <= most
+    ][:_MAX_FACETS]
 
 
 CONTENT_TYPES = {

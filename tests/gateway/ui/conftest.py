@@ -13,7 +13,7 @@ from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings
 from tests.conftest import delete_index
 from tests.gateway.serving import served
-from tests.gateway.ui.corpus import HOSTILE, PASSAGE_TOKENS, dated_articles, ingest, outlier_documents
+from tests.gateway.ui.corpus import HOSTILE, PASSAGE_TOKENS, dated_articles, ingest
 from tests.gateway.ui.search_page import SearchPage
 
 OpenPage = Callable[..., SearchPage]
@@ -23,12 +23,6 @@ OpenPage = Callable[..., SearchPage]
 def dated_index(es9_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An index of the articles with dates."""
     yield from _index(es9_url, dated_articles(), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def outlier_index(es9_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An index of prices from 1 to 100, and one of a thousand million."""
-    yield from _index(es9_url, outlier_documents(), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -57,15 +57,6 @@ def dated_articles() -> list[dict[str, Any]]:
     ]
 
 
-def outlier_documents() -> list[dict[str, Any]]:
-    """Documents with a price each, of which one is far above all others, with one to three stars."""
-    lamp = {"text": "It gives light.", "same": 1}
-    return [
-        lamp | {"id": f"{number}", "title": f"Lamp {price}", "price": price, "stars": number % 3 + 1}
-        for number, price in enumerate([*range(1, 101), 10**9])
-    ]
-
-
 def ingest(url: str, index: str, documents: list[dict[str, Any]], folder: Path, *options: str) -> None:
     """Load documents with their vectors, by the model that es-sbert comes with."""
     file = folder / f"{index}.jsonl"

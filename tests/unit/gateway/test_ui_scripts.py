@@ -182,45 +182,6 @@ def test_html_is_shown_as_it_is_embedded(call: Calls, html: str) -> None:
     assert runs == [{"text": embedded, "marked": False}]
 
 
-WHOLE = {"kind": "number", "field": "n", "whole": True}
-FRACTIONS = {"kind": "number", "field": "n", "whole": False}
-DATES = {"kind": "date", "field": "d"}
-TERMS = {"kind": "terms", "field": "t"}
-
-
-def _at(date: str) -> str:
-    return f"{date}T00:00:00.000Z"
-
-
-@pytest.mark.parametrize(
-    ("facet", "value", "label", "query"),
-    [
-        (WHOLE, "..20", "up to 19", {"range": {"n": {"lt": "20"}}}),
-        (WHOLE, "20..50", "20 to 49", {"range": {"n": {"gte": "20", "lt": "50"}}}),
-        (WHOLE, "20..21", "20", {"range": {"n": {"gte": "20", "lt": "21"}}}),
-        (WHOLE, "80..", "80 and up", {"range": {"n": {"gte": "80"}}}),
-        (WHOLE, "9007199254740993", "9,007,199,254,740,992", {"term": {"n": "9007199254740993"}}),
-        (FRACTIONS, "..0.5", "under 0.5", {"range": {"n": {"lt": "0.5"}}}),
-        (FRACTIONS, "0.5..1e-07", "0.5 to under 0.0000001", {"range": {"n": {"gte": "0.5", "lt": "1e-07"}}}),
-        (DATES, f"{_at('2000-01-01')}..{_at('2005-01-01')}", "2000 to 2004",
-         {"range": {"d": {"gte": _at("2000-01-01"), "lt": _at("2005-01-01"), "format": "strict_date_time"}}}),
-        (DATES, f"{_at('2000-01-01')}..{_at('2001-01-01')}", "2000", None),
-        (DATES, f"..{_at('2000-03-01')}", "before 2000-03", None),
-        (DATES, f"{_at('2000-03-05')}..", "2000-03-05 or later", None),
-        (DATES, "2000-03-05T10:00:00.000Z..2000-03-05T12:00:00.000Z", "2000-03-05 10:00 to 2000-03-05 11:59", None),
-        (DATES, _at("1998-06-01"), "1998-06-01",
-         {"range": {"d": {"gte": _at("1998-06-01"), "lt": "1998-06-01T00:00:00.001Z", "format": "strict_date_time"}}}),
-        (TERMS, "a..b", "a..b", {"term": {"t": "a..b"}}),
-    ],
-)  # fmt: skip
-def test_facet_values_have_labels_and_filters(
-    call: Calls, facet: dict[str, Any], value: str, label: str, query: dict[str, Any] | None
-) -> None:
-    assert call("facets.js", "labelOf", [[facet, value]]) == [label]
-    if query is not None:
-        assert call("queries.js", "filterOf", [[facet, [value]]]) == [query]
-
-
 def test_example_queries_are_titles_or_first_sentences(call: Calls) -> None:
     hits = [
         _hit({"title": "sun" + "x" * 500}),
