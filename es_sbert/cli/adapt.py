@@ -18,8 +18,8 @@ from es_sbert.cli.output import align_columns, print_message
 from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.adaptation.adapt_plan import AdaptSettings
-    from es_sbert.adaptation.model_comparison import AdaptResult
+    from es_sbert.training.adapt import AdaptResult
+    from es_sbert.training.adapt_plan import AdaptSettings
 
 EXIT_NOT_BETTER = 1
 
@@ -145,11 +145,11 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
     from es_sbert.training import require_training
 
     require_training()
-    from es_sbert.adaptation.adapt import adapt
-    from es_sbert.adaptation.adapt_plan import AdaptInputs, AdaptSettings
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.cli.analysis import engine_retrier
     from es_sbert.evaluation.judgement_files import read_labeled_queries
+    from es_sbert.training.adapt import adapt
+    from es_sbert.training.adapt_plan import AdaptInputs, AdaptSettings
 
     chosen = shared.select_options(options, AdaptSettings.model_fields)
     settings = AdaptSettings(
@@ -193,14 +193,14 @@ def default_name(index: str) -> str:
 
 def _result_json(result: AdaptResult) -> dict[str, Any]:
     metrics = {
-        name.lower(): {
+        name: {
             "stock": found.second,
             "tuned": found.first,
             "low": found.low,
             "high": found.high,
             "p_value": found.p_value,
         }
-        for name, found in result.comparison.metrics.items()
+        for name, found in (("ndcg@10", result.comparison.ndcg), ("recall@10", result.comparison.recall))
     }
     return {
         "verdict": str(result.comparison.verdict),
@@ -223,7 +223,7 @@ def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
 
     comparison = result.comparison
     rows = [("", result.plan.model_name, settings.name, "difference", "95 % interval")]
-    for name, metric in comparison.metrics.items():
+    for name, metric in (("nDCG@10", comparison.ndcg), ("recall@10", comparison.recall)):
         interval = f"{metric.low:+.2f} to {metric.high:+.2f}"
         difference = f"{shown_difference(metric.first, metric.second):+.2f}"
         rows.append((name, f"{metric.second:.2f}", f"{metric.first:.2f}", difference, interval))

@@ -1,8 +1,9 @@
-"""Fine-tune and distill sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
+"""Fine-tune, distill and adapt sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
 
 `train` and `distill` are the entry points; they are imported when they are first used. recipe.py reads a recipe,
 distillation.py makes one, training_run.py runs it, training_stage.py trains one stage, trainer.py extends transformers'
-Trainer, and bi_encoder_task.py computes the loss of a batch.
+Trainer, and bi_encoder_task.py computes the loss of a batch. adapt.py makes pairs of an index's documents,
+trains on them, and compares the models.
 """
 
 from __future__ import annotations

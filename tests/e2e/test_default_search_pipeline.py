@@ -17,7 +17,6 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.adaptation.adapt import rank_by_bm25
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import scan_index
@@ -25,6 +24,7 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.training.adapt import rank_by_bm25
 from tests.conftest import delete_index
 from tests.e2e.cli_support import Cli
 from tests.e2e.test_migrate_cli import kill_at

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
-from es_sbert.adaptation.adapt import rank_by_bm25
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_sample import DocumentSelection
+from es_sbert.training.adapt import rank_by_bm25
 
 WORDS = ["river", "storm", "bread", "engine", "winter"]
 

@@ -19,7 +19,7 @@ import es_sbert.mappings
 ROOT = Path(__file__).parents[2]
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
-_TORCH = ("es_sbert.adaptation.", "es_sbert.exporters.tracing", "es_sbert.networks.", "es_sbert.training.")
+_TORCH = ("es_sbert.exporters.tracing", "es_sbert.networks.", "es_sbert.training.")
 # Recipes can be read without torch.
 _LIGHT = ("es_sbert.training.recipe",)
 
@@ -53,7 +53,6 @@ _LEVELS = (
     {"gateway", "evaluation"},
     {"diagnostics"},
     {"training", "analysis"},
-    {"adaptation"},
     {"cli"},
 )
 _LEVEL = {folder: level for level, folders in enumerate(_LEVELS) for folder in folders}

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from es_sbert.adaptation.adapt import adapt
-from es_sbert.adaptation.adapt_plan import AdaptSettings
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
@@ -24,6 +22,8 @@ from es_sbert.errors import (
 )
 from es_sbert.exporters.parity import parity_sentences
 from es_sbert.training import distill, train
+from es_sbert.training.adapt import adapt
+from es_sbert.training.adapt_plan import AdaptSettings
 from es_sbert.training.distillation import Student, distillation_recipe, split_texts
 from es_sbert.training.recipe import load_recipe
 from tests.e2e.cli_support import cli_in_process

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +13,6 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 from transformers.utils import logging as transformers_logging
 
-from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics, unsuitable_titles
-from es_sbert.adaptation.pair_corpus import document_text, sentence_problem
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
@@ -21,21 +20,27 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.errors import UsageError
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
-from es_sbert.index.text_template import TextTemplate, mapping_field_names
+from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, mapping_field_names
 from es_sbert.messages import pluralize, setting_text
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.runtime.tokenizer import SentenceTokenizer
+from es_sbert.training.pair_corpus import FieldChoice, document_text, sentence_problem
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
 
 # Number of sampled documents that the choice of the fields is based on.
 _LOOKED_AT = 500
 _CHECKPOINTS_PER_EPOCH = 4
+# Of titles and bodies.
+_TITLE_WORDS = (2, 20)  # median number of words
+_BODY_WORDS = 8
+# Minimum share of documents with text in the field, and of distinct texts among them.
+_MIN_SHARE, _MIN_DISTINCT = 0.5, 0.5
 
 PairKind = Literal["auto", "title", "sentence"]
 
@@ -173,8 +178,6 @@ def make_plan(
     report(f"Fields with text, by {pluralize(len(looked_at), 'document')}: {', '.join(map(str, fields)) or 'none'}")
     use_title = settings.pairs != "sentence"
     choice = choose_fields(fields, embedded, title=settings.title_field, body=settings.body_fields, use_title=use_title)
-    for problem in unsuitable_titles(fields, choice) if use_title else ():
-        report(problem)
     if settings.pairs == "title" and choice.title is None:
         raise UsageError("no field looks like a title", 'Set `title_field`, or use `pairs="sentence"`.')
     template = embedded or TextTemplate.from_fields(choice.body)
@@ -184,6 +187,114 @@ def make_plan(
         if unfit is not None:
             report(f"First sentences are unfit for queries: {unfit}. Labeled queries may work better: set `trained`")
     return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """Statistics of a field in a sample of documents.
+
+    Attributes:
+        name: The field, dotted if it is nested.
+        share: Share of the documents that have text in it.
+        words: Median number of words of these texts.
+        distinct: Number of different texts divided by the number of texts.
+    """
+
+    name: str
+    share: float
+    words: float
+    distinct: float
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.words:,.0f} words, in {self.share:.0%} of the documents)"
+
+
+def field_statistics(
+    documents: Sequence[Json], names: Sequence[str], embedded: TextTemplate | None = None
+) -> list[FieldStatistics]:
+    """Compute statistics of the text fields in a sample of documents; fields without text are left out.
+
+    Args:
+        documents: The documents.
+        names: The fields.
+        embedded: The text that the index embeds, whose filters apply to its fields; None if that is not known.
+    """
+    found = []
+    for name in names:
+        template = (embedded or TextTemplate("", ())).of_fields([name])
+        texts = [text for document in documents if (text := template.readable_text(document).strip())]
+        if texts:
+            words = statistics.median(len(text.split()) for text in texts)
+            found.append(FieldStatistics(name, len(texts) / len(documents), words, len(set(texts)) / len(texts)))
+    return found
+
+
+def choose_fields(
+    fields: Sequence[FieldStatistics],
+    embedded: TextTemplate | None,
+    *,
+    title: str | None = None,
+    body: Sequence[str] = (),
+    use_title: bool = True,
+) -> FieldChoice:
+    """Choose title and body.
+
+    The body is the text that the index embeds, or else the field with the longest texts. The title is a field with
+    short texts that differ between documents. It is not in the body, or is one of several fields of the embedded text.
+    Among several such fields, a common name such as `title` decides.
+
+    Args:
+        fields: Text fields of the index.
+        embedded: The text that the index embeds, if that is known.
+        title, body: Fields that the user has chosen.
+        use_title: Whether a title may be chosen; otherwise it is None.
+
+    Raises:
+        IndexMismatch: a field that was chosen has no text, or no field has texts long enough for a body.
+    """
+    by_name = {field.name: field for field in fields}
+    missing = [name for name in (*body, *([title] if title else [])) if name not in by_name]
+    if missing:
+        raise IndexMismatch(
+            f"no document of the sample has text in {', '.join(missing)}",
+            f"Use one of the fields with text: {', '.join(by_name) or 'there is none'}.",
+        )
+    texts = list(body) or ([name for name in embedded.fields if name in by_name] if embedded else [])
+    if not texts:
+        long = [field for field in fields if field.words >= _BODY_WORDS and field.share >= _MIN_SHARE]
+        if not long:
+            raise IndexMismatch(
+                f"no field holds texts of {_BODY_WORDS} words or more in at least {_MIN_SHARE:.0%} of the documents",
+                "Set `body_fields` to the field of the text.",
+            )
+        texts = [max(long, key=lambda field: field.words).name]
+    if title is None and use_title:
+        title = _choose_title(by_name, texts, keep=bool(body))
+    body_fields = tuple(name for name in texts if name != title)
+    if not body_fields:
+        raise IndexMismatch(f"{title} is both title and body", "Set a different `title_field` or `body_fields`.")
+    return FieldChoice(title, body_fields)
+
+
+def _choose_title(by_name: Mapping[str, FieldStatistics], texts: Sequence[str], *, keep: bool) -> str | None:
+    """Find the field of titles, or None; a body field only if another one remains and the body may change."""
+    longest = max(by_name[name].words for name in texts)  # median number of words
+    may_lose = len(texts) > 1 and not keep
+    fitting = [
+        field
+        for field in by_name.values()
+        if (field.name not in texts or may_lose)
+        and _TITLE_WORDS[0] <= field.words <= min(_TITLE_WORDS[1], longest / 2)
+        and field.share >= _MIN_SHARE
+        and field.distinct >= _MIN_DISTINCT
+    ]
+
+    def preference(field: FieldStatistics) -> tuple[int, bool, float]:
+        last = field.name.rpartition(".")[2].lower()
+        named = TITLE_FIELDS.index(last) if last in TITLE_FIELDS else len(TITLE_FIELDS)
+        return named, field.name not in texts, -field.distinct
+
+    return min(fitting, key=preference).name if fitting else None
 
 
 # Types of fields that may hold words; dates and addresses are strings too.

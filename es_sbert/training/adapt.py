@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,31 +19,6 @@ import orjson
 import torch
 from numpy.typing import NDArray
 
-from es_sbert.adaptation.adapt_plan import (
-    AdaptInputs,
-    AdaptPlan,
-    AdaptSettings,
-    first_passages,
-    make_plan,
-    training_recipe,
-)
-from es_sbert.adaptation.field_choice import FieldChoice
-from es_sbert.adaptation.model_comparison import (
-    AdaptResult,
-    ModelComparison,
-    compare_metrics,
-    query_metrics,
-    read_result,
-    result_json,
-)
-from es_sbert.adaptation.pair_corpus import (
-    PairCorpus,
-    PairDocument,
-    QuerySplit,
-    build_corpus,
-    labeled_pairs,
-    split_queries,
-)
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -52,24 +27,118 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
-from es_sbert.evaluation.significance import Verdict
+from es_sbert.evaluation.ranking_metrics import measure_ranking
+from es_sbert.evaluation.significance import PairedDifference, Verdict, paired_difference
 from es_sbert.filesystem import file_lock, open_output
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize
-from es_sbert.training import train
+from es_sbert.training.adapt_plan import (
+    AdaptInputs,
+    AdaptPlan,
+    AdaptSettings,
+    first_passages,
+    make_plan,
+    training_recipe,
+)
 from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
+from es_sbert.training.pair_corpus import (
+    FieldChoice,
+    PairDocument,
+    QuerySplit,
+    build_corpus,
+    labeled_pairs,
+    split_queries,
+)
 from es_sbert.training.recipe import HardNegativesSpec
 from es_sbert.training.run_folder import hash_model, write_json
 from es_sbert.training.training_errors import translate_disk_errors
-from es_sbert.training.training_run import refuse_several_processes
+from es_sbert.training.training_run import refuse_several_processes, train
 
-_RANK_DEPTH = 100
+# Documents that are ranked for a query: to find negatives, and to measure a model.
+_RANK_DEPTH, _MEASURED_DEPTH = 100, 10
 _NO_INPUTS = AdaptInputs()
-
-
 _SEARCHES_PER_REQUEST = 50
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """A tuned model and the model that it started from.
+
+    Attributes:
+        documents: Number of documents that the queries were ranked against.
+        ndcg, recall: nDCG@10 and recall@10 × 100 of the tuned model (`first`) and the stock model (`second`).
+    """
+
+    documents: int
+    ndcg: PairedDifference
+    recall: PairedDifference
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return self.ndcg.queries
+
+    @property
+    def verdict(self) -> Verdict:
+        """Better by nDCG@10, unless worse by recall@10; worse if it is worse by either."""
+        return Verdict.WORSE if self.recall.verdict is Verdict.WORSE else self.ndcg.verdict
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """A finished run.
+
+    Attributes:
+        comparison: The tuned model compared with the model that it started from.
+        model: Folder of the tuned model, a bundle; None if it was not better and was deleted.
+        fingerprint: Its fingerprint.
+        plan: Model and fields of the run.
+        trained: Number of pairs that the model was trained on.
+        is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
+    """
+
+    comparison: ModelComparison
+    model: Path | None
+    fingerprint: str
+    plan: AdaptPlan
+    trained: int
+    is_alias: bool
+
+
+def query_metrics(
+    queries: NDArray[np.float32], documents: NDArray[np.float32], relevant: Sequence[Sequence[int]]
+) -> NDArray[np.float64]:
+    """Rank all documents by cosine; return nDCG@10 and recall@10 × 100 of each query.
+
+    Args:
+        queries, documents: Vectors. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        relevant: Rows of the documents that are relevant to each query, at least one.
+
+    Returns:
+        *Shape:* ``(2, queries)``.
+    """
+    found, _ = search_exact(queries, documents, _MEASURED_DEPTH)  # (queries, ranks)
+    scores = [
+        measure_ranking([str(row) for row in best], dict.fromkeys(map(str, rows), 1))
+        for best, rows in zip(found.tolist(), relevant, strict=True)
+    ]
+    return np.array([[score[name] for score in scores] for name in ("ndcg@10", "recall@10")])
+
+
+def compare_metrics(
+    stock: NDArray[np.float64], tuned: NDArray[np.float64], documents: int, seed: int
+) -> ModelComparison:
+    """Compare the metrics of two models, query by query.
+
+    Args:
+        stock, tuned: Results of `query_metrics` for the same queries.
+        documents: Number of documents.
+        seed: Seed of the resampling.
+    """
+    ndcg, recall = (paired_difference(after, before, seed=seed) for before, after in zip(stock, tuned, strict=True))
+    return ModelComparison(documents, ndcg, recall)
 
 
 def rank_by_bm25(
@@ -102,7 +171,7 @@ def rank_by_bm25(
     ranking = np.full((len(queries), depth), -1, np.int64)
     number = 0
     for part in batched(list(queries), _SEARCHES_PER_REQUEST):
-        bodies = [bm25_body(query, fields, selection.filter, depth) for query in part]
+        bodies = [_bm25_body(query, fields, selection.filter, depth) for query in part]
         for answer in retrying(partial(engine.multi_search, selection.index, bodies)):
             found = [rows[hit["_id"]] for hit in answer["hits"]["hits"] if hit["_id"] in rows]
             distinct = list(dict.fromkeys(found))
@@ -111,34 +180,35 @@ def rank_by_bm25(
     return ranking
 
 
-def bm25_body(query: str, fields: Sequence[str], filter: Json | None, size: int) -> Json:
+def _bm25_body(query: str, fields: Sequence[str], filter: Json | None, size: int) -> Json:
     """Build the body of a lexical search without `_source`."""
     matches: Json = {"multi_match": {"query": query, "fields": list(fields)}}
     restricted: Json = {"bool": {"must": [matches], **({} if filter is None else {"filter": [filter]})}}
     return {"query": restricted, "size": size, "_source": False, "track_total_hits": False}
 
 
+@dataclass(frozen=True)
 class Adaptation:
-    """A run of `adapt`."""
+    """A run of `adapt`; the attributes are its arguments."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        settings: AdaptSettings,
-        inputs: AdaptInputs,
-        folder: Path,
-        *,
-        device: str,
-        threads: int | None,
-        report: Callable[[str], None],
-        retrying: Retrier,
-    ) -> None:
-        self._engine, self._settings, self._inputs = engine, settings, inputs
-        self._device, self._threads = device, threads
-        self._report, self._retrying = report, retrying
-        self.folder = folder
-        self.work = folder / "adapt"
-        self.model_folder = folder / "model"
+    engine: Engine
+    settings: AdaptSettings
+    inputs: AdaptInputs
+    folder: Path
+    device: str
+    threads: int | None
+    report: Callable[[str], None]
+    retrying: Retrier
+
+    @property
+    def work(self) -> Path:
+        """Folder of the documents, the pairs and the results of steps."""
+        return self.folder / "adapt"
+
+    @property
+    def model_folder(self) -> Path:
+        """Folder of the tuned model."""
+        return self.folder / "model"
 
     def begin(self, *, resume: bool) -> None:
         """Record the settings of a new run, or compare them with those of the run to resume.
@@ -148,8 +218,8 @@ class Adaptation:
             CheckpointInvalid: there is no run to resume, or the run has other settings or queries.
         """
         path = self.work / "run.json"
-        settings = self._settings.model_dump(mode="json")
-        recorded = {"settings": settings, "queries": self._inputs.digest()}
+        settings = self.settings.model_dump(mode="json")
+        recorded = {"settings": settings, "queries": self.inputs.digest()}
         if not resume:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
                 raise UsageError(f"{self.folder} is not empty", "Use a new folder, or resume its run with `resume`.")
@@ -183,18 +253,23 @@ class Adaptation:
             state: The index.
         """
         path, plan = self.work / "result.json", self.plan(state)
-        if (result := read_result(path, plan)) is not None:
-            self._report(f"the run in {self.folder} has finished: there is nothing to resume")
-            return result
-        corpus = self.read_corpus(plan)
-        split = self.split(corpus)
-        self.write_examples(plan, corpus, split)
+        model, is_alias = self.model_folder, self.settings.index in state.aliases
+        if path.is_file():
+            self.report(f"the run in {self.folder} has finished: there is nothing to resume")
+            found = orjson.loads(path.read_bytes())
+            scores = found["comparison"]
+            ndcg, recall = PairedDifference(**scores["ndcg"]), PairedDifference(**scores["recall"])
+            comparison = ModelComparison(scores["documents"], ndcg, recall)
+            return AdaptResult(comparison, model, found["fingerprint"], plan, found["trained"], is_alias)
+        documents = self.read_corpus(plan)
+        split = self.split(documents)
+        self.write_examples(plan, documents, split)
         fingerprint = self.train(plan)
         trained = len((self.work / "train.jsonl").read_bytes().splitlines())
-        compared = self.compare(plan, corpus, split)
-        result = AdaptResult(compared, self.model_folder, fingerprint, plan, trained, False)
-        write_json(path, result_json(result))
-        return result
+        compared = self.compare(plan, documents, split)
+        scores = {"verdict": compared.verdict, "comparison": asdict(compared)}
+        write_json(path, scores | {"fingerprint": fingerprint, "trained": trained})
+        return AdaptResult(compared, model, fingerprint, plan, trained, is_alias)
 
     def plan(self, state: IndexState) -> AdaptPlan:
         """Choose model and fields, and report the choice; a resumed run uses the recorded choice.
@@ -219,61 +294,61 @@ class Adaptation:
                     f"the model in {plan.model} has changed since the run was started", "Start a new run."
                 )
         else:
-            plan = make_plan(self._engine, state, self._settings, self._report, self._retrying)
+            plan = make_plan(self.engine, state, self.settings, self.report, self.retrying)
             write_json(path, asdict(plan))
-        self._report(plan.describe())
+        self.report(plan.describe())
         return plan
 
-    def read_corpus(self, plan: AdaptPlan) -> PairCorpus:
-        """Read the documents of the index as pairs; from the run's folder if they were read before."""
-        path, counts = self.work / "documents.jsonl", self.work / "left-out.json"
-        if path.is_file() and counts.is_file():
-            rows = map(orjson.loads, path.read_bytes().splitlines())
-            return PairCorpus(tuple(PairDocument(**row) for row in rows), orjson.loads(counts.read_bytes()))
-        settings = self._settings
+    def read_corpus(self, plan: AdaptPlan) -> list[PairDocument]:
+        """Read the documents of the index as pairs, in random order; from the run's folder if they were read before."""
+        path = self.work / "documents.jsonl"
+        if path.is_file():
+            return [PairDocument(**orjson.loads(line)) for line in path.read_bytes().splitlines()]
+        settings = self.settings
         embedded = TextTemplate.parse(plan.embedded)
         selection = DocumentSelection(settings.index, settings.filter, settings.documents, settings.seed)
         fields = list(dict.fromkeys([*plan.fields.fields, *embedded.fields]))
-        found = read_documents(self._engine, selection, fields, retrying=self._retrying)
-        corpus = build_corpus(found, plan.fields, embedded)
-        _write_lines(path, [asdict(document) for document in corpus.documents])
-        write_json(counts, corpus.left_out)
-        self._report(f"Read {pluralize(len(found), 'document')}: {_describe_corpus(corpus)}")
-        return corpus
+        found = read_documents(self.engine, selection, fields, retrying=self.retrying)
+        documents, left_out = build_corpus(found, plan.fields, embedded)
+        _write_lines(path, [asdict(document) for document in documents])
+        pairs = pluralize(sum(document.query is not None for document in documents), "pair")
+        reasons = "".join(f"; {count:,} {reason}" for reason, count in left_out.items())
+        self.report(f"Read {pluralize(len(found), 'document')}: {pairs}{reasons}")
+        return documents
 
-    def split(self, corpus: PairCorpus) -> QuerySplit:
+    def split(self, documents: Sequence[PairDocument]) -> QuerySplit:
         """Split the pairs.
 
         Raises:
             SourceError: there are too few pairs.
         """
         split = split_queries(
-            corpus.documents,
-            held_out=self._settings.held_out,
-            most_trained=self._settings.most_trained,
-            labeled=self._inputs.evaluated,
-            extra=labeled_pairs(self._inputs.trained, corpus.documents),
+            documents,
+            held_out=self.settings.held_out,
+            most_trained=self.settings.most_trained,
+            labeled=self.inputs.evaluated,
+            extra=labeled_pairs(self.inputs.trained, documents),
         )
         dropped = (
             f"; {pluralize(split.dropped, 'pair')} dropped because their query or text (nearly) occurs in another part"
         )
-        self._report(
+        self.report(
             f"Training on {pluralize(len(split.train), 'pair')}, {len(split.dev):,} choose the checkpoint, "
             f"{pluralize(len(split.held_out), 'query', 'queries')} held out{dropped if split.dropped else ''}"
         )
         return split
 
-    def write_examples(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> None:
+    def write_examples(self, plan: AdaptPlan, documents: Sequence[PairDocument], split: QuerySplit) -> None:
         """Write the training pairs with their negatives, and the dev pairs."""
         train, dev = self.work / "train.jsonl", self.work / "dev.jsonl"
         if train.is_file():
             return
-        texts = first_passages([document.text for document in corpus.documents], plan, self._settings.train_tokens)
-        with Encoder(plan.model, device=self._device, threads=self._threads, called=plan.model_name) as encoder:
-            self._report(f"Embedding {pluralize(len(texts), 'text')} with {plan.model_name}")
+        texts = first_passages([document.text for document in documents], plan, self.settings.train_tokens)
+        with Encoder(plan.model, device=self.device, threads=self.threads, called=plan.model_name) as encoder:
+            self.report(f"Embedding {pluralize(len(texts), 'text')} with {plan.model_name}")
             queries = encoder.encode([pair.query for pair in split.train], "query")
             vectors = queries, encoder.encode(texts, "document")
-        negatives = self._mine_negatives(plan, corpus, split, texts, vectors)  # (pairs, negatives)
+        negatives = self._mine_negatives(plan, documents, split, texts, vectors)  # (pairs, negatives)
         rows = [
             {"query": pair.query, "text": texts[pair.row]}
             | {f"negative{number}": texts[row] for number, row in enumerate(negative_rows, 1)}
@@ -285,7 +360,7 @@ class Adaptation:
     def _mine_negatives(
         self,
         plan: AdaptPlan,
-        corpus: PairCorpus,
+        documents: Sequence[PairDocument],
         split: QuerySplit,
         passages: Sequence[str],
         vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
@@ -296,7 +371,7 @@ class Adaptation:
             passages: The passage of each document that training reads.
             vectors: Vectors of the queries of the training pairs, and of all passages.
         """
-        settings, documents = self._settings, corpus.documents
+        settings = self.settings
         if not settings.negatives:
             return np.empty((len(split.train), 0), np.int64)
         keys = [normalized_text(passage) for passage in passages]
@@ -308,19 +383,19 @@ class Adaptation:
         places = {key: place for place, key in enumerate(pool)}
         texts, queries = [passages[row] for row in rows], [pair.query for pair in split.train]
         vectors = vectors[0], vectors[1][rows]
-        self._report(
+        self.report(
             f"Mining negatives among {pluralize(len(texts), 'text')}: kNN of {plan.model_name}, and BM25 of the index"
         )
         nearest, _ = search_exact(*vectors, max(_RANK_DEPTH, settings.ranks[1]))
         by_id = {document.id: places[key] for document, key in zip(documents, keys, strict=True) if key in places}
         bm25 = rank_by_bm25(
-            self._engine,
+            self.engine,
             DocumentSelection(settings.index, settings.filter),
             queries,
             plan.fields.body,
             by_id,
             depth=nearest.shape[1],
-            retrying=self._retrying,
+            retrying=self.retrying,
         )
         relevant = relevant_rows(queries, [places[keys[pair.row]] for pair in split.train], texts)
         spec = HardNegativesSpec(
@@ -337,34 +412,34 @@ class Adaptation:
     def train(self, plan: AdaptPlan) -> str:
         """Train the model, or resume its training; return its fingerprint."""
         resume = (self.model_folder / "training" / "run.json").is_file()
-        with _torch_threads(self._threads):
+        with _torch_threads(self.threads):
             trained = train(
-                training_recipe(self._settings, plan),
+                training_recipe(self.settings, plan),
                 self.model_folder,
                 data_folder=self.work,
-                device=self._device,
+                device=self.device,
                 resume=resume,
-                report=self._report,
+                report=self.report,
             )
         assert trained.fingerprint is not None, "recipes of adaptations export the model"
         return trained.fingerprint
 
-    def compare(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> ModelComparison:
+    def compare(self, plan: AdaptPlan, documents: Sequence[PairDocument], split: QuerySplit) -> ModelComparison:
         """Rank the corpus for the held-out queries by both models, each in fp32 on onnxruntime."""
         # Compare real queries with the whole text, but a title or sentence with the text that does not contain it.
-        whole = self._inputs.evaluated is not None
-        texts = [document.full_text if whole else document.text for document in corpus.documents]
+        whole = self.inputs.evaluated is not None
+        texts = [document.full_text if whole else document.text for document in documents]
         queries, relevant = [query.text for query in split.held_out], [query.rows for query in split.held_out]
         metrics = []
-        for model, name in ((plan.model, plan.model_name), (str(self.model_folder), self._settings.name)):
-            self._report(
+        for model, name in ((plan.model, plan.model_name), (str(self.model_folder), self.settings.name)):
+            self.report(
                 f"Ranking {pluralize(len(texts), 'text')} for "
                 f"{pluralize(len(queries), 'held-out query', 'held-out queries')} by {name}"
             )
-            with Encoder(model, device=self._device, threads=self._threads, precision="fp32") as encoder:
+            with Encoder(model, device=self.device, threads=self.threads, precision="fp32") as encoder:
                 vectors = encoder.encode(queries, "query"), encoder.encode(texts, "document")
             metrics.append(query_metrics(*vectors, relevant))
-        return compare_metrics(metrics[0], metrics[1], len(texts), self._settings.seed)
+        return compare_metrics(metrics[0], metrics[1], len(texts), self.settings.seed)
 
 
 def adapt(
@@ -424,14 +499,7 @@ def adapt(
     is_better = result.comparison.verdict is Verdict.BETTER
     if not is_better and not keep:
         shutil.rmtree(run.model_folder, ignore_errors=True)
-    model = run.model_folder if run.model_folder.is_dir() else None
-    return replace(result, model=model, is_alias=settings.index in state.aliases)
-
-
-def _describe_corpus(corpus: PairCorpus) -> str:
-    """Format the counts of a corpus, such as `90 pairs; 10 without a title`."""
-    left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
-    return f"{pluralize(sum(document.query is not None for document in corpus.documents), 'pair')}{left_out}"
+    return result if run.model_folder.is_dir() else replace(result, model=None)
 
 
 @contextmanager

@@ -10,22 +10,22 @@ from unittest.mock import Mock
 
 import pytest
 
-from es_sbert.adaptation.adapt import Adaptation
-from es_sbert.adaptation.adapt_plan import (
-    AdaptInputs,
-    AdaptPlan,
-    AdaptSettings,
-    first_passages,
-    make_plan,
-    text_fields,
-    training_recipe,
-)
-from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.adapt import default_name
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.runtime.tokenizer import SentenceTokenizer
+from es_sbert.training.adapt import Adaptation
+from es_sbert.training.adapt_plan import (
+    AdaptInputs,
+    AdaptPlan,
+    AdaptSettings,
+    FieldChoice,
+    first_passages,
+    make_plan,
+    text_fields,
+    training_recipe,
+)
 from es_sbert.training.run_folder import hash_model
 from tests.unit.checkpoints import write_checkpoint
 

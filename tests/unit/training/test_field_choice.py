@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics, unsuitable_titles
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.training.adapt_plan import choose_fields, field_statistics
+from es_sbert.training.pair_corpus import FieldChoice
 
 LONG = "a text that has more than a few words, as the body of an article number"
 
@@ -70,15 +71,6 @@ def test_statistics_and_names_of_titles_are_those_of_the_shown_texts() -> None:
     assert {field.name: field.words for field in fields} == {"name": 3, "body": 17, "subject": 4}
     # Of a person and a subject, the subject is the title.
     assert choose_fields(fields, template) == FieldChoice("subject", ("body",))
-
-
-def test_report_says_why_a_field_with_the_name_of_a_title_is_not_the_title() -> None:
-    fields = field_statistics([{"subject": "Paper jam", "body": f"{LONG} {n}"} for n in range(9)], ["subject", "body"])
-    assert choose_fields(fields, None) == FieldChoice(None, ("body",))
-    assert unsuitable_titles(fields, FieldChoice(None, ("body",))) == [
-        "subject is not used as the title, since only 11% of its texts are distinct; to use it, set `title_field`"
-    ]
-    assert unsuitable_titles(field_statistics(documents(), NAMES), FieldChoice("meta.subtitle", ("body",))) == []
 
 
 def test_chosen_fields_win() -> None:

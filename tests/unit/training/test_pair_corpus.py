@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.adaptation.field_choice import FieldChoice
-from es_sbert.adaptation.pair_corpus import (
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.judgement_files import LabeledQuery
+from es_sbert.index.document_sample import SampledDocument
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.training.hard_negatives import normalized_text
+from es_sbert.training.pair_corpus import (
     MIN_HELD_OUT,
+    FieldChoice,
     PairDocument,
     QueryPair,
     build_corpus,
@@ -17,11 +22,6 @@ from es_sbert.adaptation.pair_corpus import (
     split_sentence,
     strip_heading,
 )
-from es_sbert.errors import SourceError
-from es_sbert.evaluation.judgement_files import LabeledQuery
-from es_sbert.index.document_sample import SampledDocument
-from es_sbert.index.text_template import TextTemplate
-from es_sbert.training.hard_negatives import normalized_text
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,7 @@ def corpus_of(
     choice: FieldChoice, template: str, *sources: dict[str, object]
 ) -> tuple[list[PairDocument], dict[str, int]]:
     documents = [SampledDocument((str(number), None), source) for number, source in enumerate(sources)]
-    corpus = build_corpus(documents, choice, TextTemplate.parse(template))
-    return list(corpus.documents), corpus.left_out
+    return build_corpus(documents, choice, TextTemplate.parse(template))
 
 
 def test_pairs_have_the_text_that_the_index_embeds() -> None:

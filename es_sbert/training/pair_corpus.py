@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.diagnostics.index_calibration import first_sentence_end
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery
@@ -23,6 +22,24 @@ from es_sbert.training.hard_negatives import normalized_text
 _COPIED_WORDS = 4
 # Separators between a text and a title in front of it.
 _AFTER_HEADING = r"(?:\s*(?:[.:|–—-]+\s+|\n)|\s*$)"
+
+
+@dataclass(frozen=True)
+class FieldChoice:
+    """The fields of pairs.
+
+    Attributes:
+        title: The field whose text is the query; None makes the first sentence of the body the query.
+        body: The fields of the text, at least one.
+    """
+
+    title: str | None
+    body: tuple[str, ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields."""
+        return self.body if self.title is None else (self.title, *self.body)
 
 
 @dataclass(frozen=True)
@@ -42,26 +59,18 @@ class PairDocument:
     full_text: str
 
 
-@dataclass(frozen=True)
-class PairCorpus:
-    """The documents from which pairs are made and against which queries are ranked.
-
-    Attributes:
-        documents: In random order.
-        left_out: Reason → number of documents that make no pair, or are not in the corpus at all.
-    """
-
-    documents: tuple[PairDocument, ...]
-    left_out: dict[str, int]
-
-
-def build_corpus(documents: Iterable[SampledDocument], choice: FieldChoice, embedded: TextTemplate) -> PairCorpus:
+def build_corpus(
+    documents: Iterable[SampledDocument], choice: FieldChoice, embedded: TextTemplate
+) -> tuple[list[PairDocument], Counter[str]]:
     """Make pairs of documents. The text of a pair never contains its query, except for short titles.
 
     Args:
         documents: With the fields of the choice and of the template.
         choice: The fields of query and text.
         embedded: The text that the index embeds.
+
+    Returns:
+        The documents; reason → number of documents that make no pair, or are not among them.
     """
     body = embedded.of_fields(choice.body)
     title = None if choice.title is None else embedded.of_fields([choice.title])
@@ -78,7 +87,7 @@ def build_corpus(documents: Iterable[SampledDocument], choice: FieldChoice, embe
         if query is None:
             left_out[reason] += 1
         kept.append(PairDocument(document.key[0], query, text, document_text(embedded, document) or text))
-    return PairCorpus(tuple(kept), dict(left_out))
+    return kept, left_out
 
 
 def document_text(template: TextTemplate, document: SampledDocument) -> str:

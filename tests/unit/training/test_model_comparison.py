@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from ir_measures import R, nDCG
 
-from es_sbert.adaptation.model_comparison import compare_metrics, query_metrics
 from es_sbert.evaluation.significance import Verdict
+from es_sbert.training.adapt import compare_metrics, query_metrics
 
 
 @pytest.mark.parametrize("documents", [4, 60])
