@@ -286,7 +286,7 @@ def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inge
 def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
     """Show what a load would do. Ray is not used, since nothing is written."""
     from es_sbert.engines.connect import connect
-    from es_sbert.ingest.dry_run import DryRun, dry_run
+    from es_sbert.ingest.check_first_records import DryRun, dry_run
     from es_sbert.ingest.ingest_settings import resolve_sources
     from es_sbert.ingest.load_plan import plan_load
 

@@ -1,4 +1,4 @@
-"""Check the first records of a load before anything is written.
+"""Check the first records of a load before anything is written, and preview them in a dry run.
 
 A wrong format or a misspelled field name stops the load here, with a remedy.
 """
@@ -14,15 +14,28 @@ from functools import partial
 from itertools import compress, islice
 from typing import Any, NoReturn
 
+import orjson
+from pydantic import BaseModel
+
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, SettingValue
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.derived_fields import derived_fields, is_within
-from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
+from es_sbert.index.document_vectors import (
+    ChunkedText,
+    EmbeddingTarget,
+    EmbeddingTargets,
+    absent_fields,
+    kept_targets,
+    target_text_fields,
+)
 from es_sbert.index.load_checks import check_strict_mapping
-from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, index_body, vector_fields
+from es_sbert.index.text_languages import LanguageSample, language_warning
 from es_sbert.index.text_template import (
     MISSING,
     document_field_names,
@@ -30,31 +43,29 @@ from es_sbert.index.text_template import (
     find_field,
     mapping_field_names,
 )
+from es_sbert.index.vector_field import plan_field_change
+from es_sbert.ingest.change_detection import EmbeddingTask
 from es_sbert.ingest.dead_letters import pending_dead_letters
-from es_sbert.ingest.ledger import ErrorReasons
-from es_sbert.ingest.load_plan import LoadPlan, PlannedField
+from es_sbert.ingest.load_pipeline import DocumentChunker
+from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import (
-    HAS_RESERVED_FIELD,
     UNROUTED_CHILD,
     Document,
     DocumentRules,
     RecordStream,
     to_document,
 )
-from es_sbert.ingest.sources.document_source import Origin, Record, RejectedRecord, read_records
-from es_sbert.ingest.sources.file_sources import FileSource
+from es_sbert.ingest.sources.document_source import Origin, Record, RejectedRecord
 from es_sbert.io.json_numbers import dump_object
-from es_sbert.messages import pluralize, setting_text
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
 # rule, the first record has all of them, and no more are read.
 _MOST_RECORDS = 1000
 _MOST_BYTES = 16 << 20
-# Documents whose field names are listed in a message.
-_NAMED_DOCUMENTS = 100
-# Limits for the search for a missing field in further files: records per file, and number of files.
-_FURTHER_RECORDS, _FURTHER_FILES = 100, 32
+# Documents whose field names are listed in a message, and records whose problems are.
+_NAMED_DOCUMENTS, _NAMED_PROBLEMS = 100, 3
 # Documents of the index that are searched for a field, and those whose fields are listed in a message.
 _SAMPLE, _LISTED = 100, 10
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
@@ -64,12 +75,7 @@ _BULK_PARAMETERS = frozenset({
     "retry_on_conflict", "routing", "version", "version_type",
 })  # fmt: skip
 _DOCUMENTS_HAVE = "The documents have"
-_CORRECT = "Correct the source and run the command again."
-_TEXT_REMEDY = "Name the fields of the text with `text_fields` or `text_template`."
-_RESERVED_REMEDY = "Set `vector_field` to a different name, or leave the field out."
-# `SemanticIndex.add` has neither of these settings.
-_PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fields or another text_template."
-_PYTHON_RESERVED_REMEDY = "Leave the field out, or create the index with another vector_field."
+_CORRECT = "Correct the source, or the settings that name its fields: `text_fields`, `text_template`, `id_field`."
 
 
 @dataclass
@@ -78,14 +84,12 @@ class FirstRecords:
 
     Attributes:
         rules: Rules that turn records into documents.
-        from_python: Whether the records come from `SemanticIndex.add`.
         records: The records.
         documents: Documents that can be loaded, or have no text.
         rejects: Records that cannot be loaded, with the reason.
     """
 
     rules: DocumentRules
-    from_python: bool = False
     records: list[Record | RejectedRecord] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
     rejects: list[RejectedRecord] = field(default_factory=list)
@@ -155,8 +159,7 @@ def read_first_records(
     plan: LoadPlan, info: EngineInfo, records: Iterator[Record | RejectedRecord], control: LoadControl
 ) -> FirstRecords:
     """Read the first records: until one has a text, and every field of the text and the routing was found."""
-    from_python = any(source.from_python for source in plan.sources)
-    first = FirstRecords(planned_document_rules(plan, info), from_python)
+    first = FirstRecords(planned_document_rules(plan, info))
     size = 0
     for record in records:
         first.add(record)
@@ -205,7 +208,7 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         with closing(RecordStream(plan.sources, plan.reading, control)) as stream:
             first = read_first_records(plan, engine.info, stream.peek(), control)
             if not control.stop_reading.is_set():
-                _check_with_retries(plan, control, lambda: check_records(engine, plan, first, control))
+                _check_with_retries(plan, control, lambda: check_records(engine, plan, first))
             yield stream
 
 
@@ -216,11 +219,8 @@ def _check_with_retries(plan: LoadPlan, control: LoadControl, check: Callable[[]
     control.engine_wait.end()
 
 
-def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords, control: LoadControl) -> None:
-    """Check the first records of a source, and those of further sources for what these lack.
-
-    Args:
-        control: Ends the search in further sources.
+def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
+    """Check the first records of a source.
 
     Raises:
         SourceError: the records hold no document that can be loaded, or lack a field of the text.
@@ -239,16 +239,11 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords, control: 
     if not first.has_text and not _clears_documents(engine, plan, first):
         _refuse_unknown_fields(engine, plan, first, first.missing)
         _refuse_unloadable(first)
-    routing_field = str(first.rules.routing_field)
-    missing = [*first.missing, *([routing_field] if first.lacks_routing else [])]
-    for fields in _further_documents(plan, control) if missing else ():
-        missing = [name for name in missing if find_field(fields, name) is MISSING]
-    if control.stop_reading.is_set():
-        return
-    _refuse_unknown_fields(engine, plan, first, missing)
+    _refuse_unknown_fields(engine, plan, first, first.missing)
     # The parent of a join field is not in the mapping.
     mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
-    if routing_field in missing and not any(is_within(name, [routing_field.partition(".")[0]]) for name in mapped):
+    routing_field = str(first.rules.routing_field)
+    if first.lacks_routing and not any(is_within(name, [routing_field.partition(".")[0]]) for name in mapped):
         raise SourceError(
             f"none of the first {pluralize(len(first.records), 'record')} has the routing field {routing_field}",
             f"{fields_hint([routing_field], first.field_names(), _DOCUMENTS_HAVE)} Correct `routing_field`, or put the "
@@ -287,8 +282,8 @@ def _refuse_unknown_fields(
         # The hint names the source of a field that the engine fills, which is in the mapping.
         if not all(name in derived for name in unknown):
             lacking = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
-            hint += f" {_PYTHON_TEXT_REMEDY if first.from_python else _TEXT_REMEDY}"
-            if plan.sources and not first.from_python:
+            hint += f" {_CORRECT}"
+            if plan.sources:
                 hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
             f"none of {checked} has the {'fields' if len(unknown) > 1 else 'field'} {' and '.join(unknown)}{lacking} "
@@ -302,16 +297,6 @@ def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: Planne
     if state is None or field.stored is None or field.stored.text != field.template.template:
         return False
     return engine.count(state.name, has_vector_query(field.field, field.stored)) > 0
-
-
-def _further_documents(plan: LoadPlan, control: LoadControl) -> Iterator[dict[str, Any]]:
-    """Yield the first documents of the other files, if these can be read twice."""
-    again = [source for source in plan.sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
-    for source in again[:_FURTHER_FILES]:
-        records = read_records([source], plan.reading, stop=control.stop_reading)
-        with closing(records):
-            for record in islice(records, _FURTHER_RECORDS):
-                yield getattr(record, "fields", {})
 
 
 def _check_index(engine: Engine, plan: LoadPlan) -> None:
@@ -336,7 +321,7 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     _refuse_unknown_fields(engine, plan, first, first.missing, names)
     if first.has_text:
         return
-    hint = f"{fields_hint([], names, _DOCUMENTS_HAVE)} {_TEXT_REMEDY}"
+    hint = f"{fields_hint([], names, _DOCUMENTS_HAVE)} {_CORRECT}"
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})
@@ -382,36 +367,27 @@ def _refuse_other_formats(first: FirstRecords) -> None:
         SourceError: the first records have such a format.
     """
     record = first.records[0]
-    source, file = record.origin.source, _shell_name(record)
     if isinstance(record, RejectedRecord):
         # Files are checked for this before they are read; pipes are not.
         if record.raw.lstrip().startswith(b"[") and _is_json(record):
-            raise SourceError(f"{source} holds a JSON array, not one object per line", f"Use: jq -c '.[]' {file}")
+            raise SourceError(
+                f"{record.origin.source} holds a JSON array, not one object per line", _json_remedy(first)
+            )
         return
     hits = record.fields.get("hits")
+    is_response = isinstance(hits, dict) and isinstance(hits.get("hits"), list)
     # An action alone may be a strange document; followed by another line it is a bulk body.
     if _is_bulk_action(record.fields) and len(first.records) > 1:
-        problem = "is a _bulk body: each document comes after a line with its action"
-        remedy = (
-            "Leave the actions out, or send it to the _bulk API of the engine and embed the documents in place: "
-            "`es-sbert ingest --index INDEX --text-field FIELD`."
+        raise SourceError(
+            f"{record.origin.source} is a _bulk body: each document comes after a line with its action",
+            'Leave the actions out, and put the id of each document into a field, such as `id_field="_id"`.',
         )
-        python_remedy = "the documents without the actions, each with its id in the field _id"
-    elif isinstance(hits, dict) and isinstance(hits.get("hits"), list):
-        problem = "is the response to a search, not one document per line"
-        command = f"jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {file}"
-        remedy = f'Load the `_source` of each hit with its `_id`: {command}, and `id_field="_id"`.'
-        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit in response['hits']['hits']"
-    elif isinstance(record.fields.get("_source"), dict):
-        problem = "holds the hits of a search: the documents are in _source"
-        keys, options = "_id: ._id", '`id_field="_id"`'
-        if any("_routing" in fields for fields in first.objects):
-            keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
-        remedy = f"Load the `_source` of each hit with its `_id`: jq -c '._source + {{{keys}}}' {file}, and {options}."
-        python_remedy = "({'_id': hit['_id'], **hit['_source']}) for each hit"
-    else:
-        return
-    raise SourceError(f"{source} {problem}", f"Pass {python_remedy}." if first.from_python else remedy)
+    if is_response or isinstance(record.fields.get("_source"), dict):
+        raise SourceError(
+            f"{record.origin.source} holds the hits of a search: the documents are in `_source`",
+            'Load the `_source` of each hit, together with its `_id` (`id_field="_id"`) and, if it has one, its '
+            '`_routing` (`routing_field="_routing"`).',
+        )
 
 
 def _refuse_unloadable(first: FirstRecords) -> NoReturn:
@@ -423,45 +399,20 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
     Raises:
         SourceError: in any case.
     """
-    record, objects, rules = first.records[0], first.objects, first.rules
-    source = record.origin.source
+    rules, source = first.rules, first.records[0].origin.source
     problem = f"{source}: none of the first {pluralize(len(first.records), 'record')} can be loaded"
-    if not objects:
-        lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
-        remedy = _CORRECT
-        if lines and all(map(_is_json, first.rejects)):
-            kind = _table_format(lines)
-            if lines[0] == b"{":
-                problem = f"{source} holds a JSON object over several lines, not one object per line"
-                remedy = f"Write one document per line: jq -c . {_shell_name(record)}"
-            elif kind is not None:
-                problem = f"{source} looks like {kind.upper()}, not like JSON Lines"
-                remedy = f"Add {setting_text('format', kind)}, or name the file .{kind}."
-        raise SourceError(f"{problem}: {_frequent_reasons(first)}", remedy)
-    named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
-    unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in objects)]
-    hint = fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)
     if first.rejects:
         # Documents without a text are no error, so the reasons are those of the others.
-        problem = f"{problem}: {_frequent_reasons(first)}"
+        reasons = dict.fromkeys(reject.reason for reject in first.rejects)
+        problem = f"{problem}: {'; '.join(list(reasons)[:_NAMED_PROBLEMS])}"
     else:
-        missing = len(first.missing) == len(rules.text_fields)
-        cause = "is missing in all of them" if missing else "is empty in all of them"
-        problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause}"
-    raise SourceError(problem, f"{hint} {_remedy(first)}")
-
-
-def _remedy(first: FirstRecords) -> str:
-    """The remedy for the reasons why none of the first records, which are objects, can be loaded."""
-    rules, remedies = first.rules, []
-    reasons = [reject.reason for reject in first.rejects]
-    if any(reason.startswith(HAS_RESERVED_FIELD) for reason in reasons):
-        remedies.append(_PYTHON_RESERVED_REMEDY if first.from_python else _RESERVED_REMEDY)
-    if any(reason.startswith(f"the id field {rules.id_field} ") for reason in reasons):
-        remedies.append("Correct `id_field`, or leave it out: ids are then hashes of the content.")
-    if first.missing or first.documents or any("the text field " in reason for reason in reasons):
-        remedies.append(_PYTHON_TEXT_REMEDY if first.from_python else _TEXT_REMEDY)
-    return " ".join(remedies or [_CORRECT])
+        cause = "is missing" if len(first.missing) == len(rules.text_fields) else "is empty"
+        problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause} in all of them"
+    if not first.objects:
+        raise SourceError(problem, _json_remedy(first) if all(map(_is_json, first.rejects)) else "Correct the source.")
+    named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
+    unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in first.objects)]
+    raise SourceError(problem, f"{fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)} {_CORRECT}")
 
 
 def _is_json(reject: RejectedRecord) -> bool:
@@ -469,24 +420,203 @@ def _is_json(reject: RejectedRecord) -> bool:
     return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
 
 
-def _table_format(lines: Sequence[bytes]) -> str | None:
-    """`tsv` or `csv` if the lines look like a table, else None."""
-    for delimiter, kind in ((b"\t", "tsv"), (b",", "csv"), (b";", "csv")):
-        # Rows may have more delimiters than the header, in quoted values.
-        head, *rows = [line.count(delimiter) for line in lines[:5]]
-        if head and rows and min(rows) >= head:
-            return kind
-    return None
+def _json_remedy(first: FirstRecords) -> str:
+    name = first.records[0].origin.source
+    file = "FILE" if re.match(r"[\w+.-]+://", name) or name == "-" else shlex.quote(name)
+    return (
+        f"Write one JSON object per line (`jq -c . {file}`, or `jq -c '.[]' {file}` for an array), or set `format` if "
+        "this is not JSON."
+    )
 
 
-def _frequent_reasons(first: FirstRecords) -> str:
-    reasons = ErrorReasons()
-    for reject in first.rejects:
-        reasons.add(reject.reason)
-    return "; ".join(reason for _, reason in reasons.most_frequent())
+class TextPreview(BaseModel, frozen=True):
+    """A text as it would be embedded.
+
+    Attributes:
+        vector_field: The field that would get its vector.
+        text: The text that the model reads, without the prompt.
+        tokens: Number of tokens before truncation, including special tokens and the prompt.
+        truncated: Whether the model reads only its beginning.
+        chunk: Number of the chunk, from 1; None if the field does not split texts.
+    """
+
+    vector_field: str
+    text: str
+    tokens: int
+    truncated: bool
+    chunk: int | None
 
 
-def _shell_name(record: Record | RejectedRecord) -> str:
-    """A record's source for a shell command."""
-    name = record.origin.source
-    return "FILE" if re.match(r"[\w+.-]+://", name) or name == "-" else shlex.quote(name)
+class DocumentPreview(BaseModel, frozen=True):
+    """A document as it would be loaded.
+
+    Attributes:
+        id: Its id; None if it is unknown.
+        routing: Its custom routing; None if it has none.
+        origin: Position in the source.
+        texts: Its texts; empty if it has none, or cannot be loaded.
+        missing_fields: Text fields that are missing or null.
+        problem: Reason why it would become a dead letter; None if it would not become one.
+    """
+
+    id: str | None
+    routing: str | None
+    origin: str
+    texts: tuple[TextPreview, ...]
+    missing_fields: tuple[str, ...]
+    problem: str | None
+
+
+class DryRun(BaseModel, frozen=True):
+    """A preview of a load.
+
+    Attributes:
+        index, engine: The target of the load.
+        model, fingerprint: Name and fingerprint of the model.
+        max_tokens: Maximum tokens of a text that the model reads.
+        prompt: The prompt that the model prepends to each text; empty for none.
+        creates_index: Whether the load would create the index.
+        mapping: Body of the request that would create the index or change its mapping; None if it does not change.
+        documents: The first documents.
+        warnings: Warnings of the encoder, and one if many of the texts are in languages that the model was not trained
+            on.
+    """
+
+    index: str
+    engine: str
+    model: str
+    fingerprint: str
+    max_tokens: int
+    prompt: str
+    creates_index: bool
+    mapping: dict[str, Any] | None
+    documents: tuple[DocumentPreview, ...]
+    warnings: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The preview as lines of text."""
+        prompt = f"puts the prompt {self.prompt!r} in front of each text" if self.prompt else "has no prompt"
+        lines = [
+            f"{self.index} on {self.engine}: a dry run of {pluralize(len(self.documents), 'document')}",
+            f"{self.model} ({self.fingerprint[:12]}) reads {pluralize(self.max_tokens, 'token')} of a text "
+            f"and {prompt}",
+            *(f"Warning: {warning}" for warning in self.warnings),
+        ]
+        for document in self.documents:
+            routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
+            name = f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"
+            lines += ["", name + routing, *(f"  {line}" for line in _document_lines(document))]
+        if self.mapping is None:
+            lines += ["", f"The mapping of {self.index} would not change."]
+        else:
+            heading = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
+            mapping = orjson.dumps(self.mapping, option=orjson.OPT_INDENT_2).decode()
+            lines += ["", heading, *mapping.splitlines()]
+        return [*lines, "Nothing was written."]
+
+
+def _document_lines(document: DocumentPreview) -> Iterator[str]:
+    if document.problem is not None:
+        yield f"would be a dead letter: {escape_unprintable(document.problem)}"
+    elif not document.texts:
+        yield "would be skipped: no text"
+    for text in document.texts:
+        chunk = "" if text.chunk is None else f", chunk {text.chunk}"
+        cut = ", cut off where the model stops reading" if text.truncated else ""
+        yield f"{text.vector_field}{chunk}, {pluralize(text.tokens, 'token')}{cut}:"
+        yield from (f"  {line}" for line in escape_unprintable_lines(text.text).split("\n"))
+    if document.missing_fields:
+        yield f"missing or null: {', '.join(map(escape_unprintable, document.missing_fields))}"
+
+
+def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> DryRun:
+    """Preview the first documents of a load and the mapping that it would need. Nothing is written.
+
+    Args:
+        count: Number of documents.
+
+    Raises:
+        SourceError: the first documents cannot be loaded.
+        IndexMismatch, IndexMissing, UsageError: the index cannot take the documents.
+        EngineError: the engine failed.
+    """
+    info, rules = encoder.info, planned_document_rules(plan, engine.info)
+    languages, previews = LanguageSample(), []
+    with check_first_records(engine, plan, LoadControl()) as stream:
+        targets, body = _mapping(engine, encoder, plan)
+        chunker, text_fields = DocumentChunker(encoder, targets), target_text_fields(targets)
+        for record in islice(sample_records(engine, plan, count) if stream is None else stream, count):
+            document = record if isinstance(record, RejectedRecord) else to_document(record, rules)
+            fields = record.fields if isinstance(record, Record) else {}
+            chunks: list[ChunkedText] = []
+            if isinstance(document, Document):
+                languages.add(filter(None, document.texts))
+                # The targets that the load fills come first.
+                to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
+                [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
+            preview = DocumentPreview(
+                id=document.id,
+                routing=document.routing,
+                origin=str(document.origin),
+                texts=tuple(text for chunk in chunks for text in _texts(encoder, chunk)),
+                missing_fields=tuple(absent_fields(fields, text_fields)) if fields else (),
+                problem=document.reason if isinstance(document, RejectedRecord) else None,
+            )
+            previews.append(preview)
+    warning = language_warning(
+        languages.counts(), plan.settings.index, info.model, info.fingerprint, is_embedded=body is None
+    )
+    return DryRun(
+        index=plan.settings.index,
+        engine=engine.info.label,
+        model=info.model,
+        fingerprint=info.fingerprint,
+        max_tokens=encoder.input_limit("document"),
+        prompt=encoder.prompt("document"),
+        creates_index=plan.state is None,
+        mapping=body,
+        documents=tuple(previews),
+        warnings=info.warnings if warning is None else (*info.warnings, str(warning)),
+    )
+
+
+def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
+    """Plan the vector fields after the load, and the request body that would create them."""
+    info, state = encoder.info, plan.state
+    plan.check_chunk_rules(encoder.make_chunker)
+    requests = plan.field_requests(ModelIdentity(info.model, info.fingerprint, info.dimensions))
+    created: Json | None = None
+    if state is None:
+        created = index_body(engine.info.engine_type, requests[0].name, requests[0].new_meta(engine))
+        settings: dict[str, SettingValue] = {key: str(value).lower() for key, value in created["settings"].items()}
+        state = IndexState(plan.settings.index, created["mappings"], settings)
+    targets: list[EmbeddingTarget] = []
+    addition: Json = {}
+    for planned, request in zip(plan.fields, requests, strict=True):
+        vector_field, body = plan_field_change(engine, state, request, name=plan.settings.index)
+        targets.append(EmbeddingTarget(planned.field, planned.template, vector_field.meta))
+        if body is not None:
+            addition = _merge_mapping(addition, body)
+            state = replace(state, mappings=_merge_mapping(state.mappings, body))
+    if created is not None:
+        return tuple(targets), created | {"mappings": _merge_mapping(created["mappings"], addition)}
+    return tuple(targets), addition or None
+
+
+def _merge_mapping(mapping: Json, addition: Json) -> Json:
+    """Merge an addition into a mapping as `PUT /index/_mapping` does: replace all of `_meta`, and add properties."""
+    properties = mapping.get("properties", {}) | addition.get("properties", {})
+    joined = mapping | addition
+    return joined | {"properties": properties} if properties else joined
+
+
+def _texts(encoder: Encoder, chunk: ChunkedText) -> Iterator[TextPreview]:
+    tokenized = encoder.tokenize(chunk.texts, "document")
+    for number, (text, tokens) in enumerate(zip(chunk.texts, tokenized.tokens.tolist(), strict=True), 1):
+        yield TextPreview(
+            vector_field=chunk.target.field,
+            text=text,
+            tokens=tokens,
+            truncated=tokens > tokenized.max_tokens,
+            chunk=None if chunk.spans is None else number,
+        )

@@ -184,43 +184,13 @@ class ErrorLimit:
 DEFAULT_LIMIT = ErrorLimit(share=0.1)
 NO_LIMIT = ErrorLimit()
 
-# Kinds of reasons that are counted; a source with more has no frequent one.
-_MAX_REASONS = 1000
-_REPORTED_REASONS = 3
-_REASON_CHARACTERS = 160
-
-
-class ErrorReasons:
-    """Counts the reasons for failed documents; reasons that differ only in names and numbers count as one.
-    Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, str] = {}
-
-    def add(self, reason: str) -> None:
-        """Count a failure."""
-        kind = _kind(reason)
-        with self._lock:
-            if kind in self._first or len(self._first) < _MAX_REASONS:
-                short = reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
-                self._first.setdefault(kind, short)
-                self._counts[kind] += 1
-
-    def most_frequent(self) -> list[tuple[int, str]]:
-        """Most frequent kinds of reasons: the number of occurrences, and the first reason of each kind."""
-        with self._lock:
-            kinds = self._counts.most_common(_REPORTED_REASONS)
-            return [(count, self._first[kind]) for kind, count in kinds]
-
 
 class ErrorMonitor:
     """Stops a load once too many of its documents have failed. Thread-safe.
 
     Args:
         limit: The number or share of documents that may fail.
-        stop: Called once, with a message for the user.
+        stop: Called with a message for the user; of several calls, the first one counts.
         dead_letters: The dead-letter file, for the message.
     """
 
@@ -228,34 +198,23 @@ class ErrorMonitor:
         self._limit = limit
         self._stop = stop
         self._dead_letters = dead_letters
-        self._reasons = ErrorReasons()
-        self._stopped = threading.Event()
+        self._reason = ""
 
-    def check(self, read: int, failed: int, reasons: Iterable[str] = ()) -> None:
+    def check(self, read: int, failed: int, reason: str = "") -> None:
         """Stop the load if too many of its documents have failed.
 
         Args:
             read: Records read so far.
             failed: Number of these that could not be loaded.
-            reasons: Reasons for failures, each passed once.
+            reason: Why the last one could not be loaded; empty if no further one failed.
         """
-        for reason in reasons:
-            self._reasons.add(reason)
-        if self._stopped.is_set() or not self._limit.is_exceeded(read, failed):
-            return
-        self._stopped.set()
-        frequent = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
-        self._stop(
-            f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
-            f"{setting_text('max_errors', str(self._limit))} allows. Most frequent: {frequent}. They are in "
-            f'{self._dead_letters}. Correct the source, or add `max_errors="off"`'
-        )
-
-
-def _kind(reason: str) -> str:
-    """Replace the parts of a reason that differ from document to document: quoted text and numbers."""
-    plain = re.sub(r"'[^']*'|\"[^\"]*\"", "…", reason)
-    return re.sub(r"\d+", "0", re.sub(r"the id \S+ ", "the id … ", plain))[:_REASON_CHARACTERS]
+        self._reason = reason or self._reason
+        if self._limit.is_exceeded(read, failed):
+            self._stop(
+                f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
+                f"{setting_text('max_errors', str(self._limit))} allows. The last: {self._reason}. They are in "
+                f'{self._dead_letters}. Correct the source, or add `max_errors="off"`'
+            )
 
 
 class DocumentOutcome(StrEnum):
@@ -444,9 +403,9 @@ class OutcomeRecorder:
         self.left.update(keys)
         self.ledger.add_outcome(DocumentOutcome.LEFT, len(keys))
 
-    def _check_errors(self, reasons: Iterable[str] = ()) -> None:
+    def _check_errors(self, reason: str = "") -> None:
         if self._errors is not None:
-            self._errors.check(self.ledger.read, self.ledger.dead, reasons)
+            self._errors.check(self.ledger.read, self.ledger.dead, reason)
 
     def record_in_index(self, documents: Sequence[tuple[DocumentKey, Version | None]], writes: int = 0) -> None:
         """Record that the index holds these documents as the source has them, or with the vectors of this load.
@@ -467,7 +426,7 @@ class OutcomeRecorder:
         if not is_document:
             self.ledger.rejected += 1  # only the thread that reads the sources finds such input
         self.ledger.add_outcome(DocumentOutcome.DEAD)
-        self._check_errors([letter.reason])
+        self._check_errors(letter.reason)
 
     def merge(self, ledger: Ledger, letters: Sequence[RejectedRecord]) -> None:
         """Record the outcomes of a part of the load that another process has loaded."""
@@ -475,7 +434,7 @@ class OutcomeRecorder:
             self._write(letter)
         self.ledger.merge(ledger)
         # Workers have no error limit: a part is not the whole source.
-        self._check_errors(letter.reason for letter in letters)
+        self._check_errors(letters[-1].reason if letters else "")
 
     def _write(self, letter: RejectedRecord) -> None:
         self.dead_letters.write(letter)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
@@ -66,7 +66,6 @@ class IterableSource(DocumentSource):
     documents: Iterable[object]
     takes_id: bool = True
     name: str = "documents"
-    from_python: ClassVar[bool] = True
     path: None = None
     size: None = None
 

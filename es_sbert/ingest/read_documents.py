@@ -229,10 +229,6 @@ def to_document(record: Record, rules: DocumentRules) -> Document | RejectedReco
     return Document(record.origin, known_id or content, texts, source, content, written=record.written, routing=routing)
 
 
-# The beginning of the reason for rejecting a document with a field that the load writes itself.
-HAS_RESERVED_FIELD = "the document already has a field"
-
-
 def _check_fields(fields: Mapping[str, Any], rules: DocumentRules) -> None:
     """Reject fields that the load writes itself, and those that engines refuse in a document.
 
@@ -241,7 +237,7 @@ def _check_fields(fields: Mapping[str, Any], rules: DocumentRules) -> None:
     """
     for name in rules.reserved:
         if find_field(fields, name) is not MISSING:
-            raise InvalidId(f"{HAS_RESERVED_FIELD} {name}, which this load would overwrite")
+            raise InvalidId(f"the document already has a field {name}, which this load would overwrite")
     for name in rules.metadata_names(fields):
         remedy = rules.metadata_remedy(name, fields.get(name, MISSING))
         raise InvalidId(

@@ -16,7 +16,7 @@ from es_sbert.errors import SourceError
 from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.ingest.dry_run import dry_run
+from es_sbert.ingest.check_first_records import dry_run
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.search import SemanticIndex

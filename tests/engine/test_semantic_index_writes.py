@@ -141,9 +141,9 @@ def test_field_id_of_documents_is_their_id(index: SemanticIndex) -> None:
         ([{"_routing": "r", "text": "a cat"}], 'set `routing_field="_routing"`'),
         (
             [{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}],
-            "the hits of a search.*\n.*hit\\['_source'\\]",
+            "the hits of a search.*\n.*each hit",
         ),
-        ([{"index": {"_id": "1"}}, {"text": "a cat"}], "a _bulk body.*\n.*in the field _id"),
+        ([{"index": {"_id": "1"}}, {"text": "a cat"}], 'a _bulk body.*\n.*`id_field="_id"`'),
         ([{"text": b"caf\xe9"}], "the field text holds bytes .*: decode it first"),
         ([{"body": "a cat"}], "has the field text, .*\n.*text_fields"),
         ([{"text": 7}], "is a JSON number.*\n.*text_fields"),

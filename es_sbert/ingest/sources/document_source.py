@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from es_sbert.errors import SourceError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
@@ -276,13 +276,11 @@ class DocumentSource:
         name: Its name in messages, dead letters and the checkpoint; never holds a secret.
         path: The file on this machine; None if it is not a local file.
         size: Number of bytes that reading will count; None if unknown.
-        from_python: Whether the source holds the documents of a Python program.
     """
 
     name: str
     path: Path | None
     size: int | None
-    from_python: ClassVar[bool] = False
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         """Check the beginning of the source, unless it can be read only once (a pipe).
