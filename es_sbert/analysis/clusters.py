@@ -1,12 +1,12 @@
-"""Cluster texts by their embeddings (k-means or HDBSCAN), and name the clusters.
+"""Cluster texts by their embeddings with k-means, and name the clusters.
 
-All methods use the cosine: vectors are normalized first. A text with several vectors (chunks) counts once, by the
+Texts are compared by cosine: vectors are normalized first. A text with several vectors (chunks) counts once, by the
 normalized mean of its normalized vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
 result does not depend on the number of threads.
 
 The name of a cluster is made of its most distinctive words by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794).
 The score of a word is its frequency in the cluster times log(1 + A / f), where f is its frequency in all texts and A
-the mean number of words in a cluster. Noise counts as one more cluster, which gets no name.
+the mean number of words in a cluster.
 """
 
 from __future__ import annotations
@@ -15,34 +15,21 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import (
-    DECIMALS,
-    Float64Array,
-    Int64Array,
-    check_starts,
-    round_cosines,
-    vector_lengths,
-)
+from es_sbert.analysis.similarity import DECIMALS, Int64Array, check_starts, round_cosines, vector_lengths
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.io.text_language import detect_language
 from es_sbert.io.text_language import stop_words as language_stop_words
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
-DEFAULT_MIN_SIZE = 5
-
 # Up to this number of texts, each step of k-means uses all of them; above it, one batch.
 KMEANS_TEXTS = 50_000
-# Maximum number of texts for HDBSCAN, which holds all distances in memory: 16 n² bytes, 3.6 GB.
-HDBSCAN_TEXTS = 15_000
 
 # Numbers of clusters that `auto` tries, up to the square root of the number of texts (up to 10 in any case).
 AUTO_CANDIDATES = (
@@ -61,13 +48,6 @@ _BLOCK = 2048
 ClusterCount = int | Literal["auto"]
 
 
-class ClusterMethod(StrEnum):
-    """A clustering method."""
-
-    KMEANS = "kmeans"
-    HDBSCAN = "hdbscan"
-
-
 class TextCluster(NamedTuple):
     """Texts that belong together.
 
@@ -80,86 +60,49 @@ class TextCluster(NamedTuple):
     cosines: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Clustering:
+class Clustering(NamedTuple):
     """Clusters of a collection.
 
     Attributes:
         clusters: The clusters, largest first; clusters of equal size are sorted by their lowest member.
-        noise: Positions of the texts that are in no cluster, ascending.
-        method: The method that found them.
-        silhouette: Mean cosine silhouette of the clustered texts, -1 to 1; None with fewer than two clusters.
+        silhouette: Mean cosine silhouette of the texts, -1 to 1; None with fewer than two clusters.
     """
 
     clusters: tuple[TextCluster, ...]
-    noise: tuple[int, ...]
-    method: ClusterMethod
     silhouette: float | None
 
 
-def cluster_texts(
-    vectors: Vectors,
-    method: str = ClusterMethod.KMEANS,
-    *,
-    k: ClusterCount | None = None,
-    min_size: int | None = None,
-    starts: Int64Array | None = None,
-) -> Clustering:
-    """Cluster the texts of a collection.
-
-    | method | clusters | texts |
-    |---|---|---|
-    | `kmeans` | k clusters around means; mini-batches for more than `KMEANS_TEXTS` texts | any number |
-    | `hdbscan` | dense regions of at least `min_size` texts; the rest is noise | up to `HDBSCAN_TEXTS` |
+def cluster_texts(vectors: Vectors, *, k: ClusterCount = "auto", starts: Int64Array | None = None) -> Clustering:
+    """Cluster the texts of a collection around k means; in mini-batches if there are more than `KMEANS_TEXTS` texts.
 
     The result is the same for the same arguments. Mini-batches may find fewer than k clusters.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
-        method: A `ClusterMethod` or its name; see the table.
-        k: Number of clusters, for `kmeans`. `auto`, the default, is the smallest of `AUTO_CANDIDATES` with the greatest
-            mean cosine silhouette. They are tried on `AUTO_TEXTS` texts at most.
-        min_size: Minimum number of texts, for `hdbscan`. The default is `DEFAULT_MIN_SIZE`.
+        k: Number of clusters. `auto` is the smallest of `AUTO_CANDIDATES` with the greatest mean cosine silhouette.
+            They are tried on `AUTO_TEXTS` texts at most.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors. *Shape:* ``(texts,)``.
 
     Raises:
-        UsageError: an argument is out of range or does not apply to the method, there are more texts than the method
-            supports or fewer distinct ones than k, a vector is zero or not finite, or scikit-learn is not installed.
+        UsageError: k is below 1 or above the number of distinct texts, a vector is zero or not finite, `starts` do not
+            ascend, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
-    method = check_options(method, k=k, min_size=min_size)
     texts = text_vectors(vectors, starts)
     if not len(texts):
-        return Clustering((), (), method, None)
-    if method is ClusterMethod.KMEANS:
-        return _build_clustering(texts, _kmeans(texts, k or "auto"), method)
-    return _build_clustering(texts, _hdbscan(texts, min_size or DEFAULT_MIN_SIZE), method)
-
-
-def check_options(method: str, *, k: ClusterCount | None = None, min_size: int | None = None) -> ClusterMethod:
-    """Check that arguments of `cluster_texts` apply to the method and are in range.
-
-    Returns:
-        The method.
-
-    Raises:
-        UsageError: an argument does not apply to the method or is out of range.
-    """
-    if method not in list(ClusterMethod):
-        raise UsageError(f"{method} is not a method", f"Use {' or '.join(ClusterMethod)}.")
-    if k is not None and method != ClusterMethod.KMEANS:
-        raise UsageError(f"a number of clusters (k) does not apply to {method}", "Leave it out, or use kmeans.")
-    if min_size is not None and method != ClusterMethod.HDBSCAN:
-        raise UsageError(f"a minimum size does not apply to {method}", "Leave it out, or use hdbscan.")
-    if k is not None and k != "auto" and k < 1:
-        raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.")
-    if min_size is not None and min_size < 2:
-        raise UsageError(f"min_size is {min_size}", "Use 2 texts or more.")
-    return ClusterMethod(method)
+        return Clustering((), None)
+    labels = _kmeans(texts, k)
+    order = np.argsort(labels, kind="stable")
+    _, first = np.unique(labels[order], return_index=True)
+    clusters = [_build_cluster(texts, members) for members in np.split(order, first[1:])]
+    clusters.sort(key=lambda cluster: (-len(cluster.members), min(cluster.members)))
+    return Clustering(tuple(clusters), mean_silhouette(texts, labels))
 
 
 def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
     """Compute one vector of length 1 per text: its vector, or the mean of its vectors with equal weights.
+
+    The vectors of a text may cancel out. Such a text has no direction, and gets a zero vector.
 
     Args:
         vectors, starts: See `cluster_texts`.
@@ -168,41 +111,29 @@ def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
         The vectors. *Shape:* ``(texts, dimensions)``.
 
     Raises:
-        UsageError: a vector is zero or not finite, the vectors of a text cancel out, or `starts` do not ascend.
-    """
-    units, sums = normalize_and_sum(vectors, starts)
-    return units if sums is None else _normalize(sums)
-
-
-def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tuple[Vectors, Float64Array | None]:
-    """Normalize vectors, and sum the vectors of each text.
-
-    Returns:
-        The vectors and the sums, of *shape* ``(vectors, dimensions)`` and ``(texts, dimensions)``. The sums are None if
-        each text has one vector.
-
-    Raises:
         UsageError: a vector is zero or not finite, or `starts` do not ascend.
     """
-    units = _normalize(np.asarray(vectors))
+    units: Vectors = (vectors / vector_lengths(vectors)[:, None]).astype(np.float32)
     starts = check_starts(starts, len(units))
-    return units, None if starts is None else np.add.reduceat(units, starts, axis=0, dtype=np.float64)
+    if starts is None:
+        return units
+    sums = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
+    return np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6), np.float32)
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
-    """Compute the mean cosine silhouette (Rousseeuw 1987) of the clustered texts, rounded to `DECIMALS` decimals.
+    """Compute the mean cosine silhouette (Rousseeuw 1987) of texts, rounded to `DECIMALS` decimals.
 
     The mean cosine distance to a cluster follows from the sum of its vectors, so all texts can be used without
     computing n² distances. A text that is alone in its cluster has a silhouette of 0.
 
     Args:
         texts: Vectors of length 1. *Shape:* ``(texts, dimensions)``.
-        labels: Cluster of each text; -1 for noise. *Shape:* ``(texts,)``.
+        labels: Cluster of each text. *Shape:* ``(texts,)``.
 
     Returns:
         The mean; None if there are fewer than two clusters.
     """
-    texts, labels = texts[labels >= 0], labels[labels >= 0]
     names, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     if len(names) < 2:
         return None
@@ -226,18 +157,16 @@ def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
     return round(total / len(texts), DECIMALS)
 
 
-def _normalize(vectors: NDArray[Any]) -> Vectors:
-    return (vectors / vector_lengths(vectors)[:, None]).astype(np.float32)
-
-
 def _blocks(count: int, size: int) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, count, size))
 
 
 def _kmeans(texts: Vectors, k: ClusterCount) -> Int64Array:
-    """Assign each text to a cluster by k-means. *Shape:* ``(texts,)``."""
+    """Assign each text to a cluster. *Shape:* ``(texts,)``."""
     if k == "auto":
         k = _best_k(texts)
+    if k < 1:
+        raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.")
     found = _count_distinct(texts, k)
     if found < k:
         raise UsageError(
@@ -282,37 +211,6 @@ def _count_distinct(texts: Vectors, most: int) -> int:
     return len(found)
 
 
-def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
-    """Assign each text to a cluster by HDBSCAN; -1 for noise. *Shape:* ``(texts,)``."""
-    from sklearn.cluster import HDBSCAN
-
-    if len(texts) > HDBSCAN_TEXTS:
-        raise UsageError(
-            f"hdbscan holds the distances of all pairs, and {len(texts):,} texts are more than {HDBSCAN_TEXTS:,}",
-            "Use kmeans, or fewer texts.",
-        )
-    if len(texts) < min_size:
-        return np.full(len(texts), -1, np.int64)
-    if _count_distinct(texts, 2) == 1:
-        # HDBSCAN never takes the whole collection as one cluster.
-        return np.zeros(len(texts), np.int64)
-    # scikit-learn's trees are ten times as slow with several hundred dimensions. Euclidean distances of unit vectors
-    # order pairs as cosines do, and take less memory.
-    model = HDBSCAN(min_cluster_size=min_size, algorithm="brute", copy=True)
-    return np.asarray(model.fit(texts).labels_, np.int64)
-
-
-def _build_clustering(texts: Vectors, labels: Int64Array, method: ClusterMethod) -> Clustering:
-    """Build the result from the cluster of each text."""
-    order = np.argsort(labels, kind="stable")
-    numbers, first = np.unique(labels[order], return_index=True)
-    groups = dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
-    noise = groups.pop(-1, np.empty(0, np.int64))
-    clusters = [_build_cluster(texts, members) for members in groups.values()]
-    clusters.sort(key=lambda cluster: (-len(cluster.members), min(cluster.members)))
-    return Clustering(tuple(clusters), tuple(noise.tolist()), method, mean_silhouette(texts, labels))
-
-
 def _build_cluster(texts: Vectors, members: Int64Array) -> TextCluster:
     own = texts[members].astype(np.float64)
     center = own.sum(axis=0)
@@ -339,9 +237,8 @@ _EXTRA_STOP_WORDS = frozenset([
 ])  # fmt: skip
 
 
-# Texts of a cluster whose language is estimated, and the share of a language among the known ones from which it counts.
+# Texts of a cluster whose language is estimated.
 _LANGUAGE_TEXTS = 100
-_MIN_LANGUAGE_SHARE = 0.2
 
 
 def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
@@ -350,7 +247,7 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
     left out. Words that are less than twice as frequent in the cluster as outside are used only if there are too few
     others, because function words of any language are about as frequent everywhere. Stop words of English and of the
-    languages that the central texts of the cluster are in are left out.
+    language that most central texts of the cluster are in are left out.
 
     Args:
         texts: Texts of the collection; empty strings if they are not known.
@@ -367,21 +264,18 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
     positions = [cluster.members for cluster in clustering.clusters]
-    if len(texts) != sum(map(len, positions)) + len(clustering.noise):
+    if len(texts) != sum(map(len, positions)):
         raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")
     english = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
-    stopped = [english | _stop_words_of_languages(counts) for counts in _cluster_languages(texts, positions)]
 
-    def kept_words(group: tuple[Iterable[int], frozenset[str]]) -> list[str]:
-        members, left_out = group
+    def kept_words(members: Sequence[int]) -> list[str]:
+        left_out = english.union(_stop_words_of(texts[member] for member in members[:_LANGUAGE_TEXTS]))
         return [word for member in members for word in split_words(texts[member]) if word not in left_out]
 
-    groups = list(zip(positions, stopped, strict=True))
-    if not any(map(kept_words, groups)):
+    if not any(map(kept_words, positions)):
         return [f"cluster {number}" for number in range(len(positions))]
     counter = CountVectorizer(analyzer=kept_words, dtype=np.int64)
-    noise = [(clustering.noise, english)] if clustering.noise else []
-    counts = counter.fit_transform([*groups, *noise])
+    counts = counter.fit_transform(positions)
     vocabulary = counter.get_feature_names_out()  # in code point order
     of_all = np.asarray(counts.sum(axis=0)).ravel()  # (words,)
     of_clusters = np.asarray(counts.sum(axis=1)).ravel()  # (clusters,)
@@ -397,33 +291,18 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     return list(names)
 
 
-def _cluster_languages(texts: Sequence[str], positions: Sequence[Sequence[int]]) -> list[Counter[str]]:
-    """Count the languages of the central texts of each cluster; of all clusters if none is known in it."""
-    found = [
-        Counter(filter(None, (detect_language(texts[member]) for member in members[:_LANGUAGE_TEXTS])))
-        for members in positions
-    ]
-    everywhere: Counter[str] = sum(found, Counter())
-    return [counts or everywhere for counts in found]
-
-
-def _stop_words_of_languages(counts: Counter[str]) -> frozenset[str]:
-    """The stop words of the languages with a share of at least `_MIN_LANGUAGE_SHARE`."""
-    least = _MIN_LANGUAGE_SHARE * counts.total()
-    return frozenset(
-        word for language, count in counts.items() if count >= least for word in language_stop_words().get(language, ())
-    )
+def _stop_words_of(texts: Iterable[str]) -> Sequence[str]:
+    """The stop words of the language that most of the texts are in; none if it is not known."""
+    languages = Counter(filter(None, map(detect_language, texts))).most_common(1)
+    return language_stop_words().get(languages[0][0], ()) if languages else ()
 
 
 def split_words(text: str) -> list[str]:
     """Split a text into normalized words: letters and digits of any script with their combining marks."""
     # Keep single characters of scripts without upper and lower case: in Chinese, for example, they are words.
-    words = [word for word in _word_pattern().findall(_lower_case(text)) if len(word) > 1 or word == word.upper()]
+    lower = unicodedata.normalize("NFC", text.lower())
+    words = [word for word in _word_pattern().findall(lower) if len(word) > 1 or word == word.upper()]
     return [word for word in words if any(map(str.isalpha, word))]
-
-
-def _lower_case(text: str) -> str:
-    return unicodedata.normalize("NFC", text.lower())
 
 
 @cache

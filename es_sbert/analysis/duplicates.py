@@ -2,17 +2,15 @@
 
 An index that is too large to compare all pairs is searched for each document's vector. Every candidate is compared
 again with the float32 vectors, so all reported pairs are near-duplicates. Documents with equal vectors share one
-search, so exact copies need no searches and do not crowd out other near-duplicates.
+search, so many copies need few searches and do not crowd out other near-duplicates. Memory grows with the number of
+near-duplicates, and is limited.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -27,17 +25,21 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.errors import OutputError, UsageError, require_extra
+from es_sbert.errors import UsageError, require_extra
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.index.vector_reading import doc_value_request
+from es_sbert.messages import pluralize, size_text
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
 DEFAULT_MIN_COSINE = 0.95
 # Vectors up to this total size (700,000 of 384 dimensions) are compared in memory, which takes three times as much.
 EXACT_BYTES = 1 << 30
+# Maximum size of the vectors of all documents with near-duplicates, and of their pairs. In memory it takes up to
+# three times as much.
+MAX_FOUND_BYTES = 4 << 30
 
 # Maximum number of pairs between different groups in memory before the groups are merged; 16 bytes each.
 _MAX_PENDING_PAIRS = 4 << 20
@@ -76,13 +78,11 @@ class DuplicateSearchResult:
         texts: The documents that have a near-duplicate, sorted by id.
         groups: The groups; positions refer to `texts`.
         compared: Number of documents that were compared, including those without a near-duplicate.
-        unread: Number of documents that were written during the search and were not compared.
     """
 
     texts: TextCollection
     groups: list[DuplicateGroup]
     compared: int
-    unread: int
 
 
 def duplicate_groups(
@@ -90,19 +90,17 @@ def duplicate_groups(
     min_cosine: float = DEFAULT_MIN_COSINE,
     *,
     starts: Int64Array | None = None,
-    priority: Sequence[float] | None = None,
     block: int = 2048,
 ) -> list[DuplicateGroup]:
     """Group the near-duplicates of a collection with an exact search.
 
     Two texts are near-duplicates if their cosine is not below the threshold. A group holds all texts that a chain of
-    near-duplicates connects (single linkage). Texts without near-duplicates are not in any group.
+    near-duplicates connects (single linkage), and its first text is kept. Texts without near-duplicates are not in any
+    group.
 
     Args:
         vectors, starts, block: See `most_similar_pairs`.
         min_cosine: The threshold, -1 to 1.
-        priority: Priority of each text. The first member with the greatest priority is kept; None keeps the first
-            member.
 
     Returns:
         The groups, largest first; groups of equal size are sorted by their first member.
@@ -110,11 +108,8 @@ def duplicate_groups(
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
     """
-    count = len(vectors) if starts is None else len(starts)
-    if priority is not None and len(priority) != count:
-        raise UsageError(f"{len(priority)} priorities for {count} texts", "Pass one priority per text.")
     pairs = ((first, second) for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block))
-    return _groups_of_pairs(vectors, pairs, starts, priority)
+    return _groups_of_pairs(vectors, pairs, starts)
 
 
 def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | None = None) -> bool:
@@ -135,7 +130,6 @@ def search_duplicates(
     vector_field: str,
     min_cosine: float = DEFAULT_MIN_COSINE,
     *,
-    keep_longest: bool = False,
     filter: Json | None = None,
     num_candidates: int | None = None,
     fields: Sequence[str] = (),
@@ -149,7 +143,6 @@ def search_duplicates(
         index: Index or alias.
         vector_field: Field that holds the vectors.
         min_cosine: Documents with at least this cosine are near-duplicates.
-        keep_longest: Keep the longest text of each group; otherwise the document with the lowest id.
         filter: Query that every document must match; None for all documents.
         num_candidates: Number of vectors that each shard considers in a search; None for the default of searches.
         fields: Additional document fields to read.
@@ -157,27 +150,20 @@ def search_duplicates(
         retrying: Retries each request.
 
     Returns:
-        The groups.
+        The groups; the document with the lowest id of each is kept.
 
     Raises:
-        UsageError: a number is out of range, or SciPy is not installed.
+        UsageError: a number is out of range, there are too many near-duplicates for the memory, or SciPy is not
+            installed.
         IndexMissing: the index does not exist.
         IndexMismatch: the vector field does not exist, its vectors cannot be read, or the index was replaced while it
             was read.
         EngineError: the engine failed.
-        OutputError: a temporary file cannot be written.
     """
     check_cosine(min_cosine)
     require_extra("analysis", "scipy")
     search = _DuplicateSearch(engine, index, vector_field, min_cosine, filter, num_candidates, retrying)
-    try:
-        with closing(search):
-            return search.run(fields, keep_longest, on_progress)
-    except (sqlite3.Error, OSError) as error:
-        raise OutputError(
-            f"the temporary files of the search cannot be written: {error}",
-            "Free disk space, or set TMPDIR to a folder on another disk.",
-        ) from error
+    return search.run(fields, on_progress)
 
 
 class _DuplicateSearch:
@@ -209,19 +195,14 @@ class _DuplicateSearch:
         # Candidates: documents, and the numbers of the two documents of each pair one after the other.
         self._numbers: dict[DocumentKey, int] = {}
         self._pairs = array("q")
-        # The first document with each vector, in a temporary file: there are as many as documents.
-        self._firsts = sqlite3.connect("", isolation_level=None)
-        self._firsts.execute("CREATE TABLE firsts (hash BLOB PRIMARY KEY, id TEXT, routing TEXT) WITHOUT ROWID")
+        # The first document with each vector, by a hash of the vector. Documents without near-duplicates are left out.
+        self._firsts: dict[bytes, DocumentKey] = {}
 
-    def close(self) -> None:
-        self._firsts.close()
-
-    def run(self, fields: Sequence[str], keep_longest: bool, on_progress: OnProgress) -> DuplicateSearchResult:
+    def run(self, fields: Sequence[str], on_progress: OnProgress) -> DuplicateSearchResult:
         total, compared = self._retrying(partial(self._engine.count, self._index, self._query())), 0
-        positions = dict.fromkeys(self._retrying(partial(self._engine.searched_shards, self._index)), -1)
         reader = TextCollectionBuilder(self._vector)
         skipped = reader.skipped
-        for shard, hits, is_rewritten in scan_index(
+        for _, hits, is_rewritten in scan_index(
             self._engine,
             self._index,
             query=reader.query(self._filter),
@@ -236,10 +217,9 @@ class _DuplicateSearch:
             reader.add(hits)
             documents = reader.collection()
             self._add_candidates(documents)
-            positions[shard] = hits[-1]["_seq_no"]
+            self._check_memory(len(self._numbers))
             compared += 0 if is_rewritten else len(documents)
             on_progress(compared, max(total, compared))
-        unread = sum(self._count_after(shard, position) for shard, position in positions.items())
         texts, pairs, lost = self._confirm_pairs(fields)
         if lost:
             # Documents with equal vectors share the search of one of them. If that one was deleted or changed, search
@@ -247,37 +227,41 @@ class _DuplicateSearch:
             for part in batched(_sorted(lost), self._page):
                 self._add_neighbors(list(_vectors_by_key(self._look_up(part))))
             texts, pairs, _ = self._confirm_pairs(fields)
-        priority = [len(text) for text in texts.texts] if keep_longest else None
-        groups = _groups_of_pairs(texts.vectors, [pairs], texts.starts, priority)
-        return DuplicateSearchResult(replace(texts, skipped=skipped), groups, compared, unread)
+        groups = _groups_of_pairs(texts.vectors, [pairs], texts.starts)
+        return DuplicateSearchResult(replace(texts, skipped=skipped), groups, compared)
+
+    def _check_memory(self, vectors: int) -> None:
+        """Check that this number of vectors of near-duplicates, and the pairs, do not take too much memory.
+
+        Raises:
+            UsageError: they do.
+        """
+        if 4 * self._vector.meta.dimensions * vectors + 8 * len(self._pairs) > MAX_FOUND_BYTES:
+            raise UsageError(
+                f"{pluralize(len(self._numbers), 'document')} of {self._index} or more have near-duplicates, which do "
+                f"not fit into {size_text(MAX_FOUND_BYTES)} of memory",
+                "Use a higher `min_cosine`, or analyze a part of the documents with `filter`.",
+            )
 
     def _query(self) -> Json:
         """Build a query for the documents that have a vector and match the filter."""
         return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
 
-    def _count_after(self, shard: int, position: int) -> int:
-        """Count the documents of a shard that were written after a position."""
-        query = and_query({"range": {"_seq_no": {"gt": position}}}, self._query())
-        body = {"query": query, "size": 0, "track_total_hits": True}
-        search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
-        return int(self._retrying(search)["hits"]["total"]["value"])
-
     def _add_candidates(self, documents: TextCollection) -> None:
         """Add the pairs of documents that are near-duplicates by the engine's scores or by equal vectors."""
-        searched: list[KeyedVectors] = []
-        self._firsts.execute("BEGIN")
+        searched: dict[bytes, KeyedVectors] = {}
         for key, vectors in _vectors_by_key(documents):
-            digest = hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16]
-            self._firsts.execute("INSERT OR IGNORE INTO firsts VALUES (?, ?, ?)", (digest, *key))
-            first: DocumentKey = self._firsts.execute(
-                "SELECT id, routing FROM firsts WHERE hash = ?", (digest,)
-            ).fetchone()
+            digest = hashlib.blake2b(vectors.astype("<f4").tobytes(), digest_size=16).digest()
+            first = self._firsts.setdefault(digest, key)
             if first == key:
-                searched.append((key, vectors))
+                searched[digest] = key, vectors
             else:
                 self._add_pair(first, key)
-        self._firsts.execute("COMMIT")
-        self._add_neighbors(searched)
+        self._add_neighbors(list(searched.values()))
+        for digest, (key, _) in searched.items():
+            # A search finds copies too. If it has found nothing, a later copy is searched for itself.
+            if key not in self._numbers:
+                del self._firsts[digest]
 
     def _add_pair(self, first: DocumentKey, second: DocumentKey) -> None:
         self._pairs.extend(sorted(self._numbers.setdefault(key, len(self._numbers)) for key in (first, second)))
@@ -326,12 +310,11 @@ class _DuplicateSearch:
             The documents of all candidates, positions of the pairs, and the documents that lost a candidate because it
             was deleted or changed.
         """
-        # The vectors may not fit into memory.
-        with tempfile.TemporaryFile() as file:
-            reader = TextCollectionBuilder(self._vector, fields, file)
-            for some in batched(_sorted(self._numbers), self._page):
-                self._read_current(some, reader)
-            documents = reader.collection()
+        reader = TextCollectionBuilder(self._vector, fields)
+        for some in batched(_sorted(self._numbers), self._page):
+            self._read_current(some, reader)
+            self._check_memory(reader.vector_count)
+        documents = reader.collection()
         keys = documents.keys
         positions = np.full(len(self._numbers), -1)  # (candidates,)
         for position, key in enumerate(keys):
@@ -376,12 +359,11 @@ def _groups_of_pairs(
     vectors: Vectors,
     pairs: Iterable[tuple[Int64Array, Int64Array]],
     starts: Int64Array | None,
-    priority: Sequence[float] | None,
 ) -> list[DuplicateGroup]:
     """Group near-duplicates as `duplicate_groups` does, from known pairs.
 
     Args:
-        vectors, starts, priority: See `duplicate_groups`.
+        vectors, starts: See `duplicate_groups`.
         pairs: Positions of the first and the second texts of pairs, in batches. *Shape:* ``(pairs,)`` each.
     """
     require_extra("analysis", "scipy")
@@ -403,10 +385,7 @@ def _groups_of_pairs(
     members.sort(key=lambda group: (-len(group), int(group[0])))
     if not members:
         return []
-    kept = [
-        int(group[0]) if priority is None else max(group.tolist(), key=lambda text: (priority[text], -text))
-        for group in members
-    ]
+    kept = [int(group[0]) for group in members]
     # Compute the cosines for all groups at once, because there may be many small groups.
     sizes = [len(group) for group in members]
     cosines = pair_cosines(vectors, np.repeat(kept, sizes), np.concatenate(members), starts)

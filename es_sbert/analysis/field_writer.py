@@ -6,7 +6,7 @@ and skipped if its text has changed. Every update has exactly one outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, islice
@@ -95,29 +95,21 @@ class FieldUpdateCounts:
     Attributes:
         written: Number of documents that got a value.
         removed: Number of documents whose old value was removed.
+        deleted: Number of documents that were deleted after the analysis.
         changed: Ids of documents whose text was changed by another writer after the analysis.
-        deleted: Ids of documents that were deleted after the analysis.
         refused: Id and routing → reason why the document was not updated.
     """
 
     written: int = 0
     removed: int = 0
+    deleted: int = 0
     changed: list[str] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
     refused: dict[DocumentKey, str] = field(default_factory=dict)
 
     @property
     def completed(self) -> int:
         """Number of updates with an outcome."""
-        return self.written + self.removed + len(self.changed) + len(self.deleted) + len(self.refused)
-
-    def merge(self, other: FieldUpdateCounts) -> None:
-        """Add the outcomes of other updates."""
-        self.written += other.written
-        self.removed += other.removed
-        self.changed += other.changed
-        self.deleted += other.deleted
-        self.refused |= other.refused
+        return self.written + self.removed + self.deleted + len(self.changed) + len(self.refused)
 
     def add_written(self, update: FieldUpdate) -> None:
         if update.value is None:
@@ -130,25 +122,10 @@ class FieldUpdateCounts:
         if result.ok:
             self.add_written(update)
         elif is_deleted(result):
-            self.deleted.append(update.id)
+            self.deleted += 1
         elif result.status != CONFLICT:
             self.refused[update.key] = f"({result.status}) {result.reason}"
         return result.status != CONFLICT
-
-
-def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -> list[FieldUpdate]:
-    """Plan an update for each document that does not have its value yet.
-
-    Args:
-        texts: Texts that were read from an index together with the field.
-        name: The field.
-        values: Position in `texts` → value of the field.
-    """
-    return [
-        FieldUpdate(name, texts.ids[place], texts.texts[place], texts.versions[place], value)
-        for place, value in values.items()
-        if texts.values[place].get(name) != value
-    ]
 
 
 class FieldWriter:
@@ -187,7 +164,7 @@ class FieldWriter:
         self._updates = VersionedUpdates(engine, state, policy, on_wait, source=state)
         self._alias_filter = state.alias_filter(index)
         self._vector = vector_field_from_state(engine, state, vector_field)
-        self._missing = is_field_missing(state, name, [self._vector])
+        is_field_missing(state, name, [self._vector])
 
     def check_owner(self) -> None:
         """Check that no values of other writers would be overwritten.
@@ -196,7 +173,7 @@ class FieldWriter:
             IndexMismatch: documents have the field, but an analysis has not written it.
             EngineError: the engine failed.
         """
-        if self._missing or self.name in written_fields(self._state):
+        if self.name in written_fields(self._state):
             return
         count = self._retrying(partial(self._engine.count, self._state.name, {"exists": {"field": self.name}}))
         if count:
@@ -206,86 +183,73 @@ class FieldWriter:
                 "Use a new field, or remove the values from the documents first (docs/commands/duplicates.md).",
             )
 
-    def add_to_mapping(self) -> None:
-        """Add the field to the mapping, and record there that analyses write it.
-
-        Raises:
-            IndexMissing, IndexMismatch, EngineError: see `update_mapping`.
-        """
-
-        def plan(state: IndexState) -> Json | None:
-            return plan_written_field(state, self.name, [self._vector])
-
-        self._state = self._retrying(partial(update_mapping, self._engine, self._state, plan))
-        self._missing = False
-
-    def plan_removals(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> Iterator[FieldUpdate]:
-        """Plan updates that remove the field, such as values of an earlier analysis, from all but some documents.
+    def plan(
+        self, texts: TextCollection, values: Mapping[int, str], filter: Json | None = None, *, own_ids: bool = False
+    ) -> Iterator[FieldUpdate]:
+        """Plan an update of each document of the index that does not have its value yet.
 
         Args:
-            assigned: The documents that keep the field, by id and routing.
+            texts: Texts that were read from the index together with the field.
+            values: Position in `texts` → value of the field.
             filter: Query for the documents that were analyzed; others are skipped.
+            own_ids: Whether all other documents get their own id; otherwise they lose the field, which an earlier
+                analysis may have written.
 
         Raises:
             EngineError: the engine failed.
         """
-        if not self._missing:
-            yield from self._plan_others(assigned, and_query({"exists": {"field": self.name}}, filter), lambda _: None)
-
-    def plan_own_ids(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> Iterator[FieldUpdate]:
-        """Plan updates that write a document's own id into the field, in all but some documents.
-
-        Documents that have this value already are skipped.
-
-        Args, Raises:
-            As `plan_removals`.
-        """
-        query: Json = {"match_all": {}} if filter is None else filter
-        yield from self._plan_others(assigned, query, lambda document_id: document_id)
-
-    def _plan_others(
-        self, assigned: Collection[DocumentKey], query: Json, value: Callable[[str], str | None]
-    ) -> Iterator[FieldUpdate]:
+        for place, value in values.items():
+            if texts.values[place].get(self.name) != value:
+                yield FieldUpdate(self.name, texts.ids[place], texts.texts[place], texts.versions[place], value)
+        keys = texts.keys
+        assigned = {keys[place] for place in values}
         reader = TextCollectionBuilder(self._vector)
+        query: Json = {"match_all": {}} if own_ids else {"exists": {"field": self.name}}
         pages = scan_index(
             self._engine,
             self._state.name,
-            query=and_query(query, self._alias_filter),
+            query=and_query(query, filter, self._alias_filter),
             source_includes=[*reader.text_fields, self.name],
             page=min(_PAGE, self._state.result_window),
             retrying=self._retrying,
         )
         for hit in (hit for page in pages for hit in page.hits):
-            document_id, wanted = hit["_id"], value(hit["_id"])
+            wanted = hit["_id"] if own_ids else None
             written = pick_fields(hit.get("_source") or {}, [self.name]).get(self.name)
             if document_key(hit) not in assigned and written != wanted:
-                yield FieldUpdate(self.name, document_id, reader.text_of(hit), document_version(hit), wanted)
+                yield FieldUpdate(self.name, hit["_id"], reader.text_of(hit), document_version(hit), wanted)
 
     def write(self, updates: Iterable[FieldUpdate]) -> FieldUpdateCounts:
         """Update documents and return the outcomes of all updates. The last of several updates of a document counts.
+
+        The field is added to the mapping, which records that analyses write it.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine has not accepted an update within the policy's budget. Acknowledged updates remain.
         """
-        counts = FieldUpdateCounts()
-        given = iter(updates)
+        self._add_to_mapping()
+        counts, count, given = FieldUpdateCounts(), 0, iter(updates)
         # Key updates by document: one that was written again while the index was read may come twice.
         while batch := {update.key: update for update in islice(given, _BATCH)}:
-            written = self._write_batch([*batch.values()])
-            if written.completed != len(batch):
-                raise RuntimeError(
-                    f"{pluralize(len(batch), 'update')}, but {written.completed} with an outcome: {written}"
-                )
-            counts.merge(written)
+            count += len(batch)
+            self._write_batch([*batch.values()], counts)
+            if counts.completed != count:
+                raise RuntimeError(f"{pluralize(count, 'update')}, but {counts.completed} with an outcome: {counts}")
         self._retrying(partial(self._engine.refresh, self._state.name))
         if counts.written:
             # Record the field in the mapping again: another machine may have erased it.
-            self.add_to_mapping()
+            self._add_to_mapping()
         return counts
 
-    def _write_batch(self, updates: list[FieldUpdate]) -> FieldUpdateCounts:
-        counts, waiting = FieldUpdateCounts(), updates
+    def _add_to_mapping(self) -> None:
+        def plan(state: IndexState) -> Json | None:
+            return plan_written_field(state, self.name, [self._vector])
+
+        self._state = self._retrying(partial(update_mapping, self._engine, self._state, plan))
+
+    def _write_batch(self, updates: list[FieldUpdate], counts: FieldUpdateCounts) -> None:
+        waiting = updates
         for _ in range(_MAX_ATTEMPTS):
             hits = [update.hit for update in waiting]
             inexact = read_inexact(self._engine, self._state, hits, self._retrying, self.name)
@@ -296,10 +260,9 @@ class FieldWriter:
             conflicts = [update for update, result in self._updates.send(waiting) if not counts.add(update, result)]
             waiting = list(self._retry_conflicts(conflicts, counts))
             if not waiting:
-                break
+                return
         reason = f"other writers changed it in each of {_MAX_ATTEMPTS} attempts: run the command again"
         counts.refused |= {update.key: reason for update in waiting}
-        return counts
 
     def _retry_conflicts(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
         """Prepare conflicting updates for another attempt, with the documents' current versions."""
@@ -317,7 +280,7 @@ class FieldWriter:
             for update in some:
                 hit = found.get(update.key)
                 if hit is None:
-                    counts.deleted.append(update.id)
+                    counts.deleted += 1
                 elif not reader.text_fields or reader.text_of(hit) != update.text:
                     # If the mapping does not say which text was embedded, any change may be a change of the text.
                     counts.changed.append(update.id)

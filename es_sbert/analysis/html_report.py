@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.clusters import normalize_and_sum
+from es_sbert.analysis.clusters import text_vectors
 from es_sbert.messages import escape_unprintable
 from es_sbert.vectors import Vectors
 
@@ -46,10 +46,7 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Poi
     Raises:
         UsageError: a vector is zero or not finite.
     """
-    texts, sums = normalize_and_sum(vectors, starts)
-    if sums is not None:
-        # Opposite vectors have no mean direction, so the text gets a zero vector.
-        texts = np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6), np.float32)
+    texts = text_vectors(vectors, starts)
     points = np.zeros((len(texts), 2), np.float32)
     if not len(texts) or np.ptp(texts, axis=0).max(initial=0) < 1e-6:
         return points
@@ -113,8 +110,7 @@ class AnalysisReport:
 # Default maximum of texts: a browser can draw this many points in a frame, and read the texts in about a second.
 MAX_TEXTS = 50_000
 MAX_GROUPS = 10_000
-# Texts are shortened to the first of these limits that keeps the page below the maximum number of characters.
-_CHARACTER_LIMITS = (2_000, 1_000, 500, 200)
+# Texts are shortened so that those of a page have about this number of characters.
 _MAX_CHARACTERS = 20_000_000
 # Number of first members of each cluster to show before a random choice, because they represent the cluster best.
 _FIRST_MEMBERS = 20
@@ -170,12 +166,9 @@ def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> N
     return chosen
 
 
-def character_limit(texts: Sequence[str]) -> int:
-    """Choose the length to which texts are shortened, so that the page does not become too large."""
-    for limit in _CHARACTER_LIMITS:
-        if sum(min(len(text), limit) for text in texts) <= _MAX_CHARACTERS:
-            return limit
-    return _CHARACTER_LIMITS[-1]
+def character_limit(count: int) -> int:
+    """The length to which texts are shortened on a page of this number of texts."""
+    return min(2_000, max(200, _MAX_CHARACTERS // max(1, count)))
 
 
 # Compare scripts without spaces between words by character.
@@ -267,7 +260,7 @@ def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[
     """Build the data for the page's script, which refers to texts by their number on the page."""
     positions, groups = sample_page(report, max_texts, max_groups)
     whole = [_replace_surrogates(report.texts[position]) for position in positions]
-    limit = character_limit(whole)
+    limit = character_limit(len(whole))
     texts = [text if len(text) <= limit else text[:limit] for text in whole]
     numbers = {position: number for number, position in enumerate(positions.tolist())}
     grouped = set(chain.from_iterable(group.members for group in report.groups))

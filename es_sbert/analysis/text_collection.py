@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,17 +183,16 @@ class TextCollectionBuilder:
     Args:
         vector: The field that holds the vectors.
         fields: Further fields of each document to keep.
-        file: Temporary file for vectors that may not fit into memory; None keeps them in memory.
 
     Attributes:
         text_fields: Fields of the text that was embedded; empty if the mapping does not say.
         includes: Parts of `_source` that hits must contain.
         skipped: Documents that were left out so far.
+        vector_count: Number of vectors so far.
     """
 
-    def __init__(self, vector: VectorField, fields: Sequence[str] = (), file: IO[bytes] | None = None) -> None:
+    def __init__(self, vector: VectorField, fields: Sequence[str] = ()) -> None:
         self._vector = vector
-        self._file = file
         self._template = None if vector.meta.text is None else TextTemplate.parse(vector.meta.text)
         self._meta_field = document_meta_field(vector.name)
         self._fields = fields
@@ -201,6 +200,7 @@ class TextCollectionBuilder:
         parts = [vector.name, vector_path(vector.name, vector.meta), self._meta_field, *self.text_fields, *fields]
         self.includes = list(dict.fromkeys(parts))
         self.skipped = SkippedDocuments()
+        self.vector_count = 0
         self._ids: list[str] = []
         self._texts: list[str] = []
         self._values: list[Json] = []
@@ -235,10 +235,8 @@ class TextCollectionBuilder:
             self._values.append(pick_fields(source, self._fields))
             self._versions.append(document_version(hit))
             self._counts.append(len(vectors))
-            if self._file is None:
-                self._vectors.append(vectors)
-            else:
-                self._file.write(vectors.tobytes())
+            self._vectors.append(vectors)
+            self.vector_count += len(vectors)
 
     def without_added(self, hits: Iterable[Json]) -> list[Json]:
         """Keep the hits of documents that have not been added yet."""
@@ -251,14 +249,8 @@ class TextCollectionBuilder:
 
     def collection(self) -> TextCollection:
         """Return the collection of all added hits."""
-        shape = sum(self._counts), self._vector.meta.dimensions
-        if not shape[0]:
-            vectors = np.empty(shape, np.float32)
-        elif self._file is None:
-            vectors = np.concatenate(self._vectors)
-        else:
-            self._file.flush()
-            vectors = np.memmap(self._file, np.float32, "r", shape=shape)
+        none = np.empty((0, self._vector.meta.dimensions), np.float32)
+        vectors = np.concatenate(self._vectors) if self._vectors else none
         starts, columns = starts_from_counts(self._counts), (self._values, self._versions)
         return TextCollection(self._ids, self._texts, vectors, starts, self.skipped, *columns, self._vector.meta.model)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.logs import is_json_logging, log_format_option
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.messages import be, escape_unprintable, have, log_message, pluralize
+from es_sbert.messages import be, escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis.field_writer import FieldWriter
@@ -263,13 +263,9 @@ def _report_page(found: Findings, files: Sequence[str], index: str | None) -> by
     )
 
 
-def write_field_options(help: str) -> Callable[[shared.F], shared.F]:
-    """The options `--write-field`, with this help text, and `--dry-run`."""
-    return option_group(
-        "Writing",
-        click.option("--write-field", metavar="FIELD", help=help),
-        click.option("--dry-run", is_flag=True, help="Write nothing; show how many documents would change."),
-    )
+def write_field_option(help: str) -> Callable[[shared.F], shared.F]:
+    """The option `--write-field`, with this help text."""
+    return option_group("Writing", click.option("--write-field", metavar="FIELD", help=help))
 
 
 @contextmanager
@@ -284,10 +280,8 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.privileges import LOAD, require_privileges
 
-    index, field, dry_run = options["index"], options["write_field"], options["dry_run"]
+    index, field = options["index"], options["write_field"]
     if field is None:
-        if dry_run:
-            raise UsageError("--dry-run requires a field to write", "Add --write-field FIELD.")
         yield None
         return
     if index is None:
@@ -295,8 +289,7 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
     from es_sbert.analysis.field_writer import FieldWriter
 
     with shared.open_engine(options) as engine:
-        if not dry_run:
-            engine_retrier(options)(lambda: require_privileges(engine, index, LOAD))
+        engine_retrier(options)(lambda: require_privileges(engine, index, LOAD))
         policy, on_wait = RetryPolicy(options["retry_seconds"]), log_wait
         writer = FieldWriter(engine, index, options["vector_field"], field, policy=policy, on_wait=on_wait)
         writer.check_owner()
@@ -321,31 +314,10 @@ def write_field_values(
     Returns:
         Exit code: 1 if a document did not get its value.
     """
-    from es_sbert.analysis.field_writer import field_updates
-
     if writer is None:
         return 0
-    keys, filter = texts.keys, read_filter(options)
-    assigned = {keys[place] for place in values}
-    updates = field_updates(texts, writer.name, values)
-    others = writer.plan_own_ids(assigned, filter) if own_ids else writer.plan_removals(assigned, filter)
-    unchanged = len(values) - len(updates)
-    # With own ids, most of the documents that have their value are in no group, and are not counted.
-    kept = "" if own_ids else f"; {pluralize(unchanged, 'document')} already {have(unchanged)} the right value"
-    if options["dry_run"]:
-        count = sum(1 for _ in others)
-        written, removed = (len(updates) + count, 0) if own_ids else (len(updates), count)
-        counted = f"{pluralize(written, 'document')} and removed from {removed:,}"
-        log_message(f"{writer.name} would be written to {counted}{kept}")
-        return 0
-    if updates or own_ids:
-        writer.add_to_mapping()
-    counts = writer.write(chain(updates, others))
-    counted = f"{pluralize(counts.written, 'document')} and removed from {counts.removed:,}"
-    log_message(f"{writer.name} written to {counted}{kept}")
-    if counts.deleted:
-        first, were = escape_unprintable(counts.deleted[0]), be(len(counts.deleted), past=True)
-        log_message(f"{pluralize(len(counts.deleted), 'document')} {were} deleted during the analysis (first: {first})")
+    counts = writer.write(writer.plan(texts, values, read_filter(options), own_ids=own_ids))
+    log_message(f"{writer.name} written to {pluralize(counts.written, 'document')} and removed from {counts.removed:,}")
     if counts.changed:
         first, were = escape_unprintable(counts.changed[0]), be(len(counts.changed), past=True)
         log_message(

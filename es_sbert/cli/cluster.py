@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,6 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis
-from es_sbert.cli.options import select_options
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
@@ -37,38 +35,27 @@ class _ClusterCount(click.IntRange):
 @option_group(
     "Options",
     click.option(
-        "--method",
-        type=click.Choice(["kmeans", "hdbscan"]),
-        default="kmeans",
-        help="hdbscan takes up to 15,000 texts.",
-    ),
-    click.option(
         "-k",
         "--k",
         "k",
         type=_ClusterCount(min=1),
         metavar="NUMBER|auto",
-        help="kmeans: number of clusters; auto tries up to 200 and takes the one with the highest silhouette.  "
-        "[default: auto]",
-    ),
-    click.option(
-        "--min-size",
-        type=click.IntRange(min=2),
-        help="hdbscan: minimum number of texts of a cluster.  [default: 5]",
+        default="auto",
+        help="Number of clusters; auto tries up to 200 and takes the one with the highest silhouette.",
     ),
 )
-@analysis.write_field_options(
+@analysis.write_field_option(
     "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
-    "documents in no cluster."
+    "documents without a vector."
 )
 @analysis.source_options
 @analysis.output_options
-def cluster(files: tuple[str, ...], method: str, **options: Any) -> int:
+def cluster(files: tuple[str, ...], k: Any, **options: Any) -> int:
     """Find clusters of texts and name them.
 
-    The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A cluster is named
-    by the words that set it apart (class-based TF-IDF) and shown with its most central texts. hdbscan leaves texts that
-    belong to no cluster as noise. A document that is split into chunks counts once, by the mean of its chunks.
+    The texts come from FILES, which are embedded first, or from an index, whose vectors are read. They are clustered by
+    k-means. A cluster is named by the words that set it apart (class-based TF-IDF) and shown with its most central
+    texts. A document that is split into chunks counts once, by the mean of its chunks.
 
     Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
 
@@ -78,29 +65,23 @@ def cluster(files: tuple[str, ...], method: str, **options: Any) -> int:
     Examples:
       es-sbert cluster tickets.jsonl --text-field title --id-field id
       es-sbert cluster --index docs --html clusters.html
-      es-sbert cluster --index docs --k 20 --write-field cluster --dry-run
       es-sbert cluster --index docs --k 20 -o clusters.jsonl
-      es-sbert cluster --index docs --method hdbscan --min-size 10
+      es-sbert cluster --index docs --k 20 --write-field cluster
     """
     from es_sbert.analysis import cluster_names, cluster_texts
-    from es_sbert.analysis.clusters import check_options
     from es_sbert.errors import require_extra
 
     analysis.check_options(files, options)
     require_extra("analysis", "sklearn")
-    cluster_options = select_options(options, ("k", "min_size"))
-    check_options(method, **cluster_options)
     fields = [] if options["write_field"] is None else [options["write_field"]]
     with analysis.field_writer(options) as writer:
         texts = analysis.read_texts(files, options, fields)
         begin = time.perf_counter()
-        found = cluster_texts(texts.vectors, method, starts=texts.starts, **cluster_options)
+        found = cluster_texts(texts.vectors, k=k, starts=texts.starts)
         names = cluster_names(texts.texts, found)
         seconds = time.perf_counter() - begin
         analysis.write_output(_findings(found, names, texts), files, options)
-        log_message(f"{_summary(found, len(texts), chosen=cluster_options['k'] in (None, 'auto'))}, in {seconds:.1f} s")
-        if not found.clusters:
-            log_message("No text is in a cluster. Try a lower --min-size, or --method kmeans.")
+        log_message(f"{_summary(found, len(texts), chosen=k == 'auto')}, in {seconds:.1f} s")
         values = {one: name for name, group in zip(names, found.clusters, strict=True) for one in group.members}
         return analysis.write_field_values(writer, texts, values, options)
 
@@ -108,9 +89,7 @@ def cluster(files: tuple[str, ...], method: str, **options: Any) -> int:
 def _findings(found: Clustering, names: Sequence[str], texts: TextCollection) -> analysis.Findings:
     from es_sbert.analysis.html_report import ReportGroup
 
-    facts = [("method", str(found.method)), ("clusters", f"{len(found.clusters):,}")]
-    if found.noise:
-        facts.append(("noise", f"{len(found.noise) / len(texts):.1%}"))
+    facts = [("clusters", f"{len(found.clusters):,}")]
     if found.silhouette is not None:
         facts.append(("silhouette", f"{found.silhouette:.3f}"))
     groups = [
@@ -121,15 +100,11 @@ def _findings(found: Clustering, names: Sequence[str], texts: TextCollection) ->
 
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
-    """Yield the texts of each cluster, the most central first, then the noise."""
-    rows = (
-        (number, name, member, cosine)
-        for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True))
-        for member, cosine in zip(cluster.members, cluster.cosines, strict=True)
-    )
-    for number, name, member, cosine in chain(rows, ((None, None, member, None) for member in found.noise)):
-        of_text = {"id": texts.ids[member], "cosine": cosine, "text": texts.texts[member]}
-        yield {"cluster": number, "name": name} | of_text
+    """Yield the texts of each cluster, the most central first."""
+    for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
+        for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
+            of_text = {"id": texts.ids[member], "cosine": cosine, "text": texts.texts[member]}
+            yield {"cluster": number, "name": name} | of_text
 
 
 def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[str]:
@@ -139,8 +114,6 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
         yield f"{numbered}: {pluralize(len(cluster.members), 'text')}{named}"
         for member, cosine in _most_central(cluster, texts):
             yield f"  {cosine:.5f}  {analysis.text_excerpt(texts, member)}"
-    if found.noise:
-        yield f"noise: {pluralize(len(found.noise), 'text')}"
 
 
 def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
@@ -154,11 +127,7 @@ def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int
 
 
 def _summary(found: Clustering, count: int, *, chosen: bool) -> str:
-    facts = [f"{pluralize(len(found.clusters), 'cluster')} of {pluralize(count, 'text')} by {found.method}"]
-    if found.method == "kmeans":
-        facts += ["their number chosen by silhouette"] if chosen else []
-    else:
-        facts.append(f"{len(found.noise) / count:.1%} noise")
-    if found.silhouette is not None:
-        facts.append(f"silhouette {found.silhouette:.3f}")
+    facts = [f"{pluralize(len(found.clusters), 'cluster')} of {pluralize(count, 'text')} by kmeans"]
+    facts += ["their number chosen by silhouette"] if chosen else []
+    facts += [] if found.silhouette is None else [f"silhouette {found.silhouette:.3f}"]
     return ", ".join(facts)

@@ -14,7 +14,7 @@ from cloup import option_group
 from es_sbert.cli import analysis
 from es_sbert.cli.options import FiniteFloatRange, open_engine
 from es_sbert.errors import UsageError
-from es_sbert.messages import be, log_message, pluralize
+from es_sbert.messages import log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateSearchResult
@@ -36,39 +36,27 @@ _SHOWN_IN_TERMINAL = 10  # groups, and duplicates of each
         help="Texts with at least this cosine are near-duplicates.",
     ),
     click.option(
-        "--keep",
-        type=click.Choice(["first", "longest"]),
-        default="first",
-        help="Text of a group to keep: the first of the files (of an index, the lowest id), or the longest. Ties go "
-        "to the first.",
-    ),
-    click.option(
-        "--method",
-        type=click.Choice(["auto", "exact", "knn"]),
-        default="auto",
-        help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document. auto: "
-        "exact for files, and for indices with up to 1 GiB of vectors (700,000 of 384 dimensions).",
-    ),
-    click.option(
         "--num-candidates",
         type=click.IntRange(2, 10_000),
-        help="knn: candidates per shard in a search; higher is slower and finds more.  [default: 100]",
+        help="With --index: search the index for the neighbors of each document with this many candidates per shard, "
+        "instead of comparing all pairs; higher is slower and finds more.  [default: all pairs of up to 1 GiB of "
+        "vectors (700,000 of 384 dimensions), 100 candidates for larger indices]",
     ),
 )
-@analysis.write_field_options(
+@analysis.write_field_option(
     "With --index: write the group of each document into this keyword field (e.g. duplicate_group): the id of the "
     "kept document, or its own id if it has no near-duplicate. A search with `collapse` on the field shows one hit of "
     "each group."
 )
 @analysis.source_options
 @analysis.output_options
-def duplicates(files: tuple[str, ...], min_cosine: float, keep: str, method: str, **options: Any) -> int:
+def duplicates(files: tuple[str, ...], min_cosine: float, **options: Any) -> int:
     """Find groups of near-duplicates.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A group holds all
-    texts that a chain of near-duplicates connects. One text of each group is kept; each other text is shown with its
-    cosine to the kept one, which may be below --min-cosine in a chain. The largest groups come first; a terminal shows
-    ten of them.
+    texts that a chain of near-duplicates connects. The first text of each group is kept (of an index, the one with the
+    lowest id); each other text is shown with its cosine to the kept one, which may be below --min-cosine in a chain.
+    The largest groups come first; a terminal shows ten of them.
 
     All pairs are compared. For a large index, the engine's kNN search finds candidate pairs instead, which may miss
     some.
@@ -80,7 +68,7 @@ def duplicates(files: tuple[str, ...], min_cosine: float, keep: str, method: str
     \b
     Examples:
       es-sbert duplicates tickets.jsonl --text-field title --id-field id
-      es-sbert duplicates --index docs --min-cosine 0.98 --keep longest -o duplicates.jsonl
+      es-sbert duplicates --index docs --min-cosine 0.98 -o duplicates.jsonl
       es-sbert duplicates --index docs --html duplicates.html
     """
     from es_sbert.analysis import duplicate_groups
@@ -89,55 +77,45 @@ def duplicates(files: tuple[str, ...], min_cosine: float, keep: str, method: str
     fields = [] if options["write_field"] is None else [options["write_field"]]
     with analysis.field_writer(options) as writer:
         begin = time.perf_counter()
-        if _uses_knn(method, options):
-            found = _search_by_knn(min_cosine, keep, fields, options)
+        if _uses_knn(options):
+            found = _search_by_knn(min_cosine, fields, options)
             texts, groups = found.texts, found.groups
             done = f"{found.compared:,}, found by kNN"
         else:
             texts = analysis.read_texts(files, options, fields)
-            priority = [len(text) for text in texts.texts] if keep == "longest" else None
-            groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority)
+            groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts)
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
-        analysis.write_output(_findings(groups, texts, min_cosine, keep), files, options)
+        analysis.write_output(_findings(groups, texts, min_cosine), files, options)
         extra = pluralize(sum(len(group.members) - 1 for group in groups), "near-duplicate")
         log_message(f"{extra} of {pluralize(len(groups), 'text')} among {done} in {seconds:.1f} s")
-        if (chains := _chains_line(groups, min_cosine)) is not None:
-            log_message(chains)
         kept = {one: texts.ids[group.kept] for group in groups for one in group.members}
         return analysis.write_field_values(writer, texts, kept, options, own_ids=True)
 
 
-def _uses_knn(method: str, options: dict[str, Any]) -> bool:
+def _uses_knn(options: dict[str, Any]) -> bool:
     """Whether to search for near-duplicates by kNN.
 
     Raises:
-        UsageError: an option for kNN is given, but kNN is not used.
+        UsageError: --num-candidates is given without an index.
         EngineError: the engine failed.
     """
     from es_sbert.analysis.duplicates import fits_memory
 
-    index = options["index"]
-    if index is None and method == "knn":
+    index, is_requested = options["index"], options["num_candidates"] is not None
+    if index is None and is_requested:
         raise UsageError(
-            "--method knn requires --index", "Load the files with `es-sbert ingest`, or leave --method out."
+            "--num-candidates requires --index",
+            "Load the files with `es-sbert ingest`, or leave --num-candidates out.",
         )
-    uses_knn = method == "knn"
-    if index is not None and method == "auto":
-        with open_engine(options) as engine:
-            filter, retrying = analysis.read_filter(options), analysis.engine_retrier(options)
-            uses_knn = not retrying(lambda: fits_memory(engine, index, options["vector_field"], filter))
-    if not uses_knn and options["num_candidates"] is not None:
-        raise UsageError(
-            "--num-candidates is only valid with kNN, but all pairs are compared",
-            "Add --method knn, or leave it out.",
-        )
-    return uses_knn
+    if index is None or is_requested:
+        return is_requested
+    with open_engine(options) as engine:
+        filter, retrying = analysis.read_filter(options), analysis.engine_retrier(options)
+        return not retrying(lambda: fits_memory(engine, index, options["vector_field"], filter))
 
 
-def _search_by_knn(
-    min_cosine: float, keep: str, fields: Sequence[str], options: dict[str, Any]
-) -> DuplicateSearchResult:
+def _search_by_knn(min_cosine: float, fields: Sequence[str], options: dict[str, Any]) -> DuplicateSearchResult:
     """Search for near-duplicates by the index's kNN, and log what was left out."""
     from es_sbert.analysis import search_duplicates
 
@@ -147,7 +125,6 @@ def _search_by_knn(
             options["index"],
             options["vector_field"],
             min_cosine,
-            keep_longest=keep == "longest",
             filter=analysis.read_filter(options),
             num_candidates=options["num_candidates"],
             fields=fields,
@@ -157,23 +134,16 @@ def _search_by_knn(
     for line in found.texts.skipped.lines():
         log_message(line)
     analysis.check_two_texts(found.compared, options)
-    if found.unread:
-        log_message(
-            f"{pluralize(found.unread, 'document')} written during the search {be(found.unread)} not compared: "
-            "run the command again when no documents are being written"
-        )
     log_message("near-duplicates that kNN misses are not shown; a higher --num-candidates finds more")
     return found
 
 
-def _findings(
-    found: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, keep: str
-) -> analysis.Findings:
+def _findings(found: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float) -> analysis.Findings:
     from es_sbert.analysis.html_report import ReportGroup
 
     facts = [
         ("near-duplicates", f"{sum(len(group.members) - 1 for group in found):,}"),
-        ("groups", f"{len(found):,}"), ("minimum cosine", f"{min_cosine:g}"), ("kept", keep),
+        ("groups", f"{len(found):,}"), ("minimum cosine", f"{min_cosine:g}"),
     ]  # fmt: skip
     groups = [
         ReportGroup(str(number), group.members, group.cosines, group.kept) for number, group in enumerate(found, 1)
@@ -190,24 +160,6 @@ def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> It
             yield ranked | {"text": texts.texts[member]}
 
 
-def _is_chain(group: DuplicateGroup, min_cosine: float) -> bool:
-    """Whether a member is not a near-duplicate of the kept text, with a tolerance for rounding in float32."""
-    return min(group.cosines) < min_cosine - 1e-5
-
-
-def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | None:
-    """Explain why texts of a group are less similar than the threshold; None if none are."""
-    chains = [group for group in groups if _is_chain(group, min_cosine)]
-    if not chains:
-        return None
-    lowest = min(min(group.cosines) for group in chains)
-    return (
-        f"{pluralize(len(chains), 'group')} with cosines below --min-cosine {min_cosine:g} (the lowest: {lowest:.5f}): "
-        "each text is a near-duplicate of another one of its group, but not of the kept one. A higher --min-cosine "
-        "splits such groups."
-    )
-
-
 def _text_lines(
     groups: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, shown: int | None
 ) -> Iterator[str]:
@@ -217,7 +169,9 @@ def _text_lines(
         shown: Maximum number of groups, and of duplicates of each; None shows all.
     """
     for number, group in enumerate(groups[:shown], 1):
-        chain = f", lowest cosine {min(group.cosines):.5f} (a chain)" if _is_chain(group, min_cosine) else ""
+        # The tolerance is for rounding in float32.
+        is_chain = min(group.cosines) < min_cosine - 1e-5
+        chain = f", lowest cosine {min(group.cosines):.5f} (a chain)" if is_chain else ""
         yield f"group {number}: {pluralize(len(group.members), 'text')}{chain}"
         yield f"  kept     {analysis.text_excerpt(texts, group.kept)}"
         others = [pair for pair in zip(group.members, group.cosines, strict=True) if pair[0] != group.kept]

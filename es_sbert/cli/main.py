@@ -63,6 +63,13 @@ _REMOVED = {
     "--database": _DATABASE_REMEDY,
     "--database-file": _DATABASE_REMEDY,
     "--metrics": "`--log-format json` logs the counts every few seconds (docs/operations.md, Monitoring).",
+    "cluster --method": "It uses k-means. `es-sbert duplicates` finds groups above a cosine.",
+    "cluster --min-size": "Leave it out, and set the number of clusters with `--k`.",
+    "cluster --dry-run": "Leave `--write-field` out: `--json` and `--html` show the clusters before they are written.",
+    "duplicates --dry-run": "Leave `--write-field` out: `--json` and `--html` show the groups before they are written.",
+    "duplicates --keep": "The first text is kept: sort the file. In an index, the document with the lowest id is kept.",
+    "duplicates --method": "All pairs of up to 1 GiB of vectors are compared, a larger index is searched. With "
+    "`--num-candidates 100`, an index of any size is searched.",
     "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
     "and `--threads` shows the speed of others.",
     "index remove": "Copy the index with `POST _reindex`, without the vector fields and `_meta.es_sbert` "
@@ -168,13 +175,12 @@ def _run(args: list[str] | None) -> Any:
     try:
         return cli.main(args, standalone_mode=False)
     except (click.exceptions.NoSuchOption, click.exceptions.NoSuchCommand) as error:
-        if isinstance(error, click.exceptions.NoSuchOption):
-            name = error.option_name
-        else:
-            name = f"{error.ctx.info_name if error.ctx else ''} {error.command_name}"
-        if name not in _REMOVED:
+        name = error.option_name if isinstance(error, click.exceptions.NoSuchOption) else error.command_name
+        of_command = f"{error.ctx.info_name if error.ctx else ''} {name}"
+        found = of_command if of_command in _REMOVED else name
+        if found not in _REMOVED:
             raise
-        raise UsageError(f"there is no {name} any more", _REMOVED[name]) from error
+        raise UsageError(f"there is no {found} any more", _REMOVED[found]) from error
 
 
 def main(args: list[str] | None = None) -> None:

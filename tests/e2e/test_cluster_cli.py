@@ -55,38 +55,25 @@ def test_texts_are_output_by_cluster_largest_first(cluster: Callable[..., Done])
     assert Path("out.jsonl").read_text() == done.out
 
 
-def test_hdbscan_finds_the_groups(cluster: Callable[..., Done]) -> None:
-    done = cluster("docs.jsonl", "--json", "--method", "hdbscan", "--min-size", "2")
-    assert done.code == 0
-    assert {(one["text"], one["cluster"]) for one in objects(done.out)} == set(zip(GROUPS, (0, 1, 2), strict=True))
-    assert "by hdbscan, 0.0% noise, silhouette 1.000" in done.err
-    noise = objects(cluster("docs.jsonl", "--json", "--method", "hdbscan", "--min-size", "10").out)
-    assert [one["text"] for one in noise] == TEXTS
-    assert {(one["cluster"], one["name"], one["cosine"]) for one in noise} == {(None, None, None)}
-
-
 def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     options = ("--url", engine_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
     assert cli("ingest", "--index", index_name, *options).code == 0
-    before = contents(engine_url, index_name)
-    arguments = ("cluster", "--index", index_name, "--url", engine_url, "--write-field", "cluster")
-    done = cli(*arguments, "--k", "3", "--dry-run")
-    assert "cluster would be written to 9 documents and removed from 0" in done.err
-    assert contents(engine_url, index_name) == before
-    done = cli(*arguments, "--k", "3")
+    arguments = ("cluster", "--index", index_name, "--url", engine_url, "--write-field", "cluster", "--k", "3")
+    done = cli(*arguments)
     assert done.code == 0
-    assert "cluster written to 9 documents and removed from 0; 0 documents already have the right value\n" in done.err
-    again = "cluster would be written to 0 documents and removed from 0; 9 documents already have the right value\n"
-    assert again in cli(*arguments, "--k", "3", "--dry-run").err
+    assert "cluster written to 9 documents and removed from 0\n" in done.err
+    assert "cluster written to 0 documents and removed from 0\n" in cli(*arguments).err
     facet = {"size": 0, "aggs": {"clusters": {"terms": {"field": "cluster"}}}}
     with open_engine(engine_url) as engine:
         buckets = engine.search(index_name, facet)["aggregations"]["clusters"]["buckets"]
+        # Another vector: the document is not clustered any more, and loses its value.
+        change = b'{"update": {"_id": "d1"}}\n{"doc": {"embedding_meta": {"fingerprint": "another"}}}\n'
+        assert engine.bulk(index_name, change)[0].ok
+        engine.refresh(index_name)
     assert {bucket["key"]: bucket["doc_count"] for bucket in buckets} == dict(zip(NAMES, (4, 3, 2), strict=True))
-
-    done = cli(*arguments, "--method", "hdbscan", "--min-size", "10")
-    assert "cluster written to 0 documents and removed from 9" in done.err
-    assert not any(source.get("cluster") for source in contents(engine_url, index_name).values())
+    assert "cluster written to 0 documents and removed from 1\n" in cli(*arguments).err
+    assert not contents(engine_url, index_name)["d1"].get("cluster")
 
 
 @pytest.mark.parametrize(
@@ -94,8 +81,6 @@ def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine
     [
         (("docs.jsonl", "--k", "4"), "3 different vectors\n  Request at most 3 clusters"),
         (("docs.jsonl", "--k", "some"), "'some' is not a valid"),
-        (("absent.jsonl", "--k", "3", "--method", "hdbscan"), "(k) does not apply to hdbscan\n  Leave it out"),
-        (("docs.jsonl", "--method", "communities"), "'communities' is not one of"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_remedy(

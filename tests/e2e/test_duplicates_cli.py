@@ -61,12 +61,6 @@ def test_html_report_replaces_stdout(duplicates: Callable[..., Done]) -> None:
     assert groups(done.out) == {1: [("d9", True, 1.0), ("d7", False, 1.0)]}
 
 
-def test_keep_longest_keeps_the_longest_text(duplicates: Callable[..., Done]) -> None:
-    write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps"}, {"text": "the  cat sleeps"}, {"text": "a man"}])
-    done = duplicates("docs.jsonl", "--json", "--keep", "longest", *THRESHOLD)
-    assert [name for name, kept, _ in groups(done.out)[1] if kept] == ["docs.jsonl:2"]
-
-
 @pytest.fixture
 def index(cli: Cli, model: Path, engine_url: str, index_name: str) -> str:
     """An index of the documents: d7 and d9 have one text."""
@@ -76,22 +70,21 @@ def index(cli: Cli, model: Path, engine_url: str, index_name: str) -> str:
     return index_name
 
 
-@pytest.mark.parametrize("method", ["exact", "knn"])
+@pytest.mark.parametrize("search", [(), ("--num-candidates", "100")], ids=["exact", "knn"])
 def test_collapse_on_written_group_shows_one_hit_a_group_and_every_other_document(
-    cli: Cli, engine_url: str, index: str, method: str
+    cli: Cli, engine_url: str, index: str, search: tuple[str, ...]
 ) -> None:
     with open_engine(engine_url) as engine:
         # Without text and vector: no analysis compares it, and a search with `collapse` must still find it.
         assert engine.bulk(index, b'{"index": {"_id": "empty"}}\n{"date": "2026-01-06"}\n')[0].ok
         engine.refresh(index)
         before = contents(engine_url, index)
-        arguments = ("--index", index, "--url", engine_url, "--method", method, "--write-field", "group", *THRESHOLD)
-        done = cli("duplicates", *arguments, "--json", "--dry-run")
+        arguments = ("--index", index, "--url", engine_url, *search, *THRESHOLD, "--write-field", "group")
+        done = cli("duplicates", *arguments[:-2], "--json")
         assert groups(done.out) == {1: [("d7", True, 1.0), ("d9", False, 1.0)]}
         assert (done.code, contents(engine_url, index)) == (0, before)
-        assert "group would be written to 6 documents" in done.err
         assert "1 left out: it has no vector in embedding (first: empty)" in done.err
-        assert ("a higher --num-candidates finds more" in done.err) == (method == "knn")
+        assert ("a higher --num-candidates finds more" in done.err) == bool(search)
         done = cli("duplicates", *arguments)
         assert done.code == 0, done.err
         assert "group written to 6 documents and removed from 0\n" in done.err
@@ -134,11 +127,8 @@ def test_two_commands_that_write_fields_at_once_both_own_theirs(
         (("--index", "i", "--id-field", "x"), "Leave out --text-field"),
         (("one.txt",), "a comparison needs two texts, but there is one"),
         (("t.txt", "--min-cosine", "-2"), "not in the range -1<=x<=1"),
-        (("t.txt", "--keep", "newest"), "'newest' is not one of"),
-        (("t.txt", "--method", "knn"), "--method knn requires --index"),
-        (("--index", "i", "--method", "exact", "--num-candidates", "5"), "--num-candidates is only valid with kNN"),
+        (("t.txt", "--num-candidates", "5"), "--num-candidates requires --index"),
         (("t.txt", "--write-field", "f"), "--write-field requires --index"),
-        (("t.txt", "--dry-run"), "--dry-run requires a field to write"),
         (("--index", "i", "--filter", "{"), "the filter is not JSON"),
         (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written: its folder does not exist"),
         (("t.txt", "--html", "."), "is a directory"),

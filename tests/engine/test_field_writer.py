@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.analysis import read_index
-from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter, field_updates
+from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter
 from es_sbert.analysis.text_collection import TextCollection
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -50,10 +50,7 @@ def write(
     """Give documents these values, and remove the value of all others."""
     texts = texts or collection(engine, index, field)
     writer = FieldWriter(engine, index, "embedding", field, policy=RetryPolicy(seconds, first=0.01))
-    writer.add_to_mapping()
-    places = {texts.ids.index(name): value for name, value in values.items()}
-    assigned = {texts.keys[place] for place in places}
-    return writer.write([*field_updates(texts, field, places), *writer.plan_removals(assigned)])
+    return writer.write(writer.plan(texts, {texts.ids.index(name): value for name, value in values.items()}))
 
 
 def values_in(url: str, index: str, field: str = FIELD) -> dict[str, str]:
@@ -86,7 +83,7 @@ def test_only_the_field_is_written_and_only_on_change(engine: Engine, engine_url
 def test_values_of_unanalysed_documents_stay(engine: Engine, engine_url: str, index: str) -> None:
     assert write(engine, index, {"d1": "d0", "d2": "d0"}).written == 2
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(30))
-    removals = writer.plan_removals(set(), {"term": {"_id": "d2"}})
+    removals = writer.plan(collection(engine, index), {}, {"term": {"_id": "d2"}})
     assert writer.write(removals) == FieldUpdateCounts(removed=1)
     assert values_in(engine_url, index) == {"d1": "d0"}
 
@@ -99,7 +96,7 @@ def test_documents_with_changed_text_are_not_written(engine: Engine, engine_url:
     bulk(engine, index, {"delete": {"_id": "d3"}})
     bulk(engine, index, {"update": {"_id": "d4"}}, {"doc": {FIELD: "d0"}})
     counts = write(engine, index, dict.fromkeys(["d1", "d2", "d3", "d4", "d5"], "d0"), texts=texts)
-    assert counts == FieldUpdateCounts(written=3, changed=["d2"], deleted=["d3"])
+    assert counts == FieldUpdateCounts(written=3, changed=["d2"], deleted=1)
     assert values_in(engine_url, index) == {"d1": "d0", "d4": "d0", "d5": "d0"}
     assert contents(engine_url, index)["d1"]["price"] == -1
 
@@ -220,13 +217,13 @@ def test_replaced_index_is_not_written(
     engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5))
-    updates = field_updates(collection(engine, index), FIELD, {0: "d1"})
+    updates = list(writer.plan(collection(engine, index), {0: "d1"}))
     engine.delete_index(index)
-    with pytest.raises(IndexMismatch, match="was deleted or replaced since it was read"):
+    with pytest.raises(IndexMissing, match="was deleted since it was read"):
         writer.write(updates)
     assert engine.get_index(index) is None
     load(engine_url, tiny, index, tmp_path / "docs.jsonl", dead=tmp_path / "dead", id_field="id")
-    with pytest.raises(IndexMismatch, match="was deleted or replaced since it was read"):
+    with pytest.raises(IndexMismatch, match="replaced since it was read"):
         writer.write(updates)
     assert values_in(engine_url, index) == {}
 

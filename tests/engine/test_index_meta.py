@@ -64,7 +64,7 @@ class Change:
 
 
 def write_field(engine: Engine, index: str, name: str) -> None:
-    FieldWriter(engine, index, "embedding", name, policy=RetryPolicy(0)).add_to_mapping()
+    FieldWriter(engine, index, "embedding", name, policy=RetryPolicy(0)).write([])
 
 
 def check_written_field(engine: Engine, index: str, name: str) -> None:

@@ -16,7 +16,7 @@ from elasticsearch import AsyncElasticsearch, Elasticsearch
 from opensearchpy import AsyncOpenSearch, OpenSearch
 
 from es_sbert.analysis import read_index
-from es_sbert.analysis.field_writer import FieldWriter, field_updates
+from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -316,16 +316,13 @@ def test_written_field_keeps_numbers(engine: Engine, index_name: str, tiny: Enco
     write(engine, index_name, documents())
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
     writer = FieldWriter(engine, index_name, "embedding", "part.group", policy=RetryPolicy(30))
-    writer.add_to_mapping()
+    writer.write([])
     texts = read_index(engine, index_name, "embedding", fields=["part.group"])
-    counts = writer.write(field_updates(texts, "part.group", {}))
-    assert counts.written == 0
     writer = FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
-    writer.add_to_mapping()
-    assert writer.write(field_updates(texts, "group", dict.fromkeys(range(3), "same"))).written == 3
+    assert writer.write(writer.plan(texts, dict.fromkeys(range(3), "same"))).written == 3
     assert_kept(engine, index_name)
     assert {source["group"] for source in contents(engine.info.url, index_name).values()} == {"same"}
-    assert writer.write(writer.plan_removals(())).removed == 3
+    assert writer.write(writer.plan(texts, {})).removed == 3
     assert_kept(engine, index_name)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert.analysis import read_index
 from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -118,8 +119,8 @@ def test_embedding_in_place_and_field_writer_keep_every_field(place: Place, tiny
     assert plain(engine, index_name) == before
     assert load(url, tiny, index_name, dead=dead).unchanged == 3
     writer = FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(60))
-    writer.add_to_mapping()
-    assert writer.write(writer.plan_own_ids(())).written == 3
+    texts = read_index(engine, index_name, "embedding", fields=["group"])
+    assert writer.write(writer.plan(texts, {}, own_ids=True)).written == 3
     grouped = {key: source | {"group": key} for key, source in before.items()}
     assert plain(engine, index_name) == grouped
     assert load(url, tiny, index_name, dead=dead).unchanged == 3

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.analysis import cluster_names
-from es_sbert.analysis.clusters import Clustering, ClusterMethod, TextCluster, split_words
+from es_sbert.analysis.clusters import Clustering, TextCluster, split_words
 from es_sbert.errors import UsageError
 
 
-def clustering(*groups: range | list[int], noise: tuple[int, ...] = ()) -> Clustering:
-    clusters = tuple(TextCluster(tuple(group), (1.0,) * len(group)) for group in groups)
-    return Clustering(clusters, noise, ClusterMethod.KMEANS, None)
+def clustering(*groups: range | list[int]) -> Clustering:
+    return Clustering(tuple(TextCluster(tuple(group), (1.0,) * len(group)) for group in groups), None)
 
 
 def reference(documents: list[list[str]]) -> list[list[str]]:
@@ -39,15 +38,11 @@ def reference(documents: list[list[str]]) -> list[list[str]]:
 @settings(max_examples=60)
 @given(
     st.lists(st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee"]), min_size=1, max_size=8), min_size=1, max_size=5),
-    st.booleans(),
 )
-def test_words_have_the_greatest_class_based_tf_idf(documents: list[list[str]], noise: bool) -> None:
+def test_words_have_the_greatest_class_based_tf_idf(documents: list[list[str]]) -> None:
     texts = [" ".join(words) for words in documents]
-    if noise and len(texts) > 1:
-        found = clustering(*([number] for number in range(len(texts) - 1)), noise=(len(texts) - 1,))
-    else:
-        found = clustering(*([number] for number in range(len(texts))))
-    expected = [", ".join(words[:4]) for words in reference(documents)][: len(found.clusters)]
+    found = clustering(*([number] for number in range(len(texts))))
+    expected = [", ".join(words[:4]) for words in reference(documents)]
     # A name that is taken gets a number.
     assert [name.partition(" (")[0] for name in cluster_names(texts, found)] == expected
 
@@ -112,7 +107,7 @@ def test_split_words_in_many_scripts(text: str, words: list[str]) -> None:
 def test_clusters_without_words_are_numbered() -> None:
     assert cluster_names(["", "", ""], clustering([0, 1], [2])) == ["cluster 0", "cluster 1"]
     assert cluster_names(["", "cat", "42"], clustering([1], [0, 2])) == ["cat", "cluster 1"]
-    assert cluster_names(["cat"], clustering(noise=(0,))) == []
+    assert cluster_names([], clustering()) == []
 
 
 @given(st.lists(st.sampled_from(["", "cat", "dog", "cat dog", "cluster 1"]), max_size=8))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.cluster import HDBSCAN, KMeans
+from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from sklearn.metrics.pairwise import cosine_similarity
@@ -19,8 +19,6 @@ from es_sbert.analysis import cluster_texts
 from es_sbert.analysis.clusters import AUTO_CANDIDATES, Clustering, mean_silhouette, text_vectors
 from es_sbert.errors import UsageError
 from es_sbert.vectors import Vectors
-
-METHODS = ["kmeans", "hdbscan"]
 
 
 def blobs(count: int = 60, centers: int = 4, seed: int = 0) -> tuple[Vectors, NDArray[np.int64]]:
@@ -44,27 +42,24 @@ def members(found: Clustering) -> list[tuple[int, ...]]:
 
 
 def labels(found: Clustering) -> NDArray[np.int64]:
-    """The cluster of each text; -1 for noise."""
+    """The cluster of each text."""
     number_of = {member: number for number, own in enumerate(members(found)) for member in own}
-    return np.array([number_of.get(text, -1) for text in range(len(number_of) + len(found.noise))])
+    return np.array([number_of[text] for text in range(len(number_of))])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_separated_groups_are_found(method: str) -> None:
+def test_separated_groups_are_found() -> None:
     vectors, groups = blobs()
-    found = cluster_texts(vectors, method)
-    assert (found.method, found.noise, len(found.clusters)) == (method, (), 4)
+    found = cluster_texts(vectors)
+    assert len(found.clusters) == 4
     assert same(labels(found), groups)
 
 
-@pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_each_text_is_clustered_once_most_central_first(method: str, seed: int, count: int) -> None:
+def test_each_text_is_clustered_once_most_central_first(seed: int, count: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
-    options: dict[str, Any] = {"k": min(count, 7)} if method == "kmeans" else {"min_size": 3}
-    found = cluster_texts(vectors, method, **options)
-    assert sorted([*found.noise, *sum(members(found), ())]) == list(range(count))
+    found = cluster_texts(vectors, k=min(count, 7))
+    assert sorted(sum(members(found), ())) == list(range(count))
     assert members(found) == sorted(members(found), key=lambda own: (-len(own), min(own)))
     for cluster in found.clusters:
         own = unit(vectors)[list(cluster.members)]
@@ -72,7 +67,7 @@ def test_each_text_is_clustered_once_most_central_first(method: str, seed: int, 
         assert np.allclose(cluster.cosines, cosine_similarity(own, center)[:, 0], atol=1e-5)
         order = sorted(zip(cluster.members, cluster.cosines, strict=True), key=lambda member: (-member[1], member[0]))
         assert tuple(member for member, _ in order) == cluster.members
-    assert found == cluster_texts(vectors, method, **options)
+    assert found == cluster_texts(vectors, k=min(count, 7))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -91,32 +86,21 @@ def test_many_texts_are_clustered_by_mini_batches(monkeypatch: pytest.MonkeyPatc
     assert found == cluster_texts(vectors)
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 2**32 - 1), st.integers(10, 80), st.integers(2, 10))
-def test_hdbscan_equals_scikit_learn(seed: int, count: int, min_size: int) -> None:
-    vectors = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
-    reference = HDBSCAN(min_cluster_size=min_size, copy=True).fit(text_vectors(vectors))
-    found = cluster_texts(vectors, "hdbscan", min_size=min_size)
-    assert same(labels(found), reference.labels_)
-    assert found.noise == tuple(np.flatnonzero(reference.labels_ < 0).tolist())
-
-
 @settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 60), st.integers(2, 8), st.sampled_from([4, 2048]))
-def test_silhouette_without_noise_equals_scikit_learn(seed: int, count: int, k: int, block: int) -> None:
+def test_silhouette_equals_scikit_learn(seed: int, count: int, k: int, block: int) -> None:
     random = np.random.default_rng(seed)
     vectors = text_vectors(random.normal(size=(count, 4)).astype(np.float32))
-    labels = random.integers(-1, k, count)
-    inside = labels >= 0
+    labels = random.integers(0, k, count)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_BLOCK", block)
         found = mean_silhouette(vectors, labels)
-    if len(set(labels[inside])) < 2:
+    if len(set(labels)) < 2:
         assert found is None
-    elif len(set(labels[inside])) == inside.sum():
+    elif len(set(labels)) == count:
         assert found == 0  # each text is alone, which scikit-learn refuses
     else:
-        reference = silhouette_score(vectors[inside].astype(np.float64), labels[inside], metric="cosine")
+        reference = silhouette_score(vectors.astype(np.float64), labels, metric="cosine")
         assert found == pytest.approx(reference, abs=2e-5)
 
 
@@ -133,31 +117,22 @@ def test_auto_k_below_three_texts_is_one_cluster() -> None:
     assert members(cluster_texts(np.eye(2, dtype=np.float32))) == [(0, 1)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_empty_input_has_no_clusters(method: str) -> None:
-    found = cluster_texts(np.empty((0, 3), np.float32), method)
-    assert (found.clusters, found.noise, found.silhouette) == ((), (), None)
+def test_one_text_is_a_cluster_and_none_have_none() -> None:
+    assert cluster_texts(np.empty((0, 3), np.float32)) == ((), None)
+    found = cluster_texts(np.ones((1, 3), np.float32))
+    assert (members(found), found.silhouette) == ([(0,)], None)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_text_is_a_cluster_or_noise(method: str) -> None:
-    found = cluster_texts(np.ones((1, 3), np.float32), method)
-    assert (members(found), found.noise) == (([(0,)], ()) if method == "kmeans" else ([], (0,)))
-    assert found.silhouette is None
-
-
-@pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_duplicate_texts_share_a_cluster(method: str, seed: int, different: int) -> None:
+def test_duplicate_texts_share_a_cluster(seed: int, different: int) -> None:
     random = np.random.default_rng(seed)
     chosen = np.append(np.arange(different), random.integers(0, different, 40))
     vectors = random.normal(size=(different, 4)).astype(np.float32)[chosen]
-    found = cluster_texts(vectors, method, **({"k": different} if method == "kmeans" else {}))
+    found = cluster_texts(vectors, k=different)
     assert all(len(set(labels(found)[chosen == one])) == 1 for one in range(different))
-    if method == "kmeans":
-        assert len(found.clusters) == different
-    assert cluster_texts(vectors, method) == cluster_texts(vectors, method)
+    assert len(found.clusters) == different
+    assert cluster_texts(vectors) == cluster_texts(vectors)
 
 
 def test_k_above_the_number_of_distinct_texts_is_rejected() -> None:
@@ -168,11 +143,6 @@ def test_k_above_the_number_of_distinct_texts_is_rejected() -> None:
     twice[0, 1] = 1e-7
     with pytest.raises(UsageError, match="2 different vectors\n  Request at most 2 clusters"):
         cluster_texts(twice, k=3)
-
-
-def test_fewer_texts_than_min_size_are_noise() -> None:
-    vectors, _ = blobs(8)
-    assert cluster_texts(vectors, "hdbscan", min_size=9).noise == tuple(range(8))
 
 
 def test_chunks_of_a_text_are_averaged_by_direction() -> None:
@@ -190,31 +160,17 @@ def test_opposite_vectors_have_no_center() -> None:
     assert found.clusters == (module.TextCluster((0, 1), (0.0, 0.0)),)
 
 
-def test_too_many_texts_for_hdbscan_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HDBSCAN_TEXTS", 9)
-    with pytest.raises(UsageError, match="10 texts are more than 9\n  Use kmeans"):
-        cluster_texts(np.ones((10, 2), np.float32), "hdbscan")
-
-
 @pytest.mark.parametrize(
-    ("method", "options", "message"),
-    [
-        ("agglomerative", {}, "agglomerative is not a method\n  Use kmeans or hdbscan"),
-        ("hdbscan", {"k": 3}, r"clusters \(k\) does not apply to hdbscan"),
-        ("kmeans", {"min_size": 5}, "a minimum size does not apply to kmeans"),
-        ("kmeans", {"k": 0}, "number of clusters is 0"),
-        ("hdbscan", {"min_size": 1}, "min_size is 1"),
-        ("kmeans", {"starts": np.array([1])}, "starts do not ascend"),
-    ],
+    ("options", "message"),
+    [({"k": 0}, "number of clusters is 0"), ({"starts": np.array([1])}, "starts do not ascend")],
 )
-def test_invalid_options_are_rejected(method: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cluster_texts(np.ones((4, 2), np.float32), method, **options)
+        cluster_texts(np.ones((4, 2), np.float32), **options)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_zero_and_non_finite_vectors_are_rejected(method: str) -> None:
+def test_zero_and_non_finite_vectors_are_rejected() -> None:
     with pytest.raises(UsageError, match="vector 1 is zero"):
-        cluster_texts(np.array([[1, 0], [0, 0]], np.float32), method)
+        cluster_texts(np.array([[1, 0], [0, 0]], np.float32))
     with pytest.raises(UsageError, match="vector 0 is zero or holds a value that is not finite"):
-        cluster_texts(np.array([[np.nan, 0], [0, 1]], np.float32), method)
+        cluster_texts(np.array([[np.nan, 0], [0, 1]], np.float32))

@@ -47,13 +47,6 @@ def test_chain_is_one_group_with_cosines_to_the_kept_text() -> None:
     assert group.cosines == (1.0, 0.98481, 0.93969)
 
 
-def test_highest_priority_is_kept_then_the_first() -> None:
-    vectors = np.ones((4, 2), np.float32)
-    assert duplicate_groups(vectors, 0.9, priority=[1, 5, 2, 5])[0].kept == 1
-    with pytest.raises(UsageError, match="2 priorities for 4 texts"):
-        duplicate_groups(vectors, 0.9, priority=[1, 2])
-
-
 def test_chunked_texts_are_compared_by_their_nearest_chunks() -> None:
     vectors = np.array([[1, 0], [0, 1], [0.6, 0.8], [-1, 0], [0, 2]], np.float32)
     [group] = duplicate_groups(vectors, 0.99, starts=np.array([0, 2, 3]))

@@ -146,11 +146,8 @@ def test_points_are_scaled_without_distortion() -> None:
 # What is on the page.
 
 
-def test_character_limit_decreases_with_total_length() -> None:
-    assert character_limit(["a" * 5000] * 100) == 2000
-    assert character_limit(["a" * 5000] * 15_000) == 1000
-    assert character_limit(["a" * 150] * 50_000) == 2000
-    assert character_limit(["a" * 5000] * 1_000_000) == 200
+def test_character_limit_decreases_with_the_number_of_texts() -> None:
+    assert [character_limit(count) for count in (0, 100, 20_000, 1_000_000)] == [2000, 2000, 1000, 200]
 
 
 def test_cluster_page_has_top_members_and_a_random_sample() -> None:
