@@ -86,6 +86,8 @@ DEFAULT_VECTOR_FIELD = "embedding"
 MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
 # Settings of earlier versions → what to do instead. They are refused, because without them a command would do less.
 REMOVED_SETTINGS = {
+    "fingerprint": "Remove it, and set `ca_certs` to the CA that signed the certificate (for Elasticsearch "
+    "config/certs/http_ca.crt).",
     "sniff": "Remove it, and set `url` to the addresses of several nodes, separated by commas.",
     "keyring": "Remove it, and name a file with the secret: password_file, api_key_file or token_file.",
 }
@@ -98,16 +100,6 @@ _BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
 def split_addresses(url: str) -> list[str]:
     """Split the setting `url` into its addresses, which are separated by commas."""
     return [part.strip() for part in _BETWEEN_ADDRESSES.split(url)]
-
-
-def address_name(number: int, count: int) -> str:
-    """Name of an address of the setting `url` in messages; the address itself may contain a password.
-
-    Args:
-        number: Number of the address, from 1.
-        count: Number of addresses.
-    """
-    return "the address of the engine" if count == 1 else f"address {number} of {count} of the engine"
 
 
 class UsageErrorModel(BaseModel):
@@ -148,7 +140,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         token: Bearer token: a service account's, OAuth's or a JSON Web Token.
         api_key_file, password_file, token_file: Files with these secrets; they are read once, on validation.
         ca_certs: PEM file of the certificate authority that signed the server's certificate.
-        fingerprint: SHA-256 of the server's certificate in hex digits; if set, nothing else is checked.
         timeout: Seconds for one request.
     """
 
@@ -165,7 +156,6 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     password_file: Path | None = None
     token_file: Path | None = None
     ca_certs: Path | None = None
-    fingerprint: str | None = None
     timeout: float = Field(default=60.0, gt=0, le=MAX_TIMEOUT)
 
     @field_validator("url", mode="before")
@@ -179,10 +169,11 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         """Read the secrets from files into their settings."""
         data = dict(data)
         for name, remedy in REMOVED_SETTINGS.items():
-            given = (data.get(name), os.environ.get(f"ES_SBERT_{name.upper()}"))
+            variable = f"{cls.model_config['env_prefix']}{name.upper()}"
+            given = (data.get(name), os.environ.get(variable))
             # Without the setting, a command does what it did with the former default.
             if any(value and str(value).lower() not in _OFF for value in given):
-                raise UsageError(f"there is no setting {name} (ES_SBERT_{name.upper()}) any more", remedy)
+                raise UsageError(f"there is no setting {name} ({variable}) any more", remedy)
         for name, what in _SECRETS.items():
             file = data.get(f"{name}_file")
             if file is None:
@@ -204,17 +195,4 @@ class EngineSettings(UsageErrorModel, BaseSettings):
                 "Set `username` with the password in ES_SBERT_PASSWORD or a `password_file`, or an API key in "
                 "ES_SBERT_API_KEY.",
             )
-        addresses = split_addresses(self.url)
-        for number, address in enumerate(addresses, 1):
-            if not address.lower().startswith(("http://", "https://")):
-                name = address_name(number, len(addresses))
-                problem = "does not start with http:// or https://" if address or len(addresses) == 1 else "is empty"
-                raise UsageError(f"{name} {problem}", f"Write it like {DEFAULT_URL}.")
-        if self.fingerprint is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", self.fingerprint.replace(":", "")):
-            raise UsageError(
-                "the fingerprint is not a SHA-256 digest in hexadecimal digits",
-                "Take it from: openssl x509 -noout -fingerprint -sha256 -in CERTIFICATE.",
-            )
-        if self.fingerprint is not None and self.ca_certs is not None:
-            raise UsageError("a fingerprint and a CA file cannot be combined", "Use one of the two.")
         return self

@@ -48,7 +48,7 @@ def discard_stdout() -> None:
 
 _CONFIGURATION_REMEDY = (
     "Set ES_SBERT_URL, ES_SBERT_USERNAME, ES_SBERT_PASSWORD_FILE, ES_SBERT_API_KEY_FILE, ES_SBERT_TOKEN_FILE, "
-    "ES_SBERT_CA_CERTS, ES_SBERT_FINGERPRINT, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
+    "ES_SBERT_CA_CERTS, ES_SBERT_TIMEOUT and ES_SBERT_MODEL instead, in a file for each "
     "cluster (`set -a; . ./production.env`). Load it for commands on that cluster alone: credentials of the "
     "environment are sent to any address in `--url`. Write paths in full: those of the old file were relative to it."
 )
@@ -58,6 +58,8 @@ _DATABASE_REMEDY = (
 # Options and commands of earlier versions, and what to do instead.
 _REMOVED = {
     "--profile": _CONFIGURATION_REMEDY,
+    "--fingerprint": "Use `--ca-certs` with the CA that signed the certificate (for Elasticsearch "
+    "config/certs/http_ca.crt).",
     "--dimensions": "Write `--model MODEL@N`.",
     "--sql": _DATABASE_REMEDY,
     "--database": _DATABASE_REMEDY,

@@ -84,7 +84,6 @@ credential_options = combine_options(
     _connection_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
     _connection_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
     _connection_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
-    _connection_option("--fingerprint", "SHA-256 of the server's certificate, instead of a CA."),
     _connection_option(
         "--timeout",
         "Timeout of one request.",

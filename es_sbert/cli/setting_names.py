@@ -17,8 +17,8 @@ from es_sbert.messages import escape_unprintable
 _SAME_NAME = frozenset({
     "api_key_file", "ca_certs", "data", "dead_letters",
     "delimiter", "device", "dimensions", "documents", "dry_run", "element_type", "encoding", "exact", "filter",
-    "fingerprint", "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
-    "max_errors", "max_write_block", "metrics", "min_cosine", "min_recall", "model", "name",
+    "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
+    "max_errors", "max_write_block", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",

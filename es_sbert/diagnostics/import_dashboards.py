@@ -55,18 +55,12 @@ def kibana_address(url: str, engine: EngineSettings) -> Address:
         engine: Settings of the engine, for its credentials and its timeout.
 
     Raises:
-        UsageError: the URL is missing, there are two kinds of credentials, the CA file cannot be read, or a certificate
-            fingerprint is set.
+        UsageError: the URL is missing, there are two kinds of credentials, or the CA file cannot be read.
     """
     settings = KibanaSettings(url=url)
     if all(getattr(settings, name) is None for name in _CREDENTIAL_SETTINGS):
         lent = {name: getattr(engine, name) for name in _CREDENTIAL_SETTINGS}
         settings = settings.model_copy(update={"timeout": engine.timeout, **lent})
-    if settings.fingerprint is not None:
-        raise UsageError(
-            "a certificate fingerprint is not supported for Kibana or OpenSearch Dashboards",
-            "Set ES_SBERT_KIBANA_CA_CERTS to the file of the CA that signed its certificate.",
-        )
     return parse_address(settings)
 
 

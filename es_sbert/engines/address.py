@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from es_sbert.config import DEFAULT_URL, EngineSettings, address_name, split_addresses
+from es_sbert.config import DEFAULT_URL, EngineSettings, split_addresses
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class Address:
         path: Prefix of all paths (`/engine` on a reverse proxy), without a slash at the end; often empty.
         authorization: Value of the Authorization header, or None.
         ssl_context: Set if the scheme is https.
-        fingerprint: SHA-256 of the server's certificate in hex digits; None to check the certificate itself.
         timeout: Seconds for one request.
     """
 
@@ -44,7 +43,6 @@ class Address:
     authorization: str | None = field(repr=False)
     ssl_context: ssl.SSLContext | None = field(repr=False)
     timeout: float
-    fingerprint: str | None = None
 
     @property
     def url(self) -> str:
@@ -70,7 +68,6 @@ class Address:
             path_prefix=self.path,
             headers=self.headers,
             ssl_context=self.ssl_context,
-            ssl_assert_fingerprint=self.fingerprint,
             request_timeout=self.timeout,
             connections_per_node=MAX_CONNECTIONS,
         )
@@ -103,7 +100,7 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
             contain, or the CA file is missing or broken.
     """
     urls = split_addresses(settings.url)
-    parts = [_split_url(url, address_name(number, len(urls))) for number, url in enumerate(urls, 1)]
+    parts = [_split_url(url) for url in urls]
     signed = [each for each in parts if each.username is not None]
     if len({(each.username, each.password) for each in signed}) > 1:
         raise UsageError(
@@ -116,13 +113,12 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
     addresses = [
         Address(
             scheme=each.scheme,
-            host=each.hostname or "",
+            host=str(each.hostname),
             port=DEFAULT_PORTS[each.scheme] if each.port is None else each.port,
             path=each.path.rstrip("/"),
             authorization=authorization,
             ssl_context=ssl_context if each.scheme == "https" else None,
             timeout=settings.timeout,
-            fingerprint=_fingerprint(settings, each.scheme),
         )
         for each in parts
     ]
@@ -130,18 +126,20 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
     return tuple({address.url: address for address in addresses}.values())
 
 
-def _split_url(url: str, name: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        is_valid = parts.port is None or parts.port >= 0
         host = parts.hostname or ""
         host.encode("idna")  # an empty or too long part between two dots is a ValueError too
+        is_valid = parts.scheme in DEFAULT_PORTS and (parts.port is None or parts.port >= 0)
     except ValueError:
         is_valid, host = False, ""
     if not is_valid or not host or not host.isprintable() or " " in host or parts.query or parts.fragment:
         # The URL itself may hold a password, so it is not repeated here.
-        hint = " If there are several, each must begin with http:// or https://." if "," in url else ""
-        raise UsageError(f"{name} is not a URL", f"Write it like {DEFAULT_URL}.{hint}")
+        raise UsageError(
+            "the address of the engine is not a URL that begins with http:// or https://",
+            f"Write it like {DEFAULT_URL}. Several addresses are separated by commas.",
+        )
     return parts
 
 
@@ -176,26 +174,8 @@ def _basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
-def _fingerprint(settings: EngineSettings, scheme: str) -> str | None:
-    if settings.fingerprint is None:
-        return None
-    if scheme != "https":
-        raise UsageError(
-            "a certificate fingerprint can only be checked with TLS", "Write https:// in front of every address."
-        )
-    return settings.fingerprint.replace(":", "").lower()
-
-
 def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
-    """Create a context that checks certificates and host names, with the given certificate authority or the system's.
-
-    With a fingerprint, the client checks only the hash of the certificate, not its issuer or host name.
-    """
-    if settings.fingerprint is not None:
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
+    """Create a context that checks certificates and host names, with the given CA or the system's."""
     try:
         return ssl.create_default_context(cafile=settings.ca_certs)
     except (OSError, ssl.SSLError) as error:

@@ -6,14 +6,13 @@ themselves are not imported: that takes up to a quarter of a second, for APIs of
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import re
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -164,7 +163,7 @@ class CallersClient:
     """A client of the caller with its own parser, except for requests whose numbers must be exact, see `exact_numbers`.
 
     Args:
-        client: The client, synchronous or not.
+        client: The client.
         with_exact_json: Returns a copy of it that has the same connections and `parse_json` as its parser.
     """
 
@@ -180,36 +179,11 @@ class CallersClient:
         self._client.close()
 
 
-class AsyncClientAdapter:
-    """Lets other threads use an asynchronous client as if it were synchronous.
-
-    Args:
-        perform: The client's `perform_request`, which returns a coroutine.
-        loop: The event loop of the client; it must be running.
-    """
-
-    def __init__(self, perform: Callable[..., Coroutine[Any, Any, Any]], loop: asyncio.AbstractEventLoop) -> None:
-        self._perform = perform
-        self._loop = loop
-
-    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        is_exact = EXACT_NUMBERS.get()
-
-        async def perform() -> Any:
-            EXACT_NUMBERS.set(is_exact)  # a task runs in its own context
-            return await self._perform(*args, **kwargs)
-
-        return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
-
-    def close(self) -> None:
-        """Does nothing: the caller closes the client."""
-
-
 class OpenSearchTransport:
     """The transport of a caller's client of OpenSearch, with the responses and errors of elastic-transport.
 
     Args:
-        transport: The transport; synchronous, or behind an `AsyncClientAdapter`.
+        transport: The client's transport.
     """
 
     def __init__(self, transport: EngineClient) -> None:

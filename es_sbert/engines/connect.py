@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.engines.clients import (
     ENGINE_CLASSES,
-    AsyncClientAdapter,
     CallersClient,
     OpenSearchTransport,
     opensearch_with_exact_json,
@@ -78,49 +76,29 @@ def is_address(engine: object) -> bool:
     )
 
 
-def is_engine_client(value: object) -> bool:
-    """Whether this is a client of elasticsearch-py or opensearch-py, synchronous or not."""
-    return _client_type(value) is not None and hasattr(value, "transport")
-
-
-def is_async_client(value: object) -> bool:
-    """Whether this is `AsyncElasticsearch` or `AsyncOpenSearch`."""
-    return is_engine_client(value) and any(cls.__name__.startswith("Async") for cls in type(value).__mro__)
-
-
-def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> Engine:
+def from_client(client: Any) -> Engine:
     """Create an engine that uses an existing client. The caller must close the client, not the engine.
 
     Args:
-        client: `Elasticsearch` (8 or 9), `OpenSearch`, `AsyncElasticsearch` or `AsyncOpenSearch`.
-        loop: Event loop of an asynchronous client; the engine must then be called from other threads.
+        client: `Elasticsearch` (8 or 9) or `OpenSearch`.
 
     Raises:
-        UsageError: `client` is not a client of one of the engines, or is asynchronous and `loop` is missing.
+        UsageError: `client` is not a client of one of the engines, or is asynchronous.
         EngineUnreachable, AccessDenied, RequestFailed, UnsupportedEngine: see `identify_engine`; also if the client is
             connected to the other engine.
     """
     engine_type = _client_type(client)
-    if engine_type is None or not is_engine_client(client):
+    if engine_type is None or not hasattr(client, "transport"):
         raise UsageError(
-            f"{type(client).__name__} is not an Elasticsearch or OpenSearch client",
-            "Pass an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
-        )
-    is_async = is_async_client(client)
-    if is_async and loop is None:
-        raise UsageError(
-            f"{type(client).__name__} is asynchronous", "Use AsyncSemanticIndex with it, or pass a synchronous client."
+            f"{type(client).__name__} is not a synchronous client of Elasticsearch or OpenSearch",
+            "Pass an address, or an Elasticsearch or OpenSearch object; AsyncSemanticIndex takes these, too.",
         )
     sender: EngineClient
     if engine_type is EngineType.ELASTICSEARCH:
         sender, url = CallersClient(client, with_exact_json), str(next(iter(client.transport.node_pool.all())).base_url)
     else:
-        sender = CallersClient(client.transport, opensearch_with_exact_json)
+        sender = OpenSearchTransport(CallersClient(client.transport, opensearch_with_exact_json))
         url = _opensearch_url(client.transport.hosts[0])
-    if is_async and loop is not None:
-        sender = AsyncClientAdapter(sender.perform_request, loop)
-    if engine_type is EngineType.OPENSEARCH:
-        sender = OpenSearchTransport(sender)
     engine_class = ENGINE_CLASSES[engine_type]
     probe = engine_class(EngineInfo(engine_type, _COMPATIBLE_VERSION, url), sender, None)
     info = identify_engine(lambda path: probe.send("GET", path), url)
@@ -133,7 +111,11 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
 
 
 def _client_type(client: object) -> EngineType | None:
-    packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
+    """The engine of a synchronous client; None for any other object."""
+    classes = type(client).__mro__
+    packages = {cls.__module__.partition(".")[0] for cls in classes}
+    if any(cls.__name__.startswith("Async") for cls in classes):
+        return None
     if "elasticsearch" in packages:
         return EngineType.ELASTICSEARCH
     return EngineType.OPENSEARCH if "opensearchpy" in packages else None

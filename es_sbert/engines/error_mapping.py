@@ -183,9 +183,6 @@ _CONNECTION_ERRORS: tuple[tuple[str, type[EngineUnreachable], str, str], ...] = 
      "Use only addresses of nodes of one cluster."),
     ("wrong.version.number|ssl.*record layer", TlsFailed, "{url} does not speak TLS",
      "Write http:// in front of the address, or enable TLS in the engine."),
-    ("ssl.*fingerprint", TlsFailed, "the certificate of {url} is not the one with the fingerprint given",
-     "If the engine has a new certificate, get its fingerprint on the engine's machine and set `fingerprint` to it. "
-     "Otherwise, another program intercepts the connection."),
     # If the connection breaks during the handshake, the server may be starting.
     ("ssleoferror", EngineUnreachable, "the TLS connection to {url} failed: {reason}", _TLS_REMEDY),
     ("certificate|ssl", TlsFailed, "the TLS connection to {url} failed: {reason}", _TLS_REMEDY),

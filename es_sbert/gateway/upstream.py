@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -140,13 +139,11 @@ class Upstream:
         """Create the HTTP session, in a running event loop."""
         # Connections need no limit: the gateway's limit of concurrent requests also limits them.
         addresses = [node.address for node in self.nodes]
-        fingerprint = addresses[0].fingerprint
         context = next((each.ssl_context for each in addresses if each.ssl_context is not None), None)
-        tls = aiohttp.Fingerprint(bytes.fromhex(fingerprint)) if fingerprint else context or True
         connector = aiohttp.TCPConnector(
-            limit=0, ssl=tls, keepalive_timeout=self._limits.idle_seconds, socket_factory=keepalive_socket
+            limit=0, ssl=context or True, keepalive_timeout=self._limits.idle_seconds, socket_factory=keepalive_socket
         )
-        self._nodes.open(tls)
+        self._nodes.open(context or True)
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_create_start.append(self._check_cluster)
         self._session = aiohttp.ClientSession(
@@ -447,8 +444,6 @@ class Upstream:
                 return kind(f"the engine behind the gateway {problem}", _CHECK_BEFORE_RETRY)
         # aiohttp's messages mention TLS whether it is used or not, and show digests as bytes.
         cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        if isinstance(error, aiohttp.ServerFingerprintMismatch):
-            cause = ssl.SSLError("fingerprint")
         failure = connection_error(self.url, cause, self._limits.connect_seconds)
         self.log.warning("%s. %s", failure.message, failure.remedy, kind="unreachable")
         return EngineUnreachable("the engine behind the gateway cannot be reached", _RETRY_SOON)

@@ -10,15 +10,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
-from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
 from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions
 from es_sbert.search.semantic_index import CREATE_DEFAULTS, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
-    from elasticsearch import AsyncElasticsearch
-    from opensearchpy import AsyncOpenSearch
-
     from es_sbert.search.semantic_index import EngineOrClient
 
 T = TypeVar("T")
@@ -47,14 +43,11 @@ class AsyncSemanticIndex:
             print(result[0].source["title"])
         ```
 
-    Each call runs in a thread of a pool, since embedding a text takes milliseconds and loading a model seconds. The
-    requests of an asynchronous client run on the event loop. A cancelled call returns at once, but its requests are
-    still completed, those of `add` and `embed_missing` included.
+    Each call runs in a thread of a pool, since embedding a text takes milliseconds and loading a model seconds. A
+    cancelled call returns at once, but its requests are still completed, those of `add` and `embed_missing` included.
 
     Args:
-        index, engine, options: As for `SemanticIndex`; the engine may also be `AsyncElasticsearch` or
-            `AsyncOpenSearch`, which is used with its own settings on the event loop that opens this object, and is
-            not closed by `close`.
+        index, engine, options: As for `SemanticIndex`.
         concurrency: Maximum number of calls that run at the same time; further calls wait.
 
     Raises:
@@ -67,7 +60,7 @@ class AsyncSemanticIndex:
     def __init__(
         self,
         index: str | Sequence[str],
-        engine: AsyncElasticsearch | AsyncOpenSearch | EngineOrClient = None,
+        engine: EngineOrClient = None,
         *,
         concurrency: int = 32,
         **options: Unpack[OpenOptions],
@@ -85,7 +78,7 @@ class AsyncSemanticIndex:
     async def create(
         cls,
         name: str,
-        engine: AsyncElasticsearch | AsyncOpenSearch | EngineOrClient = None,
+        engine: EngineOrClient = None,
         *,
         concurrency: int = 32,
         **options: Unpack[CreateOptions],
@@ -129,13 +122,11 @@ class AsyncSemanticIndex:
             raise UsageError(
                 "this AsyncSemanticIndex is closed", "Search before close, or open another: AsyncSemanticIndex(…)."
             )
-        loop = asyncio.get_running_loop()
 
         def call() -> T:
             with self._opening:
                 if self._opened is None:
-                    is_async = is_async_client(self._engine)
-                    self._opened = self._open(from_client(self._engine, loop) if is_async else self._engine)
+                    self._opened = self._open(self._engine)
             return work(self._opened)
 
-        return await loop.run_in_executor(self._pool, call)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)

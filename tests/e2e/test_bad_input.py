@@ -154,7 +154,7 @@ def test_invalid_option_combinations_exit_2(ingest: Callable[..., Done], argumen
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("localhost:9200", "does not start with http:// or https://"),
+        ("localhost:9200", "begins with http:// or https://"),
         ("http://127.0.0.1:{port}", "nothing listens at http://127.0.0.1:{port}"),
         ("http://no-such-host.invalid:9200", "http://no-such-host.invalid:9200"),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import ssl
 import subprocess
 import sys
 from base64 import b64encode
@@ -19,7 +17,6 @@ from es_sbert.engines.connect import connect
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.secured import PASSWORD, Secured
-from tests.engine.secured_opensearch import SecuredOpenSearch
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -80,20 +77,6 @@ def test_certificate_host_mismatch_is_rejected(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match="TLS connection") as caught:
         connect(settings(secured, url=f"https://127.0.0.1:{secured.port}"))
     assert "host name in the certificate" in caught.value.remedy
-
-
-def fingerprint(server: Secured | SecuredOpenSearch) -> str:
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(server.ca_certs.read_text())).hexdigest()
-
-
-def test_certificate_fingerprint_is_verified(secured: Secured) -> None:
-    # By an address whose host name the certificate lacks: the fingerprint says that it is the very server.
-    url = f"https://127.0.0.1:{secured.port}"
-    with closing(connect(settings(secured, ca_certs=None, url=url, fingerprint=fingerprint(secured)))) as engine:
-        assert engine.get_index("docs") is None
-    with pytest.raises(EngineUnreachable, match="not the one with the fingerprint given") as caught:
-        connect(settings(secured, ca_certs=None, fingerprint="ab" * 32))
-    assert "another program intercepts" in caught.value.remedy
 
 
 def test_no_secret_in_output_logs_process_list_or_files(secured: Secured, tmp_path: Path) -> None:

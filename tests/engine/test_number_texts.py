@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,8 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
-from elasticsearch import AsyncElasticsearch, Elasticsearch
-from opensearchpy import AsyncOpenSearch, OpenSearch
+from elasticsearch import Elasticsearch
+from opensearchpy import OpenSearch
 
 from es_sbert.analysis import read_index
 from es_sbert.analysis.field_writer import FieldWriter
@@ -32,7 +31,7 @@ from es_sbert.migration import document_copy
 from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, two_encoders
 from tests.engine.vectors import state_of, vector_value
@@ -355,17 +354,6 @@ def test_callers_clients_keep_numbers(engine: Engine, index_name: str, tiny: Enc
     write(engine, index_name, documents(1))
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
     url, is_opensearch = engine.info.url, engine.info.engine_type is EngineType.OPENSEARCH
-
-    async def embed() -> None:
-        async with (
-            AsyncOpenSearch(url) if is_opensearch else AsyncElasticsearch(url) as client,
-            AsyncSemanticIndex(index_name, client, encoder=tiny) as index,
-        ):
-            assert (await index.embed_missing()).indexed == 3
-
-    write(engine, index_name, documents())
-    asyncio.run(embed())
-    assert_kept(engine, index_name)
     write(engine, index_name, documents())
     with (
         closing(OpenSearch(url) if is_opensearch else Elasticsearch(url)) as client,

@@ -90,7 +90,7 @@ def test_empty_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch
     assert (settings.api_key, settings.token, settings.timeout) == (None, None, 60.0)
 
 
-@pytest.mark.parametrize("name", ["sniff", "keyring"])
+@pytest.mark.parametrize("name", ["sniff", "keyring", "fingerprint"])
 def test_a_setting_of_an_earlier_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=f"no setting {name}"):
         EngineSettings(**{name: "x"})

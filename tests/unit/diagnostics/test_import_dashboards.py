@@ -175,9 +175,6 @@ def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path, monkeyp
             _import(url, api.product)
         monkeypatch.setenv("ES_SBERT_KIBANA_CA_CERTS", str(tmp_path / "ca.pem"))
         _import(url, api.product)
-    monkeypatch.setenv("ES_SBERT_KIBANA_FINGERPRINT", "00" * 32)
-    with pytest.raises(UsageError, match="fingerprint"):
-        _import(url, api.product)
 
 
 @pytest.mark.parametrize(

@@ -54,22 +54,6 @@ def test_secrets_are_not_in_the_repr() -> None:
     assert "c2VjcmV0" not in repr(parse_address(settings(api_key="c2VjcmV0")))
 
 
-def test_fingerprint_replaces_ca_and_host_name_checks() -> None:
-    digits = "AB" * 32
-    for written in (digits, ":".join(["AB"] * 32)):
-        address = parse_address(settings(url="https://localhost:9200", fingerprint=written))
-        assert address.fingerprint == digits.lower()
-        assert address.ssl_context is not None
-        assert not address.ssl_context.check_hostname
-    with pytest.raises(UsageError, match="only be checked with TLS"):
-        parse_address(settings(fingerprint=digits))
-    for wrong in ("AB" * 20, "x" * 64):
-        with pytest.raises(UsageError, match="not a SHA-256"):
-            settings(fingerprint=wrong)
-    with pytest.raises(UsageError, match="cannot be combined"):
-        settings(fingerprint=digits, ca_certs="ca.pem")
-
-
 def test_two_authentication_methods_are_rejected() -> None:
     for url in ("http://a:b@localhost:9200", "http://a:9200,http://u:p@b:9200"):
         with pytest.raises(UsageError, match="a URL with a user name cannot be combined"):
@@ -133,16 +117,16 @@ def test_a_list_of_addresses_is_one_setting() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://a:9200,", "address 2 of 2 of the engine is empty"),
-        ("http://a:9200,,http://u:hunter2@b:9200", "address 2 of 3 of the engine is empty"),
-        ("http://a:9200,ftp://u:hunter2@b:9200", "address 2 of 2 of the engine does not start with http://"),
-        ("http://a:9200,http://u:hunter2@b:port", "address 2 of 2 of the engine is not a URL"),
-        ("http://u:hunter2@a:9200,b:9200", "the address of the engine is not a URL"),
+        ("http://a:9200,", "not a URL"),
+        ("http://a:9200,,http://u:hunter2@b:9200", "not a URL"),
+        ("http://a:9200,ftp://u:hunter2@b:9200", "not a URL"),
+        ("http://a:9200,http://u:hunter2@b:port", "not a URL"),
+        ("http://u:hunter2@a:9200,b:9200", "not a URL"),
         ("http://u:hunter2@a:9200,http://u:hunter3@b:9200", "different user names or passwords"),
         ("http://u:hunter2@a:9200,http://v:hunter2@b:9200", "different user names or passwords"),
     ],
 )
-def test_a_faulty_address_of_several_is_named_without_its_password(url: str, message: str) -> None:
+def test_a_faulty_address_of_several_is_refused_without_its_password(url: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_addresses(settings(url=url))
     assert message in caught.value.message
