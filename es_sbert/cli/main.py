@@ -72,6 +72,10 @@ _REMOVED = {
     "duplicates --keep": "The first text is kept: sort the file. In an index, the document with the lowest id is kept.",
     "duplicates --method": "All pairs of up to 1 GiB of vectors are compared, a larger index is searched. With "
     "`--num-candidates 100`, an index of any size is searched.",
+    "--max-requests": "The gateway takes 512 requests at a time. Start another one for more.",
+    "--answer-timeout": "The gateway waits an hour. Send a longer request with `wait_for_completion=false`.",
+    "--health-timeout": "A node has 3 seconds to answer each of two health requests.",
+    "--model-alias": "A model is served under the name of its folder: rename the folder as clients name the model.",
     "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
     "and `--threads` shows the speed of others.",
     "index remove": "Copy the index with `POST _reindex`, without the vector fields and `_meta.es_sbert` "

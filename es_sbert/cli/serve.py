@@ -22,7 +22,7 @@ from es_sbert.config import DEFAULT_MODEL, read_secret_file
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.gateway.settings import (
-    EmbeddingsApiSettings,
+    MIB,
     GatewaySettings,
     Limits,
     ListenSettings,
@@ -31,17 +31,6 @@ from es_sbert.gateway.settings import (
     SemanticSettings,
 )
 from es_sbert.messages import log_event
-
-
-class _UnitRange(click.IntRange):
-    """A positive number, converted to a multiple of a unit."""
-
-    def __init__(self, unit: int) -> None:
-        super().__init__(1)
-        self._unit = unit
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return int(super().convert(value, param, ctx)) * self._unit
 
 
 def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], shared.F]]:
@@ -55,7 +44,7 @@ def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], sha
 
 
 def _setting_option(
-    name: str, field: FieldInfo, flag: str | None, help: str, metavar: str | None, unit: int
+    name: str, field: FieldInfo, flag: str | None, help: str, metavar: str | None
 ) -> Callable[[shared.F], shared.F]:
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not NoneType)
     bounds = {
@@ -67,8 +56,6 @@ def _setting_option(
         settings |= {"multiple": True}
     elif kind is bool:
         settings |= {"is_flag": True}
-    elif unit > 1:
-        settings |= {"type": _UnitRange(unit), "default": default and default // unit}
     elif kind is int:
         settings |= {"type": click.IntRange(least, most)}
     elif kind is float:
@@ -92,14 +79,6 @@ _model_options = option_group(
         multiple=True,
         metavar="MODEL",
         help="Also serve this model: for indices with its vectors, and at /v1/embeddings. May be given several times.",
-    ),
-    click.option(
-        "--model-alias",
-        "alias_pairs",
-        multiple=True,
-        metavar="NAME=MODEL",
-        help="Another name of a served model at /v1/embeddings, such as text-embedding-3-small. May be given "
-        "several times.",
     ),
 )
 _key_and_log_options = option_group(
@@ -140,7 +119,25 @@ serve_options = shared.combine_options(
     ),
     _model_options,
     _key_and_log_options,
-    option_group("Limits", *_setting_options(Limits)),
+    option_group(
+        "Limits",
+        click.option(
+            "--max-body",
+            type=click.IntRange(1),
+            default=100,
+            metavar="MIB",
+            help="Maximum size of a request body. All bodies together may take ten times as much, but no more than "
+            "1024 MiB or two bodies; more are refused (429).",
+        ),
+        click.option(
+            "--max-connections-per-client",
+            "client_connections",
+            type=click.IntRange(1),
+            default=1024,
+            help="Maximum open connections from one address; more are refused (429). Raise it if callers connect "
+            "through a reverse proxy, which gives all of them one address.",
+        ),
+    ),
 )
 
 
@@ -151,11 +148,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         UsageError: options conflict, or a secret cannot be read.
     """
     model = DEFAULT_MODEL if options["model"] is None else options["model"]
-    options |= {
-        "writes": not options["no_writes"],
-        "models": (model, *options["more_models"]),
-        "aliases": _parse_model_aliases(options["alias_pairs"]),
-    }
+    options |= {"writes": not options["no_writes"], "models": (model, *options["more_models"])}
     listen = ListenSettings(**shared.select_options(options, ListenSettings.model_fields))
     key, metrics_key = (
         None if file is None else SecretStr(read_secret_file(file, "key"))
@@ -170,32 +163,13 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     return GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
-        limits=Limits(**shared.select_options(options, Limits.model_fields)),
+        limits=Limits(body_bytes=options["max_body"] * MIB, client_connections=options["client_connections"]),
         semantic=SemanticSettings(**shared.select_options(options, SemanticSettings.model_fields)),
         models=ModelSettings(**shared.select_options(options, ModelSettings.model_fields)),
-        embeddings_api=EmbeddingsApiSettings(api_key=key),
+        embeddings_key=key,
         metrics_key=metrics_key,
         search_log=search_log,
     )
-
-
-def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Convert pairs of the form NAME=MODEL to a dictionary: name → model.
-
-    Raises:
-        UsageError: a pair is not of that form, or a name is used twice.
-    """
-    aliases: dict[str, str] = {}
-    for pair in pairs:
-        name, _, model = pair.partition("=")
-        if not name or not model:
-            raise UsageError(
-                f"--model-alias must be NAME=MODEL, not {pair!r}", "Example: text-embedding-3-small=my-model."
-            )
-        if name in aliases:
-            raise UsageError(f"--model-alias {name} is given twice", "Leave one of the two out.")
-        aliases[name] = model
-    return aliases
 
 
 def serving_modes(settings: GatewaySettings) -> dict[str, str]:
@@ -210,7 +184,7 @@ def serving_modes(settings: GatewaySettings) -> dict[str, str]:
         "search log": "off (--search-log)" if log is None else str(log.path),
         "TLS": "off (--tls-certificate)" if listen.certificate is None else "on",
         "search page": "/ui/",
-        "embeddings API": f"/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",
+        "embeddings API": f"/v1/embeddings of {models}{key if settings.embeddings_key else ''}",
         "metrics, health": f"/metrics{key if settings.metrics_key else ''}, /healthz, /readyz",
     }
 

@@ -91,7 +91,7 @@ class Gateway:
         self._metrics.track(self._admission, connections)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._metrics.track_nodes(self._upstream.nodes)
-        self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)
+        self._models = ModelRegistry(settings.models, settings.limits, self._metrics)
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
         hider = VectorHider(settings.semantic, self._indices)

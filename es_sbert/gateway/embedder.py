@@ -21,7 +21,7 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.settings import EmbeddingSettings
+from es_sbert.gateway.settings import Limits
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.chunker import Chunker
@@ -140,7 +140,7 @@ class BatchingEmbedder:
 
     Args:
         encoder: Owned by the embedder.
-        settings: Limits of batches and the queue.
+        limits: Limits of batches and the queue.
         cache: Shared by the embedders of all models.
         metrics: Counts texts and batches.
 
@@ -149,14 +149,12 @@ class BatchingEmbedder:
         batches_in_flight: Maximum batches that run or wait in the encoder.
     """
 
-    def __init__(
-        self, encoder: Encoder, settings: EmbeddingSettings, cache: VectorCache, metrics: GatewayMetrics
-    ) -> None:
+    def __init__(self, encoder: Encoder, limits: Limits, cache: VectorCache, metrics: GatewayMetrics) -> None:
         self.info: EncoderInfo = encoder.info
         self.input_limit = encoder.input_limit
         self._encoder = encoder
-        self._settings = settings
-        self._batch_tokens = settings.batch_tokens or encoder.batch_tokens
+        self._waiting_texts = limits.waiting_texts
+        self._batch_tokens = limits.batch_tokens or encoder.batch_tokens
         # One more than the encoder runs at a time, so that its threads are never idle. With more, a query would wait
         # for all of them.
         self.batches_in_flight = encoder.parallel_batches + 1
@@ -231,7 +229,7 @@ class BatchingEmbedder:
         self._encoder.close()
 
     async def _enqueue(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
-        limit = self._settings.waiting_texts
+        limit = self._waiting_texts
         if len(texts) > limit:
             raise UsageError(
                 f"{len(texts):,} texts are too many for one request: the limit is {limit:,}",

@@ -22,7 +22,7 @@ from es_sbert.errors import DeviceError, EsSbertError, IndexMismatch, ModelError
 from es_sbert.gateway.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings, public_name
+from es_sbert.gateway.settings import Limits, ModelSettings, public_name
 from es_sbert.index.mapping import VectorFieldMeta
 
 logger = logging.getLogger(__name__)
@@ -114,18 +114,18 @@ class ModelRegistry:
 
     Args:
         settings: The models and their devices.
-        embedding: Settings of the models' embedders.
+        limits: Limits of batches and their queue.
         metrics: Counts models, texts and batches.
 
     Attributes:
         not_ready_reason: Reason why the default model cannot be used; None once it was loaded.
     """
 
-    def __init__(self, settings: ModelSettings, embedding: EmbeddingSettings, metrics: GatewayMetrics) -> None:
+    def __init__(self, settings: ModelSettings, limits: Limits, metrics: GatewayMetrics) -> None:
         self.settings = settings
-        self._embedding = embedding
+        self._limits = limits
         self._metrics = metrics
-        self._cache = VectorCache(embedding.cached_vectors)
+        self._cache = VectorCache(limits.cached_vectors)
         self._trusted = TrustedModels(settings.models)
         self._loads: dict[str, asyncio.Task[BatchingEmbedder]] = {}  # in progress or done
         # Name and fingerprint in a mapping → the embedder of the model that was found for it.
@@ -217,4 +217,4 @@ class ModelRegistry:
         if is_default:
             self.not_ready_reason = None
         self._metrics.model_loaded(public_name(model), encoder.info.fingerprint)
-        return BatchingEmbedder(encoder, self._embedding, self._cache, self._metrics)
+        return BatchingEmbedder(encoder, self._limits, self._cache, self._metrics)

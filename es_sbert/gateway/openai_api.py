@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import orjson
@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import EncodeResult
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
 from es_sbert.gateway.concurrency import cancel_on_disconnect
@@ -29,7 +30,7 @@ from es_sbert.gateway.errors import error_text, http_status
 from es_sbert.gateway.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings, ModelNotServed
+from es_sbert.gateway.settings import GatewaySettings, Limits, ModelNotServed
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
@@ -50,11 +51,11 @@ class OpenAIApi:
         self, models: ModelRegistry, settings: GatewaySettings, metrics: GatewayMetrics, admission: AdmissionControl
     ) -> None:
         self._models = models
-        self._settings = settings.embeddings_api
-        self._limits = settings.limits.model_copy(update={"body_bytes": self._settings.max_body})
+        self._key = settings.embeddings_key
+        self._limits = settings.limits.model_copy(update={"body_bytes": settings.limits.embeddings_bytes})
         self._metrics = metrics
         self._admission = admission
-        self._listed = model_objects(models.settings.public_names, int(time.time()))
+        self._started = int(time.time())
 
     def routes(self) -> list[Route]:
         """The routes of the API."""
@@ -71,7 +72,7 @@ class OpenAIApi:
         async def endpoint(request: Request) -> Response:
             with self._metrics.request(kind) as outcome, self._admission.slot() as slot:
                 try:
-                    if has_bearer_key(request, self._settings.api_key):
+                    if has_bearer_key(request, self._key):
                         response = await handler(request, slot)
                     else:
                         response = error_response(401, _WRONG_KEY, code="invalid_api_key")
@@ -88,7 +89,7 @@ class OpenAIApi:
         if not is_uncompressed_json(request):
             return error_response(415, "The body is not uncompressed JSON. Send it as Content-Type: application/json.")
         incoming = IncomingRequest.from_scope(request.scope, request.receive, self._limits, slot)
-        parsed = parse_embeddings_request(await incoming.body(), self._settings)
+        parsed = parse_embeddings_request(await incoming.body(), self._limits)
         return await cancel_on_disconnect(incoming, self._embed(parsed))
 
     async def _embed(self, request: EmbeddingsRequest) -> Response:
@@ -106,13 +107,17 @@ class OpenAIApi:
         return Response(body, media_type="application/json")
 
     async def _list_models(self, request: Request, slot: RequestSlot) -> Response:
-        return JSONResponse({"object": "list", "data": self._listed})
+        names = self._models.settings.public_names
+        return JSONResponse({"object": "list", "data": [self._model_object(name) for name in names]})
 
     async def _get_model(self, request: Request, slot: RequestSlot) -> Response:
         name = request.path_params["model"]
         self._models.settings.find(name)
-        listed = next((model for model in self._listed if model["id"] == name), None)
-        return JSONResponse(listed or model_objects([name], int(time.time()))[0])
+        return JSONResponse(self._model_object(name))
+
+    def _model_object(self, name: str) -> Json:
+        # OpenAI's clients expect a time.
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "es-sbert"}
 
 
 VectorEncoding = Literal["float", "base64"]
@@ -154,14 +159,15 @@ class EmbeddingsRequest(BaseModel):
         return None if self.input_type is None else cast(PromptKind, self.input_type.removeprefix("search_"))
 
 
-def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> EmbeddingsRequest:
+def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
     """Parse and check a request.
 
     Raises:
         UsageError: the body is not a JSON object; a field is invalid, missing or unknown; or there is too much text.
     """
     example = 'Send an object such as {"input": "text"}.'
-    limit = f"Send at most {limits.max_texts:,} texts and {limits.max_characters:,} characters in one request."
+    most, longest = limits.embeddings_texts, limits.embeddings_characters
+    limit = f"Send at most {most:,} texts and {longest:,} characters in one request."
     try:
         parsed = orjson.loads(body)
         if isinstance(parsed, dict):
@@ -170,7 +176,7 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
             if unknown is not None:
                 raise UsageError(f"{unknown}: Extra inputs are not permitted", example)
             items = parsed.get("input")
-            if isinstance(items, list) and len(items) > limits.max_texts:
+            if isinstance(items, list) and len(items) > most:
                 remedy = _TOKEN_IDS_REMEDY if isinstance(items[0], int | list) else limit
                 raise UsageError(f"'input' holds {pluralize(len(items), 'item')}", remedy)
         request = EmbeddingsRequest.model_validate(parsed)
@@ -186,7 +192,7 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
     if not texts or not all(texts):
         raise UsageError("'input' is empty, or has an empty text", "Leave empty texts out.")
     characters = sum(map(len, texts))
-    if characters > limits.max_characters:
+    if characters > longest:
         raise UsageError(f"'input' holds {pluralize(len(texts), 'text')} of {characters:,} characters", limit)
     return request
 
@@ -226,15 +232,6 @@ def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, enco
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     body = {"object": "list", "data": data, "model": model, "usage": usage}
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def model_objects(names: Sequence[str], created: int) -> list[dict[str, Any]]:
-    """Models for `GET /v1/models`.
-
-    Args:
-        created: Unix time, which OpenAI's clients expect.
-    """
-    return [{"id": name, "object": "model", "created": created, "owned_by": "es-sbert"} for name in names]
 
 
 logger = logging.getLogger(__name__)

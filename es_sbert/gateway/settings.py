@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -64,18 +63,15 @@ class SearchLogSettings:
             )
 
 
-def _option(
-    default: Any, help: str, metavar: str | None = None, *, flag: str | None = None, unit: int = 1, **bounds: float
-) -> Any:
+def _option(default: Any, help: str, metavar: str | None = None, *, flag: str | None = None, **bounds: float) -> Any:
     """Declare a field that an option of `es-sbert serve` sets. Its default and bounds are those of the field.
 
     Args:
         metavar: Placeholder of the value in the help; None for the type's.
         flag: The option; None for the name of the field.
-        unit: Unit of the option, as a multiple of the field's.
         bounds: Those of pydantic's `Field`.
     """
-    option: Any = {"flag": flag, "help": help, "metavar": metavar, "unit": unit}
+    option: Any = {"flag": flag, "help": help, "metavar": metavar}
     return Field(default=default, json_schema_extra=option, **bounds)  # type: ignore[call-overload]
 
 
@@ -83,38 +79,6 @@ class FrozenSettings(UsageErrorModel):
     """Immutable settings. Unknown names are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class EmbeddingsApiSettings(FrozenSettings):
-    """Limits and authentication of the embeddings API.
-
-    Attributes:
-        max_texts: Maximum texts of a request.
-        max_characters: Maximum characters of all texts of a request.
-        max_body: Maximum bytes of a request.
-        api_key: Required bearer token; None for none.
-    """
-
-    model_config = ConfigDict(hide_input_in_errors=True)
-
-    max_texts: int = Field(default=2048, ge=1)
-    max_characters: int = Field(default=2_000_000, ge=1)
-    max_body: int = Field(default=16 << 20, ge=1)
-    api_key: SecretStr | None = None
-
-
-class EmbeddingSettings(FrozenSettings):
-    """Batching and caching of texts from concurrent requests.
-
-    Attributes:
-        batch_tokens: Maximum padded tokens of a batch; the encoder's default if None.
-        waiting_texts: Maximum texts that wait for their vectors, including running batches; more are refused.
-        cached_vectors: Size of the vector cache (1.5 kB per vector of 384 dimensions).
-    """
-
-    batch_tokens: int | None = Field(default=None, ge=1)
-    waiting_texts: int = Field(default=4096, ge=1)
-    cached_vectors: int = Field(default=10_000, ge=0)
 
 
 class ModelNotServed(ModelNotFound):
@@ -127,12 +91,10 @@ class ModelSettings(FrozenSettings):
     Attributes:
         models: Models that clients may name: folders, bundles, hub ids, installed or registered names. The first is
             the default.
-        aliases: Additional name for clients (`text-embedding-3-small`) → one of `models`.
         device, precision, runtime, threads: Options of `Encoder`, for all models.
     """
 
     models: tuple[str, ...] = Field(default=(DEFAULT_MODEL,), min_length=1)
-    aliases: Mapping[str, str] = Field(default_factory=dict)
     device: str = "auto"
     precision: str = "auto"
     runtime: str = "auto"
@@ -140,17 +102,9 @@ class ModelSettings(FrozenSettings):
 
     @model_validator(mode="after")
     def _names_are_clear(self) -> ModelSettings:
-        names = [public_name(model) for model in self.models]
-        for name in names:
-            if names.count(name) > 1:
+        for name in self.public_names:
+            if self.public_names.count(name) > 1:
                 raise UsageError(f"two models would be served as {name!r}", "Rename the folder of one of them.")
-        for alias, model in self.aliases.items():
-            if model not in {*self.models, *names}:
-                raise UsageError(
-                    f"the alias {alias!r} points to {model!r}, which is not served", f"Use one of: {', '.join(names)}."
-                )
-            if alias in {*self.models, *names}:
-                raise UsageError(f"{alias!r} is a model and cannot be an alias too", "Choose another name.")
         return self
 
     @property
@@ -164,14 +118,13 @@ class ModelSettings(FrozenSettings):
         Raises:
             ModelNotServed: the gateway serves no model of that name.
         """
-        names = dict(zip(self.public_names, self.models, strict=True)) | {model: model for model in self.models}
-        name = self.models[0] if name is None else self.aliases.get(name, name)
-        if name not in names:
-            raise ModelNotServed(
-                f"this gateway serves no model {name!r}",
-                f"Use one of: {', '.join([*self.public_names, *self.aliases])}; --also-model adds more.",
-            )
-        return names[name]
+        for model, public in zip(self.models, self.public_names, strict=True):
+            if name in (None, model, public):
+                return model
+        raise ModelNotServed(
+            f"this gateway serves no model {name!r}",
+            f"Use one of: {', '.join(self.public_names)}; --also-model adds more.",
+        )
 
 
 def public_name(model: str) -> str:
@@ -185,9 +138,18 @@ MIB = 1024 * 1024
 
 
 class Limits(FrozenSettings):
-    """Limits on requests and connections. Those that an operator may have to change are options, which describe them.
+    """Limits on requests, connections and texts.
 
     Attributes:
+        body_bytes: Maximum bytes of a request body (`--max-body`).
+        concurrency: Maximum concurrent requests; more are refused (429). A request counts once its body is complete.
+        client_connections: Maximum open connections from one IPv4 address or IPv6 /64 network
+            (`--max-connections-per-client`).
+        answer_seconds: Maximum time for the engine to respond. Long, because a synchronous reindex sends nothing until
+            its end.
+        unanswered_seconds: Time without a response after which a health request is sent to the node.
+        health_seconds: Maximum time for a node to answer a health request. Two are sent; a node that answers neither
+            counts as stopped.
         buffered_bytes: Maximum bytes of all bodies in memory; None to derive it from `body_bytes`. At least two bodies.
         search_bytes: Maximum bytes of a search that is read for semantic queries. Above any search that people write.
         bulk_actions: Maximum actions of one bulk request. A million take minutes, and clients send thousands.
@@ -197,48 +159,23 @@ class Limits(FrozenSettings):
         query_characters: Maximum characters of a semantic query's text. Models read a few thousand.
         connections: Maximum open connections; None for what the limit of open files allows, at most 10,000.
         connect_seconds: Timeout of a connection to the engine.
-        unanswered_seconds: Time without a response after which a health request is sent to the node.
         idle_seconds: Timeout between two chunks of a request body, and of an idle connection, as in nginx.
         body_seconds: Maximum time to wait for the body of a request.
         body_rate, body_grace_seconds: Minimum bytes per second of a body, far below that of any network, and the time
             before that applies.
+        embeddings_texts, embeddings_characters, embeddings_bytes: Maximum texts, characters and bytes of a request to
+            `/v1/embeddings`.
+        batch_tokens: Maximum padded tokens of a batch; the encoder's default if None.
+        waiting_texts: Maximum texts that wait for their vectors, including running batches; more are refused.
+        cached_vectors: Size of the vector cache (1.5 kB per vector of 384 dimensions).
     """
 
-    body_bytes: int = _option(
-        100 * MIB,
-        "Maximum size of a request body. All bodies together may take ten times as much, but no more than 1024 MiB or "
-        "two bodies; more are refused (429).",
-        "MIB",
-        flag="--max-body",
-        unit=MIB,
-        ge=1,
-    )
-    concurrency: int = _option(
-        512,
-        "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
-        flag="--max-requests",
-        ge=1,
-    )
-    # An IPv6 /64 network counts as one address.
-    client_connections: int = _option(
-        1024,
-        "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
-        "reverse proxy, which gives all of them one address.",
-        flag="--max-connections-per-client",
-        ge=1,
-    )
-    # Long, because a synchronous reindex sends nothing until its end.
-    answer_seconds: float = _option(
-        3600.0, "Maximum time for the engine to respond.", "SECONDS", flag="--answer-timeout", gt=0
-    )
-    health_seconds: float = _option(
-        3.0,
-        "Maximum time for a node to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
-        "node that answers neither counts as stopped.",
-        "SECONDS",
-        flag="--health-timeout",
-        gt=0,
-    )
+    body_bytes: int = Field(default=100 * MIB, ge=1)
+    concurrency: int = Field(default=512, ge=1)
+    client_connections: int = Field(default=1024, ge=1)
+    answer_seconds: float = Field(default=3600.0, gt=0)
+    unanswered_seconds: float = 5.0
+    health_seconds: float = Field(default=3.0, gt=0)
     buffered_bytes: int | None = None
     search_bytes: int = 10 * MIB
     bulk_actions: int = 250_000
@@ -247,11 +184,16 @@ class Limits(FrozenSettings):
     query_characters: int = 10_000
     connections: int | None = None
     connect_seconds: float = 10.0
-    unanswered_seconds: float = 5.0
     idle_seconds: float = 75.0
     body_seconds: float = 600.0
     body_rate: int = 1024
     body_grace_seconds: float = 20.0
+    embeddings_texts: int = 2048
+    embeddings_characters: int = 2_000_000
+    embeddings_bytes: int = 16 * MIB
+    batch_tokens: int | None = None
+    waiting_texts: int = 4096
+    cached_vectors: int = 10_000
 
     @property
     def max_buffered_bytes(self) -> int:
@@ -365,17 +307,18 @@ class GatewaySettings(FrozenSettings):
     Attributes:
         upstream: The engine. Its credentials are the gateway's own: the gateway reads mappings and writes its search
             log with them, and never uses them for a client's request.
-        listen, limits, semantic, models, embedding, embeddings_api: See their classes.
-        metrics_key: Bearer token that `/metrics` requires; None for none.
+        listen, limits, semantic, models: See their classes.
+        embeddings_key, metrics_key: Bearer tokens that `/v1/` and `/metrics` require; None for none.
         search_log: None turns the search log off.
     """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     upstream: EngineSettings
     listen: ListenSettings = ListenSettings()
     limits: Limits = Limits()
     semantic: SemanticSettings = SemanticSettings()
     models: ModelSettings = ModelSettings()
-    embedding: EmbeddingSettings = EmbeddingSettings()
-    embeddings_api: EmbeddingsApiSettings = EmbeddingsApiSettings()
+    embeddings_key: SecretStr | None = None
     metrics_key: SecretStr | None = None
     search_log: SearchLogSettings | None = None

@@ -58,7 +58,7 @@ _TRANSPORT_ERRORS: tuple[tuple[tuple[type[Exception], ...], type[EngineUnreachab
         (aiohttp.ServerTimeoutError, TimeoutError),
         UpstreamTimeout,
         "did not respond in time",
-        "Check its load (`GET _nodes/hot_threads`), or start the gateway with a longer --answer-timeout.",
+        "Check its load (`GET _nodes/hot_threads`).",
     ),
     (
         (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError),

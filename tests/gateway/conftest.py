@@ -88,8 +88,8 @@ def loaded_index(engine: str, encoder: Encoder, documents: list[dict[str, Any]],
 
 @pytest.fixture(scope="session")
 def embeddings_url(tiny: Path) -> Iterator[str]:
-    """Address of the gateway's own paths; the model is also called text-embedding-3-small."""
-    with served(embedding_app(tiny_settings(tiny, aliases={"text-embedding-3-small": "tiny"}))) as url:
+    """Address of the gateway's own paths."""
+    with served(embedding_app(tiny_settings(tiny))) as url:
         yield url
 
 

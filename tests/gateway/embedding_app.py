@@ -14,15 +14,14 @@ from es_sbert.gateway.app import health_routes
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.openai_api import OpenAIApi
-from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, GatewaySettings, Limits, ModelSettings
+from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings
 from es_sbert.gateway.upstream import Upstream
 
 
 def embedding_app(
     settings: ModelSettings,
-    api: EmbeddingsApiSettings | None = None,
     *,
-    embedding: EmbeddingSettings | None = None,
+    key: SecretStr | None = None,
     load: bool = True,
     engine_problem: str | None = None,
     limits: Limits | None = None,
@@ -31,17 +30,16 @@ def embedding_app(
     """An application of the routes.
 
     Args:
+        key: Asked for at `/v1/`.
         load: Whether the default model is loaded before the first request.
         engine_problem: What the readiness check hears of the engine.
         limits: Of the gateway.
         metrics_key: Asked for at `/metrics`.
     """
     metrics = GatewayMetrics(settings.public_names)
-    gateway = GatewaySettings(
-        upstream=EngineSettings(), embeddings_api=api or EmbeddingsApiSettings(), limits=limits or Limits()
-    )
+    gateway = GatewaySettings(upstream=EngineSettings(), embeddings_key=key, limits=limits or Limits())
     admission = AdmissionControl(gateway.limits)
-    models = ModelRegistry(settings, embedding or EmbeddingSettings(), metrics)
+    models = ModelRegistry(settings, gateway.limits, metrics)
 
     class NoUpstream(Upstream):
         async def health_problem(self) -> str | None:

@@ -19,7 +19,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, Limits
+from es_sbert.gateway.settings import Limits
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.embedding_app import embedding_app
@@ -28,7 +28,7 @@ from tests.gateway.wire import talk
 from tests.unit.gateway.encoders import TellingEncoder
 
 TEXTS = ["A man plays guitar.", "The cat sleeps on the mat.", "cat"]
-LIMITS = EmbeddingsApiSettings(max_texts=3, max_characters=100, max_body=1000)
+LIMITS = Limits(embeddings_texts=3, embeddings_characters=100, embeddings_bytes=1000)
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +46,21 @@ def reference(tiny: Path) -> Iterator[Encoder]:
 @pytest.fixture(scope="module")
 def strict_url(tiny: Path) -> Iterator[str]:
     """An API with small limits and a key."""
-    settings = LIMITS.model_copy(update={"api_key": SecretStr("the right key")})
-    with served(embedding_app(tiny_settings(tiny), settings)) as url:
+    with served(embedding_app(tiny_settings(tiny), limits=LIMITS, key=SecretStr("the right key"))) as url:
         yield url
 
 
 @pytest.mark.parametrize("encoding", [None, "float", "base64"])
 def test_openai_client_embeddings_match_model(client: openai.OpenAI, reference: Encoder, encoding: str | None) -> None:
     options: dict[str, Any] = {} if encoding is None else {"encoding_format": encoding}
-    answer = client.embeddings.create(model="text-embedding-3-small", input=TEXTS, **options)
+    answer = client.embeddings.create(model="tiny", input=TEXTS, **options)
     expected = reference.encode_details(TEXTS)
     assert [entry.index for entry in answer.data] == [0, 1, 2]
     given = [entry.embedding for entry in answer.data]
     if encoding == "base64":  # asked for by the caller, the client hands it on as it came
         given = [np.frombuffer(base64.b64decode(str(vector)), "<f4").tolist() for vector in given]
     np.testing.assert_allclose(np.array(given), expected.vectors, atol=1e-6)
-    assert answer.model == "text-embedding-3-small"
+    assert answer.model == "tiny"
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == expected.tokens.sum()
 
 
@@ -104,7 +103,6 @@ def test_truncated_text_is_flagged_and_usage_counts_tokens_read(client: openai.O
 def test_models_are_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").owned_by == "es-sbert"
-    assert client.models.retrieve("text-embedding-3-small").id == "text-embedding-3-small"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("org/other")
 
@@ -115,7 +113,7 @@ def test_openapi_description_is_not_found(client: openai.OpenAI) -> None:
 
 
 def test_unknown_model_raises_openai_not_found(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="Use one of: tiny, text-embedding-3-small") as caught:
+    with pytest.raises(openai.NotFoundError, match="Use one of: tiny;") as caught:
         client.embeddings.create(model="other", input="cat")
     assert caught.value.code == "model_not_found"
 
@@ -214,9 +212,9 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingEncoder:
 
 
 def test_overload_gets_429_with_retry_after(tiny: Path, telling: TellingEncoder) -> None:
-    few = EmbeddingSettings(waiting_texts=30, batch_tokens=1, cached_vectors=0)
+    few = Limits(waiting_texts=30, batch_tokens=1, cached_vectors=0)
     body = json.dumps({"input": ["cat"] * 20})
-    with served(embedding_app(tiny_settings(tiny), embedding=few)) as url, ThreadPoolExecutor(1) as pool:
+    with served(embedding_app(tiny_settings(tiny), limits=few)) as url, ThreadPoolExecutor(1) as pool:
         first = pool.submit(_post, url, body)
         assert telling.started.wait(60)
         refused = _post(url, body)

@@ -1,4 +1,4 @@
-"""`es-sbert serve` as its operator types it: models, aliases and the key of its own API."""
+"""`es-sbert serve` as its operator types it: models and the key of its own API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     other = write_tiny_bert(tmp_path / "other", seed=1)
     (tmp_path / "key").write_text("the right key\n")
     (tmp_path / "metrics-key").write_text("the key of metrics\n")
-    options = ["--model", str(tiny), "--also-model", str(other), "--model-alias", "text-embedding-3-small=other",
+    options = ["--model", str(tiny), "--also-model", str(other),
                "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
                "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json",
                "--max-connections-per-client", "40"]  # fmt: skip
@@ -38,7 +38,7 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
         assert http.get("/v1/models").status_code == 401
         http.headers["authorization"] = "Bearer the right key"
         assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["tiny", "other"]
-        answer = http.post("/v1/embeddings", json={"input": "cat", "model": "text-embedding-3-small"})
+        answer = http.post("/v1/embeddings", json={"input": "cat", "model": "other"})
         assert answer.status_code == 200, answer.text
         first = http.post("/v1/embeddings", json={"input": "cat"})
         assert first.json()["data"] != answer.json()["data"]
@@ -79,9 +79,6 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--model-alias", "name"], "--model-alias must be NAME=MODEL"),
-        (["--model-alias", "a=all-MiniLM-L6-v2", "--model-alias", "a=all-MiniLM-L6-v2"], "is given twice"),
-        (["--model-alias", "a=unknown"], "which is not served"),
         (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
         (["--embeddings-key-file", "missing"], "cannot be read"),
         (["--metrics-key-file", "missing"], "cannot be read"),

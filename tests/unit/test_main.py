@@ -67,6 +67,10 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
         (["duplicates", "d.txt", "--keep", "longest"], "duplicates --keep", "sort the file"),
         (["duplicates", "--index", "docs", "--method", "knn"], "duplicates --method", "--num-candidates"),
         (["model", "tune"], "model tune", "es-sbert encode"),
+        (["serve", "--max-requests", "9"], "--max-requests", "Start another"),
+        (["serve", "--answer-timeout", "9"], "--answer-timeout", "wait_for_completion=false"),
+        (["serve", "--health-timeout", "9"], "--health-timeout", "3 seconds"),
+        (["serve", "--model-alias", "a=b"], "--model-alias", "rename the folder"),
         (["index", "remove", "docs"], "index remove", "docs/commands/index.md"),
     ],
 )

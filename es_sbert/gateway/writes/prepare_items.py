@@ -88,7 +88,7 @@ class ItemPreparer:
     ) -> None:
         self._upstream = upstream
         self._destinations = destinations
-        self._embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
+        self._embedder = DocumentEmbedder(models, settings.limits.waiting_texts)
         self._documents = metrics.documents
         self._missing = missing
         self._log = ThrottledLog(logger)

@@ -20,7 +20,7 @@ from es_sbert.encoder.encoder import Encoder, EncodeResult
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.embedder import BatchingEmbedder, QueuedRequest, VectorCache, next_batch
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.settings import EmbeddingSettings
+from es_sbert.gateway.settings import Limits
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 from tests.event_loop import in_event_loop
@@ -35,7 +35,7 @@ _CALLS = st.lists(
 
 
 def embedder(encoder: TellingEncoder, cache: VectorCache | None = None, **settings: Any) -> BatchingEmbedder:
-    chosen = EmbeddingSettings(**settings)
+    chosen = Limits(**settings)
     cache = VectorCache(chosen.cached_vectors) if cache is None else cache
     return BatchingEmbedder(cast(Encoder, encoder), chosen, cache, GatewayMetrics())
 

@@ -10,7 +10,7 @@ import pytest
 
 from es_sbert.errors import UsageError
 from es_sbert.gateway.openai_api import parse_embeddings_request
-from es_sbert.gateway.settings import EmbeddingsApiSettings
+from es_sbert.gateway.settings import Limits
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def test_large_wrong_request_is_refused_at_once(body: Any, message: str, remedy:
     content = orjson.dumps(body)
     start = time.process_time()
     with pytest.raises(UsageError) as caught:
-        parse_embeddings_request(content, EmbeddingsApiSettings())
+        parse_embeddings_request(content, Limits())
     assert time.process_time() - start < 2
     assert message in caught.value.message
     assert remedy in caught.value.remedy
 
 
 def test_as_many_texts_as_the_limit_are_accepted() -> None:
-    request = parse_embeddings_request(orjson.dumps({"input": ["a"] * 2048}), EmbeddingsApiSettings())
+    request = parse_embeddings_request(orjson.dumps({"input": ["a"] * 2048}), Limits())
     assert len(request.texts) == 2048

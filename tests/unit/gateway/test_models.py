@@ -23,7 +23,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
+from es_sbert.gateway.settings import Limits, ModelSettings
 from es_sbert.index.mapping import VectorFieldMeta
 from tests.event_loop import in_event_loop
 from tests.tiny import write_tiny_bert
@@ -53,7 +53,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def models(*names: Path | str, **settings: Any) -> ModelRegistry:
     chosen = ModelSettings(models=tuple(map(str, names)), device="cpu", precision="fp32", threads=1, **settings)
-    return ModelRegistry(chosen, EmbeddingSettings(), GatewayMetrics())
+    return ModelRegistry(chosen, Limits(), GatewayMetrics())
 
 
 def fingerprint_of(folder: Path) -> str:
@@ -62,23 +62,14 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def test_first_model_is_default_and_public_names_hide_folders(folders: list[Path]) -> None:
-    settings = ModelSettings(models=(str(folders[0]), "org/name"), aliases={"text-embedding-3-small": "model0"})
+    settings = ModelSettings(models=(str(folders[0]), "org/name"))
     assert settings.public_names == ("model0", "org/name")
-    for name in (None, "model0", str(folders[0]), "text-embedding-3-small"):
+    for name in (None, "model0", str(folders[0])):
         assert settings.find(name) in (str(folders[0]), "model0")
     assert settings.find("org/name") == "org/name"
     for name in ("model1", str(folders[1]), "", "../model1"):
         with pytest.raises(ModelNotFound, match="serves no model"):
             settings.find(name)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"models": ("a/b", "a/b")}, {"aliases": {"x": "unknown"}}, {"models": ("a",), "aliases": {"a": "a"}}],
-)  # fmt: skip
-def test_ambiguous_model_names_are_rejected(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        ModelSettings(**settings)
 
 
 @in_event_loop

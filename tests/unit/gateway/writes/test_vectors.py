@@ -13,7 +13,7 @@ from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFou
 from es_sbert.gateway.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
-from es_sbert.gateway.settings import EmbeddingSettings
+from es_sbert.gateway.settings import Limits
 from es_sbert.gateway.writes.prepare_items import DocumentEmbedder, EmbeddedText
 from es_sbert.index.mapping import ChunkRules
 from tests.event_loop import in_event_loop
@@ -42,7 +42,7 @@ class Served:
 
     def __init__(self, waiting_texts: int = 4096) -> None:
         self.encoders = {name: CuttingEncoder(name) for name in ("one", "two")}
-        settings = EmbeddingSettings(waiting_texts=waiting_texts)
+        settings = Limits(waiting_texts=waiting_texts)
         self.embedders = {
             name: BatchingEmbedder(cast(Encoder, encoder), settings, VectorCache(0), GatewayMetrics())
             for name, encoder in self.encoders.items()
