@@ -41,10 +41,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, check_finite
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, check_finite, embed_columns
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
 from es_sbert.evaluation.pair_metrics import Correlation, Similarity, correlate, paired_similarity
-from es_sbert.evaluation.task_runner import embed_columns
 from es_sbert.io.tables import MissingColumns, Table, read_table
 
 FOLDS = 10

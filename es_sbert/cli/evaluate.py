@@ -45,8 +45,7 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
         "--judgements",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="Evaluate --index with a judgement list: query, document and grade, as CSV, TSV, JSONL, "
-        "Parquet, or the body of _rank_eval as .json.",
+        help="Evaluate --index with a judgement list: query, document and grade, as CSV, TSV, JSONL or Parquet.",
     ),
     click.option(
         "--compare",
@@ -206,8 +205,8 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
 def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
     """Evaluate one or two indices by the same judgements."""
     from es_sbert.evaluation.beir_files import read_beir_folder
-    from es_sbert.evaluation.index_retrieval import evaluate_index
     from es_sbert.evaluation.judgement_files import read_judgements
+    from es_sbert.evaluation.retrieval import evaluate_index
 
     indices, limit = options["indices"], options["limit"]
     if options["judgements"] is not None:

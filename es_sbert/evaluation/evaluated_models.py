@@ -82,6 +82,15 @@ class OnnxEmbedder:
         self.encoder.close()
 
 
+def embed_columns(
+    model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None
+) -> list[NDArray[np.float32]]:
+    """Embed columns of texts, *shape* ``(texts, dimensions)`` each; equal texts are embedded only once."""
+    places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
+    vectors = model.embed(list(places), kind)  # (different texts, dimensions)
+    return [vectors[[places[text] for text in column]] for column in columns]
+
+
 def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
     """Reject NaN and infinite values.
 

@@ -4,7 +4,6 @@
 |---|---|
 | `.csv`, `.tsv`, `.jsonl` (also .gz, .zst), `.parquet` | one judgement per row: query, document, grade |
 | `.jsonl` (also .gz, .zst), `.parquet` | one query per row: query, ids of relevant documents |
-| `.json` | the body of Elasticsearch's and OpenSearch's `_rank_eval`: `requests` with `ratings` |
 
 Columns have the names of `_ALIASES`, in upper or lower case. Quepid exports `query,docid,rating` or
 `Query Text,Doc ID,Rating`.
@@ -19,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
-from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
+from es_sbert.io.tables import MissingColumns, Table, read_table
 
 # Role → possible names of its column, in lower case with underscores; the first that a file has is used.
 _ALIASES = {
@@ -34,6 +31,10 @@ _ALIASES = {
 _REMEDY = (
     "Write one judgement per row, with the columns query, document (its _id) and grade (a whole number); or one query "
     'per row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
+)
+_RANK_EVAL_REMEDY = (
+    "Name JSON Lines .jsonl. Of a body with the text in params.query, make them with: "
+    "`jq -c '.requests[] | .params.query as $query | .ratings[] | {query: $query, document: ._id, grade: .rating}'`"
 )
 
 # Number of the row, query, document, grade; nothing is checked yet.
@@ -59,9 +60,8 @@ def read_labeled_queries(path: Path) -> list[LabeledQuery]:
     Raises:
         See `read_judgements`.
     """
-    if path.suffix.lower() != ".json":
-        with suppress(MissingColumns):  # then it is a judgement list
-            return _listed_queries(_read_table(path, ["query", "ids"]))
+    with suppress(MissingColumns):  # then it is a judgement list
+        return _listed_queries(_read_table(path, ["query", "ids"]))
     judged = read_judgements(path).judgements.items()
     return [LabeledQuery(query, tuple(id for id, grade in grades.items() if grade > 0)) for query, grades in judged]
 
@@ -79,13 +79,10 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
         SourceError: the file is missing or invalid (with its line), or no query has a relevant document.
         UsageError: the library that reads the format is not installed.
     """
-    if path.suffix.lower() == ".json":
-        rows, problems = _rank_eval_rows(path), RowErrors(path, "request")
-    else:
-        table = _read_columns(path)
-        rows, problems = _table_rows(table), table.problems()
+    table = _read_columns(path)
+    problems = table.problems()
     found: dict[str, dict[str, int]] = {}
-    for number, query, document, grade in rows:
+    for number, query, document, grade in _table_rows(table):
         reason = _add_judgement(found, query, document, grade)
         if reason is not None:
             problems.add(number, reason)
@@ -123,6 +120,8 @@ def _read_columns(path: Path) -> Table:
 
 
 def _read_table(path: Path, columns: list[str]) -> Table:
+    if path.suffix.lower() == ".json":
+        raise SourceError(f"{path} is not a table; bodies of _rank_eval are no longer read", _RANK_EVAL_REMEDY)
     # `read_table` would explain the data folder, which does not apply to judgements.
     if not path.exists():
         raise SourceError(f"{path} does not exist", "Check the path.")
@@ -187,46 +186,3 @@ def _whole_number(value: Any) -> int | None:
     except ValueError:  # the caller refuses the line
         return None
     return int(number) if math.isfinite(number) and number == int(number) else None
-
-
-def _rank_eval_rows(path: Path) -> Iterator[_Judgement]:
-    """Read the ratings of a `_rank_eval` body. The text of a query is found in `params` or in the request."""
-    try:
-        body = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path.") from error
-    except orjson.JSONDecodeError as error:
-        raise SourceError(f"{path} is not valid JSON: {error}", "For JSON Lines, name the file .jsonl.") from error
-    requests = body.get("requests") if isinstance(body, dict) else None
-    if not isinstance(requests, list) or not requests:
-        raise SourceError(f"{path} must have a list of requests, as in the body of _rank_eval", _REMEDY)
-    for number, request in enumerate(requests, start=1):
-        request = request if isinstance(request, dict) else {}
-        params, ratings = request.get("params"), request.get("ratings")
-        searched = params.values() if isinstance(params, dict) else _texts_in(request.get("request"))
-        texts = list(dict.fromkeys(text for text in searched if isinstance(text, str)))
-        for rating in ratings if isinstance(ratings, list) else [ratings]:
-            judged = rating if isinstance(rating, dict) else {}
-            yield number, texts[0] if len(texts) == 1 else texts, judged.get("_id"), judged.get("rating")
-
-
-# Clauses whose members are fields, with the text itself or an object.
-_FIELD_CLAUSES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix", "neural"})
-_TEXT_MEMBERS = frozenset({"query", "model_text", "query_text"})
-_UNSEARCHED = frozenset({"filter", "must_not", "aggs", "aggregations", "highlight", "sort", "_source"})
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts that a request searches for."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _texts_in(each)
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            if name in _TEXT_MEMBERS and isinstance(inner, str):
-                yield inner
-            elif name in _FIELD_CLAUSES and isinstance(inner, dict):
-                for field in inner.values():
-                    yield from [field] if isinstance(field, str) else _texts_in(field)
-            elif name not in _UNSEARCHED:
-                yield from _texts_in(inner)

@@ -8,12 +8,10 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection
-from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, embed_columns
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, average_row, retrieval_row
-from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.pair_metrics import (
     Similarity,
     correlate,
@@ -22,7 +20,7 @@ from es_sbert.evaluation.pair_metrics import (
     sts_correlations,
     triplet_accuracy,
 )
-from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
+from es_sbert.evaluation.retrieval import rank_in_memory
 from es_sbert.evaluation.task_data import EvaluationTask, TaskData, TaskTexts
 
 Vectors = NDArray[np.float32]
@@ -106,29 +104,3 @@ def _sts_figures(first: Vectors, second: Vectors, gold: NDArray[np.float64]) -> 
         for name in ("spearman", "pearson")
         for similarity, each in found.items()
     }
-
-
-def rank_in_memory(model: SentenceEmbedder, data: RetrievalCollection) -> Rankings:
-    """Rank the nearest documents to each query by exact cosine, without the document that is the query itself.
-
-    Of equal cosines, the larger document id ranks first, as in trec_eval.
-    """
-    queries, documents = list(data.queries), list(data.documents)
-    (questions,) = embed_columns(model, list(data.queries.values()), kind="query")
-    (corpus,) = embed_columns(model, list(data.documents.values()), kind="document")
-    place = {document: row for row, document in enumerate(documents)}
-    own = [data.own(query) for query in queries]
-    rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
-    found, cosines = search_exact(questions, corpus, DEPTH, rows)  # (queries, depth) each
-    rankings = {}
-    for query, places, scores in zip(queries, found.tolist(), cosines.tolist(), strict=True):
-        hits = [(cosine, documents[place]) for cosine, place in zip(scores, places, strict=True) if place >= 0]
-        rankings[query] = [document for _, document in sorted(hits, reverse=True)]
-    return rankings
-
-
-def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:
-    """Embed columns of texts, *shape* ``(texts, dimensions)`` each; equal texts are embedded only once."""
-    places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
-    vectors = model.embed(list(places), kind)  # (different texts, dimensions)
-    return [vectors[[places[text] for text in column]] for column in columns]

@@ -7,9 +7,10 @@ import pytest
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection
+from es_sbert.evaluation.evaluated_models import embed_columns
 from es_sbert.evaluation.evaluation_report import ReportRow
 from es_sbert.evaluation.task_data import EvaluationTask, TaskData, TaskTexts
-from es_sbert.evaluation.task_runner import embed_columns, run_task
+from es_sbert.evaluation.task_runner import run_task
 from tests.unit.evaluation.support import FixedEmbedder, FixedScorer
 
 # The cosine with a falls from b to d.
