@@ -162,7 +162,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         ),
         f"    vectors      {pluralize(field.vectors, 'document')}{passages}, {field.current:,} of this model, "
         f"{field.truncated:,} truncated",
-        *([] if field.language_warning is None else [f"    Warning: {field.language_warning}"]),
+        *([] if field.language_warning is None else [f"    Warning: {'. '.join(field.language_warning)}"]),
     ]
 
 

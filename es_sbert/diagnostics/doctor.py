@@ -485,4 +485,5 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         remedy = f"Searches do not cover their ends. Embed passages into another field: `{shlex.join(command)}`."
         yield warning(about, f"{share} {be(field.truncated)} longer than the model reads", remedy)
     if field.language_warning is not None:
-        yield warning(about, field.language_warning.message, f"{field.language_warning.remedy}.")
+        message, remedy = field.language_warning
+        yield warning(about, message, f"{remedy}.")

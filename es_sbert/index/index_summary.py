@@ -20,7 +20,7 @@ from es_sbert.index.mapping import (
     read_vector_mapping,
     vector_fields,
 )
-from es_sbert.index.text_languages import LanguageWarning, language_warning, sample_languages
+from es_sbert.index.text_languages import language_warning, sample_languages
 from es_sbert.index.vector_field import VectorField, index_not_found, require_index
 
 
@@ -48,7 +48,7 @@ class FieldSummary:
     truncated: int
     passages: int | None
     languages: dict[str, int] = field(default_factory=dict)
-    language_warning: LanguageWarning | None = None
+    language_warning: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class IndexSummary:
                 "truncated": f.truncated,
                 "passage_count": f.passages,
                 "languages": f.languages,
-                "language_warning": None if f.language_warning is None else str(f.language_warning),
+                "language_warning": None if f.language_warning is None else ". ".join(f.language_warning),
             }
             for f in self.fields
         ]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import json
 import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
 from pathlib import Path, PurePath
-from typing import NamedTuple
 
+from es_sbert import bundle
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder
 from es_sbert.bundle.shortened_model import whole_name
 from es_sbert.config import expand_home
@@ -19,7 +23,6 @@ from es_sbert.index.document_sample import random_hits
 from es_sbert.index.mapping import VectorFieldMeta, has_vector_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.io.text_language import LANGUAGE_NAMES, detect_language
-from es_sbert.messages import setting_text
 
 UNKNOWN = "unknown"
 # Texts of a load whose language is estimated. Each takes about 50 microseconds, less than embedding it takes.
@@ -99,24 +102,7 @@ def sample_languages(engine: Engine, index: str, field: str, meta: VectorFieldMe
     return sample.counts()
 
 
-class LanguageWarning(NamedTuple):
-    """A warning about texts in languages that the model was not trained on.
-
-    Attributes:
-        message: The languages, and what they cause.
-        remedy: What to do, with a command.
-    """
-
-    message: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.message}. {self.remedy}"
-
-
-def language_warning(
-    counts: Mapping[str, int], index: str, model: str, fingerprint: str, *, is_embedded: bool = True
-) -> LanguageWarning | None:
+def language_warning(counts: Mapping[str, int], index: str, model: str, fingerprint: str) -> tuple[str, str] | None:
     """Compare the languages of texts with those of their model.
 
     There is no warning if the model's languages are not known, or if `detect_language` cannot recognize one of them:
@@ -126,7 +112,9 @@ def language_warning(
         counts: Language → number of texts, as `LanguageSample.counts` returns them.
         index: Name of the index, for the command.
         model, fingerprint: The model of the index.
-        is_embedded: Whether the index has vectors of the model; otherwise another one can be chosen for it.
+
+    Returns:
+        The languages and what they cause, and what to do; None if many texts are in the model's languages.
     """
     recognized = {language: count for language, count in counts.items() if language != UNKNOWN}
     total = sum(recognized.values())
@@ -137,28 +125,25 @@ def language_warning(
     if others.total() < max(MIN_TEXTS, MIN_SHARE * total):
         return None
     first, trained = others.most_common(1)[0][0], sorted(LANGUAGE_NAMES[language] for language in trained_on)
-    multilingual = PurePath(_MULTILINGUAL_MODEL).name
-    next_step = f"`es-sbert index migrate {index} --model {multilingual}`"
-    return LanguageWarning(
+    return (
         f"about {others.total() / total:.0%} of the {total:,} sampled texts with a recognizable language are in other "
         f"languages, mostly {LANGUAGE_NAMES[first]}, than {model} was trained on ({', '.join(trained)}): searches in "
         "them find less",
         "Use a multilingual model (docs/choosing-a-model.md, Other languages): `es-sbert model fetch "
-        f"{_MULTILINGUAL_MODEL}`, then {next_step if is_embedded else setting_text('model', multilingual)}",
+        f"{_MULTILINGUAL_MODEL}`. Then load with it, or `es-sbert index migrate {index} --model "
+        f"{PurePath(_MULTILINGUAL_MODEL).name}`",
     )
 
 
-# Models of the hub for English texts, without the organization in front, in lower case. Their folders often lack the
-# model card, for example if they come from `es-sbert model fetch`.
-_ENGLISH_MODELS = re.compile(
-    r"all-minilm-l(6|12)-v[12]|all-mpnet-base-v[12]|all-distilroberta-v1|all-roberta-large-v1"
-    r"|multi-qa-(minilm-l6|mpnet-base|distilbert)-(cos|dot)-v1|msmarco-(?!.*multilingual)[\w.-]+"
-    r"|paraphrase-(minilm-l(3|6|12)|mpnet-base|albert-small)-v[12]"
-    r"|bge-(small|base|large)-en(-v1\.5)?|e5-(small|base|large)(-v2)?|gte-(tiny|small|base|large)(-en-v1\.5)?"
-    r"|mxbai-embed-(xsmall|large)-v1|nomic-embed-text-v1(\.5)?|modernbert-embed-(base|large)"
-    r"|snowflake-arctic-embed-(xs|s|m|l)(-v1\.5)?|granite-embedding-(30m|125m)-english|granite-embedding-english-[\w-]+"
-    r"|static-retrieval-mrl-en-v1|potion-base-\w+|potion-retrieval-32m"
-)
+@cache
+def _english_models() -> tuple[str, ...]:
+    """Patterns of names of models for English on the hub, without the organization, in lower case.
+
+    Their folders often lack the model card, for example if they come from `es-sbert model fetch`.
+    """
+    return tuple(json.loads(resources.files(bundle).joinpath("english_models.json").read_text(encoding="utf-8")))
+
+
 _FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 # `language: en`, `language: [en, de]`, or one `- en` per line.
 _LANGUAGE = re.compile(r"^languages?:([^\n]*(?:\n[ \t]*-[^\n]*)*)", re.MULTILINE)
@@ -180,7 +165,8 @@ def known_languages(name: str, fingerprint: str) -> frozenset[str]:
     folder = expand_home(name)
     if name and folder.is_dir() and (languages := read_card_languages(folder)):
         return languages
-    if _ENGLISH_MODELS.fullmatch(PurePath(name).name.lower()):
+    hub_name = PurePath(name).name.lower()
+    if "multilingual" not in hub_name and any(fnmatchcase(hub_name, pattern) for pattern in _english_models()):
         return frozenset({"en"})
     for found in (find_registered_folder(name, fingerprint, []), installed_model_folder(name)):
         if found is not None and (languages := read_card_languages(found)):
@@ -197,10 +183,10 @@ def read_card_languages(folder: Path) -> frozenset[str]:
     try:
         with (folder / "README.md").open("rb") as file:
             card = file.read(_MAX_CARD_BYTES).decode("utf-8", "replace")
-    except OSError:
+    except OSError:  # without a card, the languages are not known
         return frozenset()
     front_matter = _FRONT_MATTER.match(card)
-    found = None if front_matter is None else _LANGUAGE.search(front_matter[1])
+    found = front_matter and _LANGUAGE.search(front_matter[1])
     if found is None:
         return frozenset()
     return frozenset(word.lower() for word in re.findall(r"[A-Za-z]+(?:-[A-Za-z]+)*", _COMMENT.sub("", found[1])))

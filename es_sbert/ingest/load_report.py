@@ -161,7 +161,7 @@ class LoadReport(BaseModel, frozen=True):
         of_languages = language_warning(languages, index, info.model, info.fingerprint)
         of_encoder = {name: getattr(info, name) for name in _ENCODER_FIELDS}
         if of_languages is not None:
-            of_encoder["warnings"] = (*info.warnings, str(of_languages))
+            of_encoder["warnings"] = (*info.warnings, ". ".join(of_languages))
         return cls(
             index=index,
             read=ledger.read,
