@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     "Options",
     shared.vector_field_option,
     click.option("--index-type", help=f"Index type of the vectors: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
-    shared.element_type_option("float"),
     shared.text_field_option("Field of the text that is embedded", "left to the first `es-sbert ingest`"),
     shared.text_template_option,
     click.option(
@@ -152,7 +151,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    model        {meta.model}",
         f"    fingerprint  {meta.fingerprint}",
         f"    dimensions   {meta.dimensions}",
-        f"    index type   {meta.index_type} over {meta.element_type}, {meta.similarity}",
+        f"    index type   {meta.index_type}, {meta.similarity}",
         f"    text         {meta.text or 'not set before the first load'}",
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
         *(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     click.option(
         "--index-type", help=f"Index type of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: unchanged]"
     ),
-    shared.element_type_option("unchanged"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
     shared.text_field_option("Embed this field instead of the old text", "the text is unchanged"),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
@@ -78,7 +77,7 @@ def migrate(alias: str, cancel: bool, yes: bool, quiet: bool, **options: Any) ->
     Examples:
       es-sbert index migrate docs --model ./my-model
       es-sbert index migrate docs --index-type int8_hnsw
-      es-sbert index migrate docs --model all-MiniLM-L6-v2@128 --element-type bfloat16
+      es-sbert index migrate docs --model all-MiniLM-L6-v2@128
       es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --cancel
     """
@@ -126,7 +125,7 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.errors import EngineError
-    from es_sbert.index.mapping import bytes_as_floats
+    from es_sbert.index.mapping import with_float_vectors
     from es_sbert.index.vector_field import require_index, vector_field_from_state
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
@@ -144,7 +143,7 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
         lifted = retrying(lambda: remove_leftover_block(engine, alias))
     if lifted is not None:
         say(f"{lifted} accepts writes again; an earlier run had blocked them")
-    state = bytes_as_floats(retrying(lambda: require_index(engine, alias)))
+    state = with_float_vectors(retrying(lambda: require_index(engine, alias)))
     field = vector_field_from_state(engine, state, request.vector_field)
     meta = field.meta
     named = shared.encoder_arguments(options)

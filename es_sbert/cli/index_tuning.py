@@ -158,12 +158,6 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         "exact search misses --min-recall]",
     ),
     click.option(
-        "--element-type",
-        "element_types",
-        multiple=True,
-        help="Element type to measure. Repeatable.  [default: all that the engine supports]",
-    ),
-    click.option(
         "--index-type",
         "index_types",
         multiple=True,
@@ -176,7 +170,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
 @shared.connection_options
 @option_group("Model, for --queries", shared.device_options)
 def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) -> None:
-    """Measure searches of the index NAME, and recommend dimensions, element type and index type for its vectors.
+    """Measure searches of the index NAME, and recommend dimensions and index type for its vectors.
 
     First, 300 queries are searched for in NAME with several num_candidates, and their hits are compared with those of
     exact search, for which the command reads all vectors once. No other program should write to the index at that time.

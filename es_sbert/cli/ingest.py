@@ -103,7 +103,6 @@ _vector_options = option_group(
     click.option(
         "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
     ),
-    shared.element_type_option("float"),
     shared.device_options,
 )
 _load_options = option_group(

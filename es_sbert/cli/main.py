@@ -60,6 +60,7 @@ _REMOVED = {
     "--profile": _CONFIGURATION_REMEDY,
     "--fingerprint": "Use `--ca-certs` with the CA that signed the certificate (for Elasticsearch "
     "config/certs/http_ca.crt).",
+    "--element-type": "Vectors are stored as floats. For less memory, use `--index-type int8_hnsw`.",
     "--dimensions": "Write `--model MODEL@N`.",
     "--sql": _DATABASE_REMEDY,
     "--database": _DATABASE_REMEDY,

@@ -243,19 +243,6 @@ def text_field_option(what: str, default: str) -> Callable[[F], F]:
     return click.option("--text-field", "text_fields", multiple=True, help=f"{what}, {rule}  [default: {default}]")
 
 
-def element_type_option(default: str) -> Callable[[F], F]:
-    """--element-type.
-
-    Args:
-        default: For the help: the type of a new field by default.
-    """
-    return click.option(
-        "--element-type",
-        help="Type of the numbers of a new vector field: float (4 bytes) or bfloat16 (2 bytes; Elasticsearch from 9.3)."
-        f"  [default: {default}]",
-    )
-
-
 text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
 passage_overlap_option = click.option(
     "--passage-overlap",

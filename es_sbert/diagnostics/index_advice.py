@@ -40,14 +40,11 @@ from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import (
-    ElementType,
     IndexType,
     VectorFieldMeta,
     has_vector_query,
     index_body,
-    parse_element_type,
     parse_index_type,
-    supported_element_types,
     supported_index_types,
     vector_path,
 )
@@ -75,27 +72,26 @@ _FIELD = "vector"
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """A layout of stored vectors: length of a vector, type of its numbers, and index type of the field."""
+    """A layout of stored vectors: length of a vector, and index type of the field."""
 
     dimensions: int
-    element_type: ElementType
     index_type: IndexType
 
     @property
     def layout(self) -> VectorLayout:
-        return VectorLayout(self.dimensions, self.element_type, self.index_type)
+        return VectorLayout(self.dimensions, self.index_type)
 
     def __str__(self) -> str:
-        return f"{self.dimensions} dimensions, {self.element_type}, {self.index_type}"
+        return f"{self.dimensions} dimensions, {self.index_type}"
 
     def size(self, info: EngineInfo, vectors: int) -> VectorIndexSize:
         """Estimate the size of one copy of this number of vectors."""
-        return estimate_size(info, self.index_type, vectors, self.dimensions, element_type=self.element_type)
+        return estimate_size(info, self.index_type, vectors, self.dimensions)
 
 
 def layout_of(meta: VectorFieldMeta) -> VectorLayout:
     """The layout of a vector field."""
-    return VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
+    return VectorLayout(meta.dimensions, IndexType(meta.index_type))
 
 
 @dataclass(frozen=True)
@@ -198,14 +194,13 @@ class AdviceRequest:
         min_recall: The recall@10 to keep.
         dimensions: Lengths of vectors; empty for the whole length and some shorter ones, without those whose exact
             search misses the recall.
-        element_types, index_types: Names; empty for all types of the engine, without flat types if the index has more
-            than 50,000 vectors.
+        index_types: Names; empty for all types of the engine, without flat types if the index has more than 50,000
+            vectors.
     """
 
     sample: int = 5_000
     min_recall: float = 0.95
     dimensions: tuple[int, ...] = ()
-    element_types: tuple[str, ...] = ()
     index_types: tuple[str, ...] = ()
 
 
@@ -225,7 +220,6 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     if too_long:
         raise UsageError(f"the vectors have {whole} dimensions, not {too_long[0]}", f"Use at most {whole}.")
     lengths = request.dimensions or (whole, *(length for length in _SHORTER_LENGTHS if length < whole))
-    elements = [parse_element_type(name, info) for name in request.element_types] or supported_element_types(info)
     types = [parse_index_type(name, info, whole) for name in request.index_types] or [
         index_type
         for index_type in supported_index_types(info)
@@ -233,8 +227,8 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     ]
     layouts = [
         VectorLayout(*combination)
-        for combination in itertools.product(sorted(set(lengths), reverse=True), elements, types)
-        if not is_unsupported(combination[2], combination[0])
+        for combination in itertools.product(sorted(set(lengths), reverse=True), types)
+        if not is_unsupported(combination[1], combination[0])
     ]
     if not layouts:
         raise UsageError(
@@ -339,9 +333,19 @@ def advise(
         report(f"{number}/{len(layouts)} temporary indices of {pluralize(documents, 'document')}: {layout}")
         found, lacks_graph = _measure_layout(engine, meta, layout, sample, report)
         size, command = layout.size(info, total), change_command(name, field, layout)
-        wanted = layout.dimensions, layout.element_type, layout.index_type
-        quality = found.recall, found.median_ms, found.p95_ms
-        rows.append(LayoutMeasurement(*wanted, *quality, lacks_graph, size.memory, size.disk, command))
+        rows.append(
+            LayoutMeasurement(
+                layout.dimensions,
+                layout.index_type,
+                found.recall,
+                found.median_ms,
+                found.p95_ms,
+                lacks_graph,
+                size.memory,
+                size.disk,
+                command,
+            )
+        )
     rows.sort(key=lambda row: (row.memory_estimate, row.disk_estimate, -row.recall.mean))
     enough = [search.num_candidates for search in searches if search.recall.low >= request.min_recall]
     return IndexAdvice(
@@ -402,8 +406,6 @@ def change_command(name: str, field: VectorField, layout: VectorLayout) -> str |
         command += ["--model", shortened_name(whole_name(field.meta.model), layout.dimensions)]
     if layout.index_type != current.index_type:
         command += ["--index-type", str(layout.index_type)]
-    if layout.element_type != current.element_type:
-        command += ["--element-type", str(layout.element_type)]
     if name == field.index:
         command.append("--replace-index")
     if field.name != DEFAULT_VECTOR_FIELD:
@@ -472,15 +474,12 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
     lines += [
         f"Layouts, measured on {pluralize(advice.sampled, 'document')} with the same queries; recall against exact "
         f"search by whole vectors; memory and disk calculated for all {vectors}, one copy:",
-        f"{'dimensions':>10}  {'element':8}  {'index type':10}  {_QUALITY_HEAD}  {'memory':>9}  {'disk':>9}",
+        f"{'dimensions':>10}  {'index type':10}  {_QUALITY_HEAD}  {'memory':>9}  {'disk':>9}",
     ]
     for row in advice.layouts:
         memory, disk = size_text(row.memory_estimate), size_text(row.disk_estimate)
         mark = " ← recommended" if row is advice.recommended else " (now)" if row.layout == advice.current else ""
-        lines.append(
-            f"{row.dimensions:>10}  {row.element_type:8}  {row.index_type:10}  {_format_quality(row)}  {memory:>9}  "
-            f"{disk:>9}{mark}"
-        )
+        lines.append(f"{row.dimensions:>10}  {row.index_type:10}  {_format_quality(row)}  {memory:>9}  {disk:>9}{mark}")
     without_graph = sorted({str(row.index_type) for row in advice.layouts if row.lacks_graph})
     if without_graph:
         lines.append(

@@ -5,7 +5,6 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 | part | bytes | source |
 |---|---|---|
 | float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
-| bfloat16 vector | 2·D | ES93GenericFlatVectorsFormat, used instead with `element_type: bfloat16` |
 | int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
 | int4 | ⌈D/2⌉ + correction | the same formats |
 | bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
@@ -22,7 +21,7 @@ import math
 from dataclasses import dataclass
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.index.mapping import BBQ_MIN_DIMENSIONS, ElementType, IndexType
+from es_sbert.index.mapping import BBQ_MIN_DIMENSIONS, IndexType
 
 # Bytes of a node's neighbors at the engines' default of m = 16, between those for random and for clustered vectors
 # (docs/results.md).
@@ -37,7 +36,7 @@ class VectorIndexSize:
     """Size of one copy of all vectors in bytes.
 
     Attributes:
-        vectors: Whole vectors (float32 or bfloat16), on disk.
+        vectors: Whole vectors, on disk.
         quantized: Quantized vectors, on disk; 0 if there are none.
         graph: The graph, on disk; 0 if there is none.
         source: The second copy of the vectors inside `_source`, on disk.
@@ -66,7 +65,6 @@ def estimate_size(
     index_type: IndexType,
     count: int,
     dimensions: int,
-    element_type: ElementType = ElementType.FLOAT,
 ) -> VectorIndexSize:
     """Estimate the size of `count` vectors in one copy (replicas not counted), merged.
 
@@ -75,9 +73,8 @@ def estimate_size(
         index_type: Index type of the field.
         count: Number of vectors.
         dimensions: Dimensions of each vector.
-        element_type: Element type of the whole vectors.
     """
-    vectors = count * element_type.size * dimensions
+    vectors = count * 4 * dimensions
     quantized = count * _quantized_bytes(info, index_type, dimensions)
     graph = count * GRAPH_BYTES if index_type.endswith("hnsw") else 0
     source = round(count * _source_bytes(info, index_type, dimensions))

@@ -64,11 +64,6 @@ class EngineInfo:
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
 
     @property
-    def supports_bfloat16(self) -> bool:
-        """Whether a vector field may store its numbers as bfloat16."""
-        return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
-
-    @property
     def derives_vectors_in_source(self) -> bool:
         """Whether an index with `index.knn` does not store vectors in `_source`, though it returns them there."""
         return self.engine_type is EngineType.OPENSEARCH and not self._is_opensearch_2

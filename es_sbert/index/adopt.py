@@ -38,7 +38,6 @@ from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     COSINE_SIMILARITIES,
     VECTOR_TYPES,
-    ElementType,
     IndexType,
     VectorFieldMeta,
     VectorMapping,
@@ -48,7 +47,6 @@ from es_sbert.index.mapping import (
     mapping_addition,
     plain_vector_fields,
     read_vector_mapping,
-    supported_element_types,
     vector_fields,
 )
 from es_sbert.index.privileges import require_all_visible
@@ -184,7 +182,7 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         )
     _check_takes_updates(state)
     require_index_knn(info, state, _copy_remedy(vector_field))
-    problem = _mapping_problem(info, mapping, mapped)
+    problem = _mapping_problem(mapping, mapped)
     if problem is not None or mapped.dimensions is None:
         problem = problem or "is mapped without its number of dimensions"
         raise IndexMismatch(f"{state.name}.{vector_field} {problem}", _copy_remedy(vector_field))
@@ -195,7 +193,6 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         model="",
         dimensions=mapped.dimensions,
         index_type=mapped.index_type,
-        element_type=ElementType(mapped.element_type),
         text=template,
     )
     return AdoptableField(state, vector_field, entry)
@@ -224,13 +221,12 @@ def _copy_remedy(vector_field: str, how: str = "which copies their vectors too")
     )
 
 
-def _mapping_problem(info: EngineInfo, mapping: Json, mapped: VectorMapping) -> str | None:
+def _mapping_problem(mapping: Json, mapped: VectorMapping) -> str | None:
     """Return the reason why es-sbert cannot search a field's vectors, as the end of a sentence; None if it can."""
     if mapping.get("index", True) is False:
         return "is mapped with `index: false`, so kNN searches cannot find its vectors"
-    supported = supported_element_types(info)
-    if mapped.element_type not in list(supported):
-        return f"holds vectors of {mapped.element_type}, but es-sbert writes {' or '.join(supported)}"
+    if mapped.element_type != "float":
+        return f"holds vectors of {mapped.element_type}, but es-sbert writes float"
     if mapped.similarity not in COSINE_SIMILARITIES:
         return f"compares vectors by {mapped.similarity}, but es-sbert by their cosine"
     if not isinstance(mapped.index_type, IndexType):

@@ -24,7 +24,6 @@ class IndexOptions(TypedDict, total=False):
         text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
         text_template: Template of the text, instead of `text_fields`, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
-        element_type: Format in which the engine stores a number of a vector: `float` (default) or `bfloat16`.
         passages: Split texts into passages of this many tokens, each with an embedding.
         passage_overlap: Tokens that neighboring passages share; by default an eighth of a passage.
         shards, replicas: Numbers of shards and replicas of a new index, for `ensure_vector_field`.
@@ -33,7 +32,6 @@ class IndexOptions(TypedDict, total=False):
     text_fields: Sequence[str]
     text_template: str | None
     index_type: str | None
-    element_type: str | None
     passages: int | None
     passage_overlap: int | None
     shards: int | None
@@ -81,7 +79,6 @@ def request_vector_field(
         vector_field,
         *identity,
         index_type=options.get("index_type"),
-        element_type=options.get("element_type"),
         text=None if text is None else text.template,
         passages=rules,
     )

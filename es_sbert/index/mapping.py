@@ -7,11 +7,6 @@
 | `int4_hnsw`, `bbq_hnsw` | graph over half a byte, over one bit per dimension | Elasticsearch |
 | `flat` | no graph: every search compares all vectors, so results are exact | both (OpenSearch: from 3.0) |
 | `int8_flat`, `int4_flat`, `bbq_flat` | quantized, no graph | Elasticsearch |
-
-| element type | what it is | supported by |
-|---|---|---|
-| `float` | float32; the default | both |
-| `bfloat16` | the upper half of a float32, rounded: cosines to about three digits | Elasticsearch, from 9.3 |
 """
 
 from __future__ import annotations
@@ -56,18 +51,6 @@ class ChunkRules(BaseModel):
         return f"passages of {self.tokens} tokens, {self.overlap} of them shared"
 
 
-class ElementType(StrEnum):
-    """The format in which the engine stores one number of a vector."""
-
-    FLOAT = "float"
-    BFLOAT16 = "bfloat16"
-
-    @property
-    def size(self) -> int:
-        """Bytes of a number."""
-        return 4 if self is ElementType.FLOAT else 2
-
-
 class VectorFieldMeta(BaseModel):
     """`_meta.es_sbert.fields.<vector field>`: which model fills the field, and from what text.
 
@@ -77,8 +60,6 @@ class VectorFieldMeta(BaseModel):
         dimensions: Length of a vector.
         similarity: Always `cosine`.
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
-        element_type: Format in which the engine stores a number of a vector: `float` or `bfloat16`. Vectors are sent as
-            float32.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
         passages: Rules for splitting texts; None if a document has one vector, made from the part of its text that the
             model reads.
@@ -97,7 +78,6 @@ class VectorFieldMeta(BaseModel):
     dimensions: int
     similarity: str = "cosine"
     index_type: str
-    element_type: ElementType = ElementType.FLOAT
     text: str | None = None
     passages: ChunkRules | None = None
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
@@ -203,31 +183,6 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
     if problem is not None:
         raise UsageError(problem, remedy)
     return IndexType(text)
-
-
-def supported_element_types(info: EngineInfo) -> tuple[ElementType, ...]:
-    """The element types that the engine supports and es-sbert writes."""
-    return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT,)
-
-
-def parse_element_type(text: str, info: EngineInfo) -> ElementType:
-    """Parse the name of an element type that the engine supports.
-
-    Raises:
-        UsageError: the type is unknown, or the engine does not support it.
-    """
-    supported = supported_element_types(info)
-    if text in list(supported):
-        return ElementType(text)
-    remedy = f"Use one of {', '.join(supported)}."
-    if text in list(ElementType):
-        remedy = "Elasticsearch 9.3 or newer supports them; omit `element_type` for float."
-    elif text in ("byte", "bit", "binary"):
-        remedy = (
-            "Use the index type int8_hnsw, or bbq_hnsw on Elasticsearch: searches compare quantized vectors, and "
-            "rescoring uses the full numbers."
-        )
-    raise UsageError(f"es-sbert does not write vectors of the element type {text} to {info.label}", remedy)
 
 
 # Names inside the nested object of a passage. Offsets are in characters of the document's text; the end is exclusive.
@@ -362,12 +317,8 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     if engine_type is EngineType.ELASTICSEARCH:
         vector["dims"] = meta.dimensions
         vector["index_options"]["type"] = meta.index_type
-        if meta.element_type is not ElementType.FLOAT:
-            vector["element_type"] = str(meta.element_type)
     else:
         vector["dimension"] = meta.dimensions
-        if meta.element_type is not ElementType.FLOAT:
-            vector["data_type"] = str(meta.element_type)
         if meta.index_type == IndexType.FLAT:
             del vector["method"]
             vector["space_type"] = "cosinesimil"
@@ -401,8 +352,6 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
         ours |= {EARLIER_SEGMENTS: earlier} if earlier else {}
     # Defaults are left out, so that the entries of earlier versions do not change.
     unset = {name for name in ("passages", "min_cosine") if getattr(meta, name) is None}
-    if meta.element_type is ElementType.FLOAT:
-        unset.add("element_type")
     entry = meta.model_dump(mode="json", exclude=unset)
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
@@ -434,48 +383,48 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
 
     Raises:
         IndexMismatch: an entry of `_meta.es_sbert` cannot be read: it was damaged by hand, or an earlier version wrote
-            it for byte vectors.
+            it for vectors of bytes or bfloat16.
     """
     if read_meta_entry(mappings, _REMOVING):
         return {}
+    for name, element_type in _earlier_element_types(mappings).items():
+        raise IndexMismatch(
+            f"{index}.{name} holds {element_type} vectors of an earlier version of es-sbert, which are no longer "
+            "supported",
+            f"Embed its documents as floats into a new index: `es-sbert index migrate {index}`. The index type "
+            "int8_hnsw needs as little memory.",
+        )
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
         metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
     except (ValidationError, AttributeError) as error:
-        of_bytes = _byte_fields(mappings)
-        if of_bytes:
-            raise IndexMismatch(
-                f"{index}.{of_bytes[0]} holds byte vectors of an earlier version of es-sbert, which are no longer "
-                "supported",
-                f"Embed its documents as floats into a new index: `es-sbert index migrate {index}`. The index type "
-                f"int8_hnsw takes as little memory.",
-            ) from None
         raise IndexMismatch(
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
         ) from error
     return {name: with_source(meta, name, IndexState(index, mappings, {})) for name, meta in metas.items()}
 
 
-def _byte_fields(mappings: Json) -> list[str]:
-    """The fields that an earlier version filled with byte vectors."""
+def _earlier_element_types(mappings: Json) -> dict[str, str]:
+    """The fields that an earlier version filled with vectors of other numbers than floats, and the type of these."""
     entries = read_meta_entry(mappings, "fields")
     fields = entries.items() if isinstance(entries, dict) else ()
-    return [name for name, entry in fields if isinstance(entry, dict) and entry.get("element_type") == "byte"]
+    types = {name: entry.get("element_type", "float") for name, entry in fields if isinstance(entry, dict)}
+    return {name: str(element_type) for name, element_type in types.items() if element_type != "float"}
 
 
-def bytes_as_floats(state: IndexState) -> IndexState:
-    """Return an index with its fields of byte vectors described as fields of floats, for a migration away from bytes.
+def with_float_vectors(state: IndexState) -> IndexState:
+    """Return an index with all its vectors described as floats, for a migration away from bytes and bfloat16.
 
-    Numbers of byte vectors can be copied to a field of floats: their cosines stay the same.
+    Their numbers can be copied to a field of floats: the cosines stay the same.
 
     Returns:
         The same object if the index has no such field.
     """
-    of_bytes = _byte_fields(state.mappings)
-    if not of_bytes:
+    others = _earlier_element_types(state.mappings)
+    if not others:
         return state
     mappings = copy.deepcopy(state.mappings)
-    for name in of_bytes:
+    for name in others:
         del mappings["_meta"][META_KEY]["fields"][name]["element_type"]
         property = vector_property(mappings.get("properties", {}).get(name, {}))
         for parameter in ("element_type", "data_type"):

@@ -23,7 +23,6 @@ from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
     EARLIER_SEGMENTS,
     ChunkRules,
-    ElementType,
     IndexType,
     VectorFieldMeta,
     check_field_name,
@@ -33,7 +32,6 @@ from es_sbert.index.mapping import (
     index_body,
     mapping_addition,
     merge_field_meta,
-    parse_element_type,
     parse_index_type,
     plain_vector_fields,
     read_meta_entry,
@@ -94,8 +92,6 @@ class FieldRequest:
             fills according to the mapping are refused.
         new_index_type: For a new field without `index_type`: the type of the field of that name in another index, which
             is used if the index can have it.
-        element_type: For a new field: format in which the engine stores a number (default: float). For an existing
-            field, it must be that of the field.
     """
 
     name: str
@@ -107,7 +103,6 @@ class FieldRequest:
     passages: ChunkRules | None = None
     documents_checked: bool = False
     new_index_type: str | None = None
-    element_type: str | None = None
 
     def like(self, other: VectorField) -> FieldRequest:
         """Adapt the request to the field of that name in another index, so that both can be searched together.
@@ -127,8 +122,7 @@ class FieldRequest:
             )
         meta = other.meta
         text, passages = self.text or meta.text, self.passages or meta.passages
-        element_type = self.element_type or str(meta.element_type)
-        return replace(self, text=text, passages=passages, new_index_type=meta.index_type, element_type=element_type)
+        return replace(self, text=text, passages=passages, new_index_type=meta.index_type)
 
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
         """Build the `_meta` entry of a new field.
@@ -138,13 +132,11 @@ class FieldRequest:
         """
         check_field_name(self.name)
         index_type = self.index_type or self.new_index_type or DEFAULT_INDEX_TYPE
-        element_type = parse_element_type(self.element_type or ElementType.FLOAT, engine.info)
         return VectorFieldMeta(
             fingerprint=self.fingerprint,
             model=self.model_name,
             dimensions=self.dimensions,
             index_type=parse_index_type(index_type, engine.info, self.dimensions),
-            element_type=element_type,
             text=self.text,
             passages=self.passages,
         )
@@ -380,7 +372,7 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
     meta = _read_field_meta(engine, state, request.name)
     field = VectorField(state.name, request.name, meta)
     check_field_model(field, request.fingerprint, request.model_name)
-    for kind in ("dimensions", "index_type", "element_type", "passages"):
+    for kind in ("dimensions", "index_type", "passages"):
         wanted, stored = getattr(request, kind), getattr(meta, kind)
         if wanted not in (None, stored):
             raise IndexMismatch(
@@ -519,14 +511,12 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
         raise IndexMismatch(
             f"{where} compares vectors by {mapped.similarity}, but es-sbert by their cosine", _OTHER_FIELD_REMEDY
         )
-    agrees = (mapped.dimensions, mapped.element_type, field.get("type") == "nested") == (
-        *(meta.dimensions, meta.element_type), meta.passages is not None
-    )  # fmt: skip
-    if not agrees or not isinstance(mapped.index_type, IndexType):
+    agrees = (mapped.dimensions, field.get("type") == "nested") == (meta.dimensions, meta.passages is not None)
+    if not agrees or mapped.element_type != "float" or not isinstance(mapped.index_type, IndexType):
         raise IndexMismatch(
             f"{where} is mapped with {mapped.dimensions} dimensions of {mapped.element_type}, the index type "
             f"{mapped.index_type} and the type {field['type']}, but its _meta says {meta.dimensions} of "
-            f"{meta.element_type}, {meta.index_type} and {meta.passages or 'one vector per document'}: another program "
+            f"float, {meta.index_type} and {meta.passages or 'one vector per document'}: another program "
             "made or changed one of them",
             "Load the documents into a new index.",
         )
@@ -550,7 +540,6 @@ def embed_command(state: IndexState, similar: Iterable[VectorField] = ()) -> str
     if missing is not None:
         meta = missing.meta
         command += ["--vector-field", missing.name, "--model", meta.model]
-        command += [] if meta.element_type is ElementType.FLOAT else ["--element-type", str(meta.element_type)]
         command += [] if meta.text is None else ["--text-template", meta.text]
         if meta.passages is not None:
             command += ["--passages", str(meta.passages.tokens), "--passage-overlap", str(meta.passages.overlap)]

@@ -563,9 +563,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
                 problem=document.reason if isinstance(document, RejectedRecord) else None,
             )
             previews.append(preview)
-    warning = language_warning(
-        languages.counts(), plan.settings.index, info.model, info.fingerprint, is_embedded=body is None
-    )
+    warning = language_warning(languages.counts(), plan.settings.index, info.model, info.fingerprint)
     return DryRun(
         index=plan.settings.index,
         engine=engine.info.label,
@@ -576,7 +574,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         creates_index=plan.state is None,
         mapping=body,
         documents=tuple(previews),
-        warnings=info.warnings if warning is None else (*info.warnings, str(warning)),
+        warnings=info.warnings if warning is None else (*info.warnings, ". ".join(warning)),
     )
 
 

@@ -42,7 +42,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         passages: Split texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
         passage_overlap: Tokens that neighboring passages share; None for an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
-        element_type: Element type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
         retry_seconds: Time limit for retries of transient failures of the engine.
@@ -76,7 +75,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     passages: tuple[str, ...] = ()
     passage_overlap: int | None = Field(default=None, ge=0)
     index_type: str | None = None
-    element_type: str | None = None
     batch_window: int | None = Field(default=None, ge=1)
     bulk_bytes: int = Field(default=5 * _MIB, ge=1024)
     retry_seconds: float = Field(default=300.0, ge=0)

@@ -245,7 +245,6 @@ class LoadPlan:
                 model.name,
                 model.dimensions,
                 index_type=self.settings.index_type,
-                element_type=self.settings.element_type,
                 text=planned.template.template,
                 passages=planned.chunk_rules,
                 documents_checked=True,  # by `check_first_records`

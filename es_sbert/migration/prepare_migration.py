@@ -23,11 +23,10 @@ from es_sbert.index.mapping import (
     META_KEY,
     IndexType,
     VectorFieldMeta,
-    bytes_as_floats,
     mapping_addition,
-    parse_element_type,
     parse_index_type,
     vector_fields,
+    with_float_vectors,
 )
 from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, count_all_documents, require_privileges
 from es_sbert.index.source_mode import check_source_is_whole
@@ -176,7 +175,7 @@ class MigrationRequest:
         alias: The alias, or with `replace_index` the index that becomes one.
         vector_field: The field whose model is replaced; other fields of the same model are migrated too.
         name: Name of the new index; None to derive it.
-        index_type, element_type: Types of the new fields; None to keep those of the old ones.
+        index_type: Index type of the new fields; None to keep those of the old ones.
         replace_index: Replace an index with an alias of its name that points to the new index.
         text: Template of the text that is embedded for the vector field; None to keep the old one.
         max_write_block: Seconds for which one run may refuse writes before the swap, over all its attempts.
@@ -186,7 +185,6 @@ class MigrationRequest:
     vector_field: str
     name: str | None = None
     index_type: str | None = None
-    element_type: str | None = None
     replace_index: bool = False
     text: TextTemplate | None = None
     max_write_block: float = 10.0
@@ -238,7 +236,7 @@ def prepare_migration(
             f"Add a vector field of the new model to each of its indices: `es-sbert ingest --index {index.name} "
             f"--vector-field NAME --model {model.name}`.",
         )
-    source = bytes_as_floats(index)
+    source = with_float_vectors(index)
     field = vector_field_from_state(engine, source, wanted.vector_field)
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
     begun = find_unfinished(engine, index, name)
@@ -343,8 +341,6 @@ def _check_same_migration(
         options = "with another name or model"
     elif wanted.index_type not in (None, meta.index_type):
         options = f"with {setting_text('index_type', meta.index_type)}"
-    elif wanted.element_type not in (None, meta.element_type):
-        options = f"with {setting_text('element_type', meta.element_type)}"
     elif text is not None and meta.text is not None and text != meta.text:
         options = f"with {setting_text('text_template', meta.text)}"
     else:
@@ -431,7 +427,6 @@ def _check_change_requested(
         has_one_index_type(source, field)
         and stored.fingerprint == model.fingerprint
         and wanted.index_type in (None, stored.index_type)
-        and wanted.element_type in (None, stored.element_type)
         and (wanted.text is None or wanted.text.template == stored.text)
     ):
         of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
@@ -486,23 +481,20 @@ def _new_vector_fields(
     copied unchanged.
 
     Args:
-        of_bytes: Whether the index has byte vectors, so that the types do change; see `bytes_as_floats`.
+        of_bytes: Whether the index has byte vectors, so that the types do change; see `with_float_vectors`.
     """
     stored = vector_fields(source.mappings, source.name)
     old, info = stored[wanted.vector_field], engine.info
-    has_types = wanted.index_type in (None, old.index_type) and wanted.element_type in (None, old.element_type)
-    same = old.fingerprint == model.fingerprint and has_types and not of_bytes
+    same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type) and not of_bytes
     new = {}
     for name, meta in stored.items():
         if name == wanted.vector_field if same else meta.fingerprint == old.fingerprint:
-            element_type = parse_element_type(wanted.element_type or meta.element_type, info)
             index_type = wanted.index_type or meta.index_type
             new[name] = meta.changed(
                 fingerprint=model.fingerprint,
                 model=model.name,
                 dimensions=model.dimensions,
                 index_type=parse_index_type(index_type, info, model.dimensions),
-                element_type=element_type,
                 text=wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
             )
     return new
@@ -510,4 +502,5 @@ def _new_vector_fields(
 
 def _migrated_fields(target: IndexState, state: MigrationState) -> dict[str, VectorFieldMeta]:
     """The vector fields of the new index that the migration fills."""
-    return {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in state.fields}
+    fields = vector_fields(with_float_vectors(target).mappings, target.name)
+    return {name: meta for name, meta in fields.items() if name in state.fields}

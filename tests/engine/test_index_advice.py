@@ -15,7 +15,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import bulk_vector_value
-from es_sbert.index.mapping import ChunkRules, ElementType, IndexType
+from es_sbert.index.mapping import ChunkRules, IndexType
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from tests.engine.vectors import fill, random_vectors
 
@@ -38,17 +38,14 @@ def test_layouts_are_measured_on_temporary_indices(engine: Engine, index_name: s
 
     assert (found.vectors, found.sampled, found.queries) == (COUNT, COUNT, QUERIES)
     layouts = {row.layout: row for row in found.layouts}
-    element_types = 2 if engine.info.supports_bfloat16 else 1
-    assert len(layouts) == 2 * 2 * element_types
-    exact = layouts[VectorLayout(DIMENSIONS, ElementType.FLOAT, IndexType.FLAT)]
+    assert len(layouts) == 2 * 2
+    exact = layouts[VectorLayout(DIMENSIONS, IndexType.FLAT)]
     assert exact.recall.mean == 1.0
     # Half of the numbers of random vectors: what numpy finds with them.
     vectors = random_vectors(COUNT, DIMENSIONS)
-    half = layouts[VectorLayout(32, ElementType.FLOAT, IndexType.FLAT)]
+    half = layouts[VectorLayout(32, IndexType.FLAT)]
     assert half.recall.mean == pytest.approx(expected_recall(queries, vectors, 32), abs=1e-9)
-    assert (
-        half.recall.mean < 0.9 < layouts[VectorLayout(DIMENSIONS, ElementType.FLOAT, IndexType.INT8_HNSW)].recall.mean
-    )
+    assert half.recall.mean < 0.9 < layouts[VectorLayout(DIMENSIONS, IndexType.INT8_HNSW)].recall.mean
     assert found.recommended is not None
     assert found.recommended.dimensions == DIMENSIONS
     least = min(row.memory_estimate for row in found.layouts if row.recall.low >= 0.9)
@@ -71,7 +68,7 @@ def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> fl
 
 def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(engine: Engine, index_name: str) -> None:
     field = filled(engine, index_name, dimensions=80)
-    request = AdviceRequest(index_types=("flat",), element_types=("float",), sample=300)
+    request = AdviceRequest(index_types=("flat",), sample=300)
     said: list[str] = []
     found = advise(engine, index_name, field, request, report=said.append)
     assert [row.dimensions for row in found.layouts] == [80]
@@ -140,7 +137,7 @@ def test_passages_are_measured_by_their_best_passage(engine: Engine, index_name:
         document = orjson.dumps({"embedding": chunks}, option=orjson.OPT_SERIALIZE_NUMPY)
         lines += [b'{"index":{"_id":"%d"}}' % row, document]
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    wanted = AdviceRequest(dimensions=(DIMENSIONS,), index_types=("hnsw",), element_types=("float",))
+    wanted = AdviceRequest(dimensions=(DIMENSIONS,), index_types=("hnsw",))
     found = advise(engine, index_name, field, wanted, random_vectors(QUERIES, DIMENSIONS, seed=7))
     assert (found.vectors, found.sampled) == (2 * COUNT, COUNT)
     [row] = found.layouts

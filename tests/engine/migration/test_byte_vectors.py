@@ -10,10 +10,9 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.index_summary import describe_indices
-from es_sbert.index.mapping import parse_element_type
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
 from es_sbert.search.search_scope import read_search_scope
@@ -75,7 +74,7 @@ def test_migration_embeds_byte_vectors_as_floats(old: Place, encoders: tuple[Enc
     assert (result.finished, result.embedded, result.compared) == (True, len(TEXTS), len(TEXTS))
     old.assert_holds(expected, encoders[0])
     meta = read_vector_field(engine, old.alias, "embedding").meta
-    assert (meta.index_type, meta.element_type) == ("int8_hnsw", "float")
+    assert meta.index_type == "int8_hnsw"
     with SemanticIndex(old.alias, engine, encoder=encoders[0]) as index:
         assert index.search(TEXTS[5], 1).hits[0].id == "5x"
 
@@ -86,9 +85,3 @@ def test_migration_without_options_and_to_another_model_leads_out(
     expected = {f"{number}x": {"text": text} for number, text in enumerate(TEXTS)}
     assert old.migrate(encoders[1]).finished
     old.assert_holds(expected, encoders[1])
-
-
-def test_byte_vectors_are_not_created(old: Place) -> None:
-    with pytest.raises(UsageError, match="does not write vectors of the element type byte") as refused:
-        parse_element_type("byte", old.engine.info)
-    assert "int8_hnsw" in refused.value.remedy

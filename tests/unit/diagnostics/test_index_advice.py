@@ -25,14 +25,13 @@ from es_sbert.diagnostics.index_size import estimate_size
 from es_sbert.diagnostics.recall import RecallQueries, SearchMeasurement
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
+from es_sbert.index.mapping import IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
 from tests.engine.vectors import cosines, random_vectors
 
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 3), "http://localhost:9200")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
-FLOAT, BFLOAT16 = ElementType.FLOAT, ElementType.BFLOAT16
 
 
 def field(index_type: str = "hnsw", model: str = "mine", dimensions: int = 384, **meta: Any) -> VectorField:
@@ -44,15 +43,16 @@ def field(index_type: str = "hnsw", model: str = "mine", dimensions: int = 384, 
 
 
 def row(layout: VectorLayout, low: float, count: int = 100_000, **values: Any) -> LayoutMeasurement:
-    size = estimate_size(ES9, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
+    size = estimate_size(ES9, layout.index_type, count, layout.dimensions)
     recall = ConfidenceInterval(low + 0.01, low, low + 0.02)
-    wanted = layout.dimensions, layout.element_type, layout.index_type
-    made = LayoutMeasurement(*wanted, recall, 1.0, 2.0, False, size.memory, size.disk, "es-sbert …")
+    made = LayoutMeasurement(
+        layout.dimensions, layout.index_type, recall, 1.0, 2.0, False, size.memory, size.disk, "es-sbert …"
+    )
     return replace(made, **values)
 
 
 def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
-    current = VectorLayout(384, FLOAT, IndexType.HNSW)
+    current = VectorLayout(384, IndexType.HNSW)
     searches = [SearchMeasurement(each, ConfidenceInterval(low + 0.01, low, low + 0.02), 1.25, 3.0)
                 for each, low in ((10, 0.80), (50, 0.96))]  # fmt: skip
     made = IndexAdvice(
@@ -64,9 +64,8 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
 
 def test_all_combinations_of_an_engine_are_measured() -> None:
     found = layouts_to_measure(ES9, 384, 1_000, AdviceRequest())
-    assert len(found) == len(set(found)) == 4 * 2 * 8
+    assert len(found) == len(set(found)) == 4 * 8
     assert {layout.dimensions for layout in found} == {384, 256, 128, 64}
-    assert {layout.element_type for layout in layouts_to_measure(ES8, 384, 1_000, AdviceRequest())} == {FLOAT}
     assert {layout.index_type for layout in layouts_to_measure(OPENSEARCH, 384, 1_000, AdviceRequest())} == {
         IndexType.HNSW,
         IndexType.INT8_HNSW,
@@ -78,11 +77,11 @@ def test_types_without_a_graph_are_for_small_indices_or_named() -> None:
     large = layouts_to_measure(ES9, 384, FLAT_MOST_VECTORS + 1, AdviceRequest())
     assert all(layout.index_type.endswith("hnsw") for layout in large)
     named = layouts_to_measure(ES9, 384, 10**9, AdviceRequest(index_types=("flat",), dimensions=(384,)))
-    assert named == [VectorLayout(384, each, IndexType.FLAT) for each in (FLOAT, BFLOAT16)]
+    assert named == [VectorLayout(384, IndexType.FLAT)]
 
 
 def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
-    found = layouts_to_measure(ES9, 63, 1_000, AdviceRequest(element_types=("float",)))
+    found = layouts_to_measure(ES9, 63, 1_000, AdviceRequest())
     assert not {layout.index_type.partition("_")[0] for layout in found} & {"bbq", "int4"}
 
 
@@ -91,9 +90,7 @@ def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
     [
         (AdviceRequest(dimensions=(385,)), "the vectors have 384 dimensions, not 385"),
         (AdviceRequest(index_types=("tree",)), "does not support the index type tree"),
-        (AdviceRequest(element_types=("bit",)), "does not write vectors of the element type bit"),
         (AdviceRequest(dimensions=(32,), index_types=("bbq_hnsw",)), "supports none of these layouts"),
-        (AdviceRequest(element_types=("half",)), "does not write vectors of the element type half"),
     ],
 )
 def test_layouts_that_do_not_exist_are_refused(request_: AdviceRequest, message: str) -> None:
@@ -101,30 +98,20 @@ def test_layouts_that_do_not_exist_are_refused(request_: AdviceRequest, message:
         layouts_to_measure(ES9, 384, 1_000, request_)
 
 
-def test_element_type_that_the_engine_lacks_is_refused() -> None:
-    for info in (ES8, OPENSEARCH):
-        with pytest.raises(UsageError, match="does not write vectors of the element type bfloat16"):
-            layouts_to_measure(info, 384, 1_000, AdviceRequest(element_types=("bfloat16",)))
-
-
 @pytest.mark.parametrize(
     ("stored", "layout", "expected"),
     [
-        (field(), VectorLayout(384, FLOAT, IndexType.HNSW), None),
-        (field(), VectorLayout(384, FLOAT, IndexType.BBQ_HNSW),
+        (field(), VectorLayout(384, IndexType.HNSW), None),
+        (field(), VectorLayout(384, IndexType.BBQ_HNSW),
          "es-sbert index migrate docs --index-type bbq_hnsw"),
-        (field("bbq_hnsw"), VectorLayout(384, FLOAT, IndexType.HNSW),
+        (field("bbq_hnsw"), VectorLayout(384, IndexType.HNSW),
          "es-sbert index migrate docs --index-type hnsw"),
-        (field(), VectorLayout(384, FLOAT, IndexType.INT8_HNSW),
+        (field(), VectorLayout(384, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --index-type int8_hnsw"),
-        (field(), VectorLayout(128, FLOAT, IndexType.HNSW), "es-sbert index migrate docs --model mine@128"),
-        (field(model="mine@256", dimensions=256), VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW),
-         "es-sbert index migrate docs --model mine@128 --index-type int8_hnsw --element-type bfloat16"),
-        (field(element_type="bfloat16"), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
-         "es-sbert index migrate docs --index-type int8_hnsw"),
-        (field(), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
-         "es-sbert index migrate docs --index-type int8_hnsw --element-type bfloat16"),
-        (replace(field(model="a b"), name="v"), VectorLayout(128, FLOAT, IndexType.HNSW),
+        (field(), VectorLayout(128, IndexType.HNSW), "es-sbert index migrate docs --model mine@128"),
+        (field(model="mine@256", dimensions=256), VectorLayout(128, IndexType.INT8_HNSW),
+         "es-sbert index migrate docs --model mine@128 --index-type int8_hnsw"),
+        (replace(field(model="a b"), name="v"), VectorLayout(128, IndexType.HNSW),
          "es-sbert index migrate docs --model 'a b@128' --vector-field v"),
     ],
 )  # fmt: skip
@@ -133,7 +120,7 @@ def test_command_changes_what_differs(stored: VectorField, layout: VectorLayout,
 
 
 def test_index_without_an_alias_is_replaced() -> None:
-    command = change_command("docs-1", field(), VectorLayout(128, FLOAT, IndexType.HNSW))
+    command = change_command("docs-1", field(), VectorLayout(128, IndexType.HNSW))
     assert command == "es-sbert index migrate docs-1 --model mine@128 --replace-index"
 
 
@@ -151,11 +138,11 @@ def test_recall_of_exact_search_by_truncated_vectors() -> None:
 
 def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
     rows = [
-        row(VectorLayout(128, BFLOAT16, IndexType.BBQ_HNSW), 0.90),
-        row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
-        row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.99),
+        row(VectorLayout(128, IndexType.BBQ_HNSW), 0.90),
+        row(VectorLayout(128, IndexType.INT8_HNSW), 0.95),
+        row(VectorLayout(384, IndexType.HNSW), 0.99),
     ]
-    current = VectorLayout(256, FLOAT, IndexType.HNSW)
+    current = VectorLayout(256, IndexType.HNSW)
     assert recommend_layout(rows, current, 0.95) is rows[1]
     assert recommend_layout(rows, current, 0.951) is rows[2]
     assert recommend_layout(rows, current, 0.995) is None
@@ -164,17 +151,16 @@ def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
 @pytest.mark.parametrize(
     ("count", "smaller", "low", "changes"),
     [
-        (3_000, VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.99, False),  # 3.5 MB
-        (1_000_000, VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.99, True),
-        (1_000_000, VectorLayout(370, FLOAT, IndexType.HNSW), 0.99, False),  # 4 %
-        (1_000_000, VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW), 0.99, True),
-        (3_000, VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.90, True),  # the index misses the recall
+        (3_000, VectorLayout(384, IndexType.INT8_HNSW), 0.99, False),  # 3.5 MB
+        (1_000_000, VectorLayout(384, IndexType.INT8_HNSW), 0.99, True),
+        (1_000_000, VectorLayout(370, IndexType.HNSW), 0.99, False),  # 4 %
+        (3_000, VectorLayout(384, IndexType.INT8_HNSW), 0.90, True),  # the index misses the recall
     ],
 )
 def test_change_that_saves_little_is_not_recommended(
     count: int, smaller: VectorLayout, low: float, changes: bool
 ) -> None:
-    now = row(VectorLayout(384, FLOAT, IndexType.HNSW), low, count, command=None)
+    now = row(VectorLayout(384, IndexType.HNSW), low, count, command=None)
     found = advice([row(smaller, 0.96, count), now], vectors=count)
     said = "\n".join(advice_lines(found))
     assert found.recommended is found.layouts[0 if changes else 1]
@@ -183,7 +169,7 @@ def test_change_that_saves_little_is_not_recommended(
 
 
 def test_report_has_searches_of_the_whole_index_and_missing_graphs() -> None:
-    found = advice([row(VectorLayout(384, FLOAT, IndexType.BBQ_HNSW), 0.96, lacks_graph=True)])
+    found = advice([row(VectorLayout(384, IndexType.BBQ_HNSW), 0.96, lacks_graph=True)])
     said = "\n".join(advice_lines(found))
     assert "            50     0.9700  0.9600–0.9800        1.2      3.0 ← recommended" in said
     assert "did not build a graph for so few vectors of bbq_hnsw" in said
@@ -191,6 +177,6 @@ def test_report_has_searches_of_the_whole_index_and_missing_graphs() -> None:
     assert "None of these reaches a recall of 0.95 with 95 % confidence" in "\n".join(advice_lines(none))
     assert "No layout keeps a recall of 0.95" in advice_lines(none)[-1]
     assert asdict(found)["layouts"][0].keys() == {
-        "dimensions", "element_type", "index_type", "recall", "median_ms", "p95_ms", "lacks_graph", "memory_estimate",
+        "dimensions", "index_type", "recall", "median_ms", "p95_ms", "lacks_graph", "memory_estimate",
         "disk_estimate", "command",
     }  # fmt: skip

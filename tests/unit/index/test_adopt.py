@@ -25,7 +25,7 @@ from es_sbert.index.adopt import (
     adoptable_field,
     put_adopted_field,
 )
-from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
+from es_sbert.index.mapping import IndexType, VectorFieldMeta
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -70,13 +70,6 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
 
 
-def test_bfloat16_vectors_are_recognized() -> None:
-    newer = replace(ELASTICSEARCH, version=(9, 4, 3))
-    found = look(newer, DENSE | {"element_type": "bfloat16"})
-    assert found.meta("f" * 32, "model", 384).element_type is ElementType.BFLOAT16
-    assert look(newer, DENSE).meta("f" * 32, "model", 384).element_type is ElementType.FLOAT
-
-
 @pytest.mark.parametrize(
     ("property", "settings", "index_type"),
     [
@@ -110,6 +103,7 @@ def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **o
         ({"index": False}, "`index: false`"),
         ({"element_type": "bit"}, "vectors of bit"),
         ({"element_type": "byte"}, "vectors of byte"),
+        ({"element_type": "bfloat16"}, "vectors of bfloat16"),
         ({"index_options": {"type": "bbq_disk"}}, "the index type bbq_disk"),
     ],
 )

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import (
     OPENSEARCH_TYPES,
     ChunkRules,
-    ElementType,
     IndexType,
     VectorFieldMeta,
     check_field_name,
@@ -22,6 +22,7 @@ from es_sbert.index.mapping import (
     parse_index_type,
     read_vector_mapping,
     vector_fields,
+    with_float_vectors,
 )
 from tests.unit.golden import assert_golden
 
@@ -169,13 +170,15 @@ def test_chunked_index_bodies_match_golden_files(engine_type: EngineType, index_
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
 
 
-def test_element_type_is_stored_only_where_it_is_not_float() -> None:
+@pytest.mark.parametrize("element_type", ["byte", "bfloat16"])
+def test_vectors_of_other_numbers_than_floats_are_refused_with_the_migration(element_type: str) -> None:
     plain = merge_field_meta({}, "embedding", meta())
     assert "element_type" not in plain["es_sbert"]["fields"]["embedding"]
-    halves = merge_field_meta({}, "embedding", meta().changed(element_type=ElementType.BFLOAT16))
-    assert halves["es_sbert"]["fields"]["embedding"]["element_type"] == "bfloat16"
-    for stored, expected in ((plain, ElementType.FLOAT), (halves, ElementType.BFLOAT16)):
-        assert vector_fields({"_meta": stored}, "docs")["embedding"].element_type is expected
+    plain["es_sbert"]["fields"]["embedding"]["element_type"] = element_type
+    with pytest.raises(IndexMismatch, match=f"docs.embedding holds {element_type} vectors") as refused:
+        vector_fields({"_meta": plain}, "docs")
+    assert "`es-sbert index migrate docs`" in refused.value.remedy
+    assert list(vector_fields(with_float_vectors(IndexState("docs", {"_meta": plain}, {})).mappings, "docs"))
 
 
 def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:

@@ -37,7 +37,7 @@ class BrokenEngine:
 
     def refresh(self, name: str) -> None: ...
 
-    def bulk(self, name: str, body: bytes, *, timeout: float) -> list[BulkItemResult]:
+    def bulk(self, name: str, body: bytes, *, actions: int, timeout: float) -> list[BulkItemResult]:
         self.requests["bulk"] += 1
         if self._failures:
             self._exists = self._exists and not self._deletes_before
