@@ -97,7 +97,7 @@ class Gateway:
         hider = VectorHider(settings.semantic, self._indices)
         self._search = SearchHandler(rewriter, self._upstream, hider)
         # Functions that check requests that are not searches but may contain queries.
-        unsupported = [*BY_QUERY_APIS, EngineApi.LANGUAGE, EngineApi.FILTERED, EngineApi.RANK_EVALUATION]
+        unsupported = [*BY_QUERY_APIS, *SEARCH_DIAGNOSTICS, EngineApi.LANGUAGE, EngineApi.FILTERED]
         if settings.semantic.writes:
             unsupported.append(EngineApi.BULK_STREAM)
         self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
@@ -185,8 +185,7 @@ class Gateway:
     @contextmanager
     def _record_search(self, incoming: IncomingRequest, route: EngineRoute) -> Iterator[SearchRecorder]:
         """Log a search when it ends, whether it succeeds or fails."""
-        is_logged = route.api not in SEARCH_DIAGNOSTICS and not incoming.header(_PAGE_HEADER)
-        log = self._search_log if is_logged else None
+        log = None if incoming.header(_PAGE_HEADER) else self._search_log
         recorder = SearchRecorder(unquote(route.index), route.api, is_logged=log is not None)
         try:
             yield recorder
@@ -267,7 +266,7 @@ class _TrackedSend:
 
 
 def _metric_kind(api: EngineApi) -> str:
-    if api in SEARCH_APIS or api in MULTI_SEARCH_APIS or api is EngineApi.RANK_EVALUATION:
+    if api in SEARCH_APIS or api in MULTI_SEARCH_APIS or api in SEARCH_DIAGNOSTICS:
         return "search"
     return "write" if api in WRITE_APIS or api in BY_QUERY_APIS else "passed"
 

@@ -37,11 +37,9 @@ class EngineApi(StrEnum):
     OTHER = "other"
 
 
-# APIs that take the body of a search but return no hits.
-SEARCH_DIAGNOSTICS = frozenset({EngineApi.EXPLAIN, EngineApi.VALIDATE})
-SEARCH_APIS = frozenset(
-    {EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, *SEARCH_DIAGNOSTICS}
-)
+SEARCH_APIS = frozenset({EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE})
+# APIs that take the queries of searches and return no hits. They do not support semantic queries.
+SEARCH_DIAGNOSTICS = frozenset({EngineApi.EXPLAIN, EngineApi.VALIDATE, EngineApi.RANK_EVALUATION})
 MULTI_SEARCH_APIS = frozenset({EngineApi.MULTI_SEARCH, EngineApi.MULTI_SEARCH_TEMPLATE})
 BY_QUERY_APIS = frozenset({EngineApi.BY_QUERY, EngineApi.REINDEX})
 WRITE_APIS = frozenset({EngineApi.BULK, EngineApi.DOCUMENT, EngineApi.CREATE, EngineApi.UPDATE})

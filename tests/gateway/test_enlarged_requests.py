@@ -117,18 +117,17 @@ def test_bulk_without_vectors_that_is_too_large_gets_the_engines_answer(
         assert (answer.status_code, answer.content) == (413, b"")
 
 
-def test_plain_searches_that_hidden_fields_make_too_large_are_sent_in_two_requests(
+def test_plain_searches_that_hidden_fields_make_too_large_are_sent_as_they_came(
     engine_url: str, tiny: Path, index: str
 ) -> None:
     lines = [b'{"query":{"ids":{"values":["d%d"]}}}' % number for number in (0, 1, 2, 0)]
     body = b"".join(b"{}\n" + line + b"\n" for line in lines)
     with limited(engine_url, tiny, index, len(body) + 10) as place:
-        several = place.client.post(f"/{index}/_msearch", content=body, headers=LINES).raise_for_status().json()
-        hits = [hit for response in several["responses"] for hit in response["hits"]["hits"]]
+        # The proxy of the tests drops the header that names a compression.
+        answer = place.client.post(f"/{index}/_msearch", content=body, headers=LINES | {"accept-encoding": "identity"})
+        hits = [hit for response in answer.raise_for_status().json()["responses"] for hit in response["hits"]["hits"]]
         assert [hit["_id"] for hit in hits] == ["d0", "d1", "d2", "d0"]
-        assert all({"embedding", "embedding_meta"}.isdisjoint(hit["_source"]) for hit in hits)
-        took = place.client.post(f"/{index}/_msearch?filter_path=took", content=body, headers=LINES).json()
-        assert took.keys() == {"took"}
+        assert all("embedding_meta" in hit["_source"] for hit in hits)
 
 
 def test_searches_that_vectors_make_too_large_are_refused(engine_url: str, tiny: Path, index: str) -> None:

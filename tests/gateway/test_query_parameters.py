@@ -73,14 +73,6 @@ def test_each_query_returns_its_nearest_passage(searched: GatewayIndices) -> Non
         assert hit["_score"] == pytest.approx(sum(best), abs=1e-5)
 
 
-@also_opensearch2
-def test_radial_search_finds_all_documents_above_the_minimum(searched: GatewayIndices) -> None:
-    scores = [hit["_score"] for hit in searched.hits(searched.quantized, {"query": {"match": {"semantic": QUERY}}})]
-    for number, score in enumerate(scores):
-        radial: Json = {"neural": {"embedding": {"query_text": QUERY, "min_score": score - 1e-4}}}
-        assert len(searched.hits(searched.quantized, {"query": radial})) == number + 1
-
-
 YAML = "query:\n  match:\n    semantic: the cat sleeps\n"
 CBOR = b"\xa1\x65query\xa1\x65match\xa1\x68semantic\x63cat"
 

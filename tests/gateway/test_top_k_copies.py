@@ -108,11 +108,6 @@ def test_search_without_a_cut_off_has_no_preference(recorder: Recorder) -> None:
     assert recorder.search(body=neural) == [None]
 
 
-def test_validation_is_passed_on_without_the_parameter_that_it_lacks(recorder: Recorder) -> None:
-    answer = recorder.post(f"/{recorder.index}/_validate/query", json=BODY)
-    assert answer.json()["valid"] is True, answer.text
-
-
 def test_point_in_time_determines_the_copies(recorder: Recorder) -> None:
     pit = recorder.post(f"/{recorder.index}/_pit?keep_alive=1m").json()["id"]
     recorder.seen.clear()

@@ -11,9 +11,6 @@ aggregations, pages, highlights) is the engine's answer to that query.
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -21,7 +18,6 @@ from typing import Any
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
-from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.search.compound_queries import Member, clause_list
 from es_sbert.gateway.search.incoming_search import RewriteContext, sorts_by_score
 from es_sbert.gateway.search.knn_clauses import (
@@ -32,6 +28,7 @@ from es_sbert.gateway.search.knn_clauses import (
     search_first,
 )
 from es_sbert.gateway.search.semantic_query import (
+    BOOST_SUFFIX,
     SINGLE_FIELD_QUERIES,
     SemanticQuery,
     SemanticQueryParser,
@@ -45,7 +42,6 @@ from es_sbert.search.rank_fusion import EXACT_HITS, exact_match_query, fuse_rank
 from es_sbert.search.search_scope import SearchScope
 
 _ANY_WORD_TYPES = frozenset({"best_fields", "most_fields", "cross_fields"})
-_BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 # Values of `minimum_should_match` by which a document needs no second clause.
 ANY_CLAUSE = (0, 1, "0", "1")
 _BOOL_MEMBERS = frozenset({"must", "should", "minimum_should_match", "boost"})
@@ -147,7 +143,7 @@ class HybridDetector:
         if not isinstance(text, str):
             return None
         names = [field for field in fields if isinstance(field, str)]
-        targets = (self._target(_BOOST_SUFFIX.sub("", name)) for name in names)
+        targets = (self._target(BOOST_SUFFIX.sub("", name)) for name in names)
         target = next((target for target in targets if target is not None), None)
         return None if target is None else FullText(text, target, tuple(names) if any_word else ())
 
@@ -177,15 +173,12 @@ def _matches_any_word(options: Json) -> bool:
     return str(options.get("operator", "or")).lower() == "or" and "minimum_should_match" not in options
 
 
-logger = logging.getLogger(__name__)
-
 # Each ranked document becomes a clause, and engines accept 1,024 in a search: the hybrid queries of a search share this
 # number of documents.
 _MAX_DOCUMENTS = 500
 _SEMANTIC = "semantic"
 # Scores are float32: a document that is not ranked must stay below the last one that is.
 _BELOW = 0.999
-_TINY = 1e-6
 
 _Hits = list[tuple[tuple[str, str], float]]  # index and id, and score
 
@@ -204,7 +197,6 @@ class HybridRanker:
             _SEMANTIC: semantic_weight or DEFAULT_WEIGHTS[0] / DEFAULT_WEIGHTS[1],
             LEXICAL: 1.0,
         }
-        self._log = ThrottledLog(logger, interval=math.inf)
 
     async def queries(
         self,
@@ -241,27 +233,18 @@ class HybridRanker:
 
         async def rank(nearest: QueryPlaceholder) -> Json:
             words, k, filters = nearest.words or {}, nearest.semantic.k, nearest.filters
-            numbers, depth = vector(nearest.semantic), max(k, DEFAULT_DEPTH)
-            chunks = nearest.native_query(engine_type, numbers, None, CandidateCounts())
-            whole = replace(nearest, query=replace(nearest.query, inner_hits=None))
-            documents = whole.native_query(engine_type, numbers, None, CandidateCounts())
+            depth = max(k, DEFAULT_DEPTH)
+            documents = nearest.native_query(engine_type, vector(nearest.semantic), None, CandidateCounts())
             near, found, exact = await gather_or_cancel(
                 [search(documents, (), k), search(words, filters, depth), search(nearest.exact, filters, EXACT_HITS)]
             )
             if near is None or found is None:
                 return words  # the engine rejects the client's search too
-            if exact is None:
-                self._log.warning("exact matches are not looked for: the engine rejects the query for them")
             rankings = {_SEMANTIC: [key for key, _ in near], LEXICAL: [key for key, _ in found]}
-            matches = read_exact_matches(exact or [])
+            matches = read_exact_matches(exact or [])  # None if the engine rejects this query
             fused = fuse_rankings(rankings, depth=depth, weights=self._weights, matches=matches)
             scores = [(document.key, document.score) for document in fused[:most]]
-            ranked = ranking_query(words, scores, max((score for _, score in found), default=1.0))
-            if nearest.query.inner_hits is not None and near:
-                ids: Json = {"ids": {"values": [id for (_, id), _ in near]}}
-                # It changes no score, because that is the highest of all clauses.
-                ranked["dis_max"]["queries"].append({"bool": {"must": [chunks], "filter": [ids], "boost": _TINY}})
-            return ranked
+            return ranking_query(words, scores, max((score for _, score in found), default=1.0))
 
         ranked = await gather_or_cancel(rank(placeholder) for placeholder in placeholders)
         return dict(zip(placeholders, ranked, strict=True))

@@ -7,7 +7,7 @@ not know it and would silently match nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -31,7 +31,6 @@ from es_sbert.gateway.search.compound_queries import (
     strip_inner_hits,
     unique_name,
 )
-from es_sbert.gateway.search.full_text_queries import BOOSTED_FIELD, may_name_field, split_virtual_fields
 from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, FullText, HybridDetector
 from es_sbert.gateway.search.incoming_search import sorts_by_score
 from es_sbert.gateway.search.knn_clauses import (
@@ -40,32 +39,19 @@ from es_sbert.gateway.search.knn_clauses import (
     SectionPlaceholder,
     query_without_vector,
 )
-from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
-from es_sbert.index.mapping import has_vector_query
+from es_sbert.gateway.search.semantic_query import (
+    BOOST_SUFFIX,
+    SemanticQuery,
+    SemanticQueryParser,
+    SemanticSyntax,
+    may_name_field,
+    query_string_as_bool,
+)
 
 # Queries that match everything, or are supported only at the top level; and what is not a query.
 _NEVER_FILTERS = frozenset({"match_all", "hybrid", ""})
 # Aggregations over documents other than those of the parent.
 _AGGREGATIONS_OF_OTHER_DOCUMENTS = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
-
-
-@dataclass
-class FoundQueries:
-    """The semantic queries of a search body.
-
-    Attributes:
-        places: Where the body holds the placeholder of each, which is to be replaced by a native query.
-        is_changed: Whether the body was changed: it has placeholders, or names a vector field for the virtual one.
-    """
-
-    places: dict[Placeholder, Place] = field(default_factory=dict)
-    is_changed: bool = False
-
-    def add(self, place: Place, placeholder: Placeholder) -> None:
-        holder, name = place
-        holder[name] = placeholder
-        self.places[placeholder] = place
-        self.is_changed = True
 
 
 @dataclass(frozen=True)
@@ -160,11 +146,15 @@ class QueryFinder:
         self._parser = parser
         self._hybrid = hybrid
         self._matches_candidates = knn_matches_candidates
-        self._found = FoundQueries()
+        self._places: dict[Placeholder, Place] = {}
         self._inner_hits_names: set[str] = set()
 
-    def find(self, body: Json) -> FoundQueries:
-        """Find the semantic queries of a body, which is changed.
+    def find(self, body: Json) -> dict[Placeholder, Place]:
+        """Find the semantic queries of a body, and replace each by a placeholder.
+
+        Returns:
+            Where the body holds each placeholder, which is to be replaced by a native query. Without any, the body is
+            unchanged.
 
         Raises:
             BadRequest, IndexMismatch: a semantic query is invalid, or the virtual field is named where that is not
@@ -181,10 +171,13 @@ class QueryFinder:
             self._find_section(place)
         self._find_unscored((body, "post_filter"), filters)
         self._find_in_aggregations(body, filters)
-        self._find_in_rescore(body, filters)
-        self._find_in_retriever(body.get("retriever"), ())
-        reject_unresolved(body, list(self._found.places), self._parser)
-        return self._found
+        reject_unresolved(body, list(self._places), self._parser)
+        return self._places
+
+    def _add(self, place: Place, placeholder: Placeholder) -> None:
+        holder, name = place
+        holder[name] = placeholder
+        self._places[placeholder] = place
 
     def _find_unscored(self, place: Place, filters: tuple[Json, ...]) -> tuple[Json, ...]:
         """Find semantic queries in a query whose score does not count; return what the query requires of a hit."""
@@ -207,50 +200,16 @@ class QueryFinder:
                     self._find_unscored(place, outer)
                 self._find_in_aggregations(aggregation, (*outer, *required))
 
-    def _find_in_rescore(self, holder: Json, filters: tuple[Json, ...]) -> None:
-        position = QueryPosition(filters=filters, with_inner_hits=False)
-        for windows, number in objects_at(holder, "rescore"):
-            rescored = windows[number].get("query")
-            if isinstance(rescored, dict):
-                self._replace(self._tree((rescored, "rescore_query")), position)
-
-    def _find_in_retriever(self, retriever: Any, filters: tuple[Json, ...]) -> None:
-        """Find semantic queries in a retriever of Elasticsearch: its type and body; in a list, it may have a weight."""
-        for holder, kind in objects_in(retriever):
-            body: Json = holder[kind]
-            if kind == "retriever":
-                self._find_in_retriever(body, filters)
-            elif kind == "knn":
-                self._find_section((holder, kind))
-            else:
-                query = self._tree((body, "query"))
-                filter_queries = [self._tree(place) for place in objects_at(body, "filter")]
-                unscored = QueryPosition(
-                    scores=False, filters=(*filters, *self._required(query)), with_inner_hits=False
-                )
-                inner = (*filters, *(part for each in filter_queries for part in self._required(each)))
-                for each in filter_queries:
-                    self._replace(each, unscored)
-                self._replace(query, QueryPosition(filters=inner, scores_from_filters=sorts_by_score(body)))
-                self._find_in_rescore(body, inner)
-                self._find_in_retriever(body.get("retriever"), inner)
-                for retrievers, number in objects_at(body, "retrievers"):
-                    self._find_in_retriever(retrievers[number], inner)
-
     def _find_section(self, place: Place) -> None:
-        """Replace a semantic section `knn` of Elasticsearch, in a search body or as a retriever, with a placeholder."""
+        """Replace a semantic section `knn` of Elasticsearch, with a placeholder."""
         holder, name = place
         section: Json = holder[name]
         semantic = self._parser.parse("knn", section, is_section=True)
         if semantic is None:
             return
-        if self._engine_type is EngineType.OPENSEARCH:
-            raise BadRequest(
-                "OpenSearch has no section or retriever knn",
-                'Write it as a query: {"query": {"knn": {"field": …, "query_vector_builder": …}}}.',
-            )
+        # OpenSearch itself refuses a section.
         inner_hits = None if "inner_hits" in section else self._inner_hits_name(semantic)
-        self._found.add(place, SectionPlaceholder(semantic, section, inner_hits))
+        self._add(place, SectionPlaceholder(semantic, section, inner_hits))
 
     def _inner_hits_name(self, semantic: SemanticQuery) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no chunks."""
@@ -258,13 +217,12 @@ class QueryFinder:
             return None
         return unique_name(semantic.target.name, self._inner_hits_names)
 
-    def _tree(self, place: Place, *, is_joined: bool = False, may_be_hybrid: bool = False) -> _Query | None:
+    def _tree(self, place: Place, *, may_be_hybrid: bool = False) -> _Query | None:
         """Read a query and the queries inside it; None if it is not a query.
 
-        Queries on several fields are split, wrapped ones are decoded, and `exists` gets the name of the vector field.
+        Wrapped queries are decoded, and a `query_string` with semantic parts is split.
 
         Args:
-            is_joined: Whether it is on documents other than the hits.
             may_be_hybrid: Whether it ranks the hits, so that a full-text query may become hybrid.
         """
         holder, name = place
@@ -272,38 +230,23 @@ class QueryFinder:
         if not isinstance(node, dict):
             return None
         kind, body = query_type_and_body(node) or ("", {})
-        new = decode_wrapper(kind, body)
-        if new is None and (new := split_virtual_fields(kind, body, self._parser)) is not None:
-            self._found.is_changed = True
+        new = decode_wrapper(kind, body) or query_string_as_bool(kind, body, self._parser)
         if new is not None:
             holder[name] = new
-            return self._tree(place, is_joined=is_joined, may_be_hybrid=may_be_hybrid)
+            return self._tree(place, may_be_hybrid=may_be_hybrid)
         semantic = self._parser.parse(kind, body)
         if semantic is not None:
             return _Query(place, kind, body, semantic=semantic)
-        if kind == "exists" and not is_joined:
-            holder[name] = self._exists(node, body)
-        is_joined = is_joined or kind in JOINING_QUERIES
         inner: list[tuple[Member, _Query]] = []
         for member, inner_place in inner_queries(kind, body):
-            ranks = may_be_hybrid and not is_joined and _keeps_rank(member, body)
-            query = self._tree(inner_place, is_joined=is_joined, may_be_hybrid=ranks)
+            ranks = may_be_hybrid and kind not in JOINING_QUERIES and _keeps_rank(member, body)
+            query = self._tree(inner_place, may_be_hybrid=ranks)
             if query is not None:
                 inner.append((member, query))
         if self._hybrid is None or not may_be_hybrid:
             return _Query(place, kind, body, inner)
         full_text = self._hybrid.full_text(kind, body, [(member, query.full_text) for member, query in inner])
         return _Query(place, kind, body, inner, None, full_text, self._hybrid.becomes_hybrid(full_text))
-
-    def _exists(self, node: Json, body: Json) -> Json:
-        """Convert an `exists` query on the virtual field, such as KQL's `semantic: *`."""
-        field = body.get("field")
-        target = self._parser.fields.virtual(field) if isinstance(field, str) else None
-        if target is None:
-            return node
-        self._found.is_changed = True
-        [(kind, query)] = has_vector_query(target.name, target.meta).items()
-        return {kind: query | {name: value for name, value in body.items() if name != "field"}}
 
     def _required(self, query: _Query | None) -> tuple[Json, ...]:
         """Return the parts of a query that every hit must match, as filters for semantic queries.
@@ -328,11 +271,11 @@ class QueryFinder:
             return
         if query.semantic is not None:
             semantic = query.semantic.without_k() if position.negative else query.semantic
-            self._found.add(query.place, self._placeholder(semantic, position))
+            self._add(query.place, self._placeholder(semantic, position))
         elif self._hybrid and query.full_text and query.becomes_hybrid:
             semantic, exact = self._hybrid.query(query.full_text)
-            nearest = self._placeholder(semantic, position)
-            self._found.add(query.place, replace(nearest, words=query.node, exact=exact, has_cutoff=False))
+            nearest = self._placeholder(semantic, replace(position, with_inner_hits=False))
+            self._add(query.place, replace(nearest, words=query.node, exact=exact, has_cutoff=False))
         elif query.kind in JOINING_QUERIES:
             if query.contains_semantic:
                 raise BadRequest(
@@ -415,24 +358,31 @@ _NOT_SEARCHED = frozenset({
 
 
 def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: SemanticQueryParser) -> None:
-    """Reject a search that names the virtual field outside its semantic queries.
+    """Reject a search with a semantic query, or with the virtual field, in a place where it is not rewritten.
 
     Args:
         body: The search with placeholders.
         placeholders: The placeholders in the search.
 
     Raises:
-        BadRequest: the search names the field in a query or part that does not support it.
+        BadRequest: the search has such a query, or names the field in a query or part that does not support it.
         IndexMismatch: the search names a vector field that does not exist.
     """
+    off = "X-Es-Sbert: off passes the request through unchanged."
     for part, node in _objects(body, placeholders):
+        is_semantic = parser.parse(part, node, is_section=True) is not None
+        if is_semantic or query_string_as_bool(part, node, parser) is not None:
+            raise BadRequest(
+                f"a semantic {part} query is not supported here, as in retrievers, rescore and highlights",
+                f"Write it in `query`, `post_filter`, a filter aggregation or Elasticsearch's section `knn`. {off}",
+            )
         for location, name in _named_fields(part, node, parser):
             target = parser.fields.virtual_only(name)
             if target is not None:
                 raise BadRequest(
                     f"{location} on {name} is not supported: {name} is a semantic field",
                     f'Search it as {{"match": {{"{name}": "…"}}}} and sort by _score; elsewhere name a field that '
-                    f"documents have, such as {target.name}. X-Es-Sbert: off passes the request through unchanged.",
+                    f"documents have, such as {target.name}. {off}",
                 )
 
 
@@ -452,6 +402,8 @@ def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[
         seen.add((part, id(value)))
         if isinstance(value, dict):
             yield part, value
+            if (decoded := decode_wrapper(part, value)) is not None:
+                pending.append(("query", decoded))
             # `fields` of a search are returned; those of its highlights may hold queries.
             pending += [
                 (name, inner)
@@ -474,33 +426,31 @@ def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterato
     if isinstance(node.get("fields"), list) and (isinstance(node.get("query"), str) or "like" in node):
         for name in node["fields"]:
             if isinstance(name, str):
-                boosted = BOOSTED_FIELD.match(name)
-                yield part, boosted["field"] if boosted else name
+                yield part, BOOST_SUFFIX.sub("", name)
     order = node.get("sort") if part != "bucket_sort" else None  # bucket_sort sorts by names of aggregations
     for key in order if isinstance(order, list) else [order]:
         names = [key] if isinstance(key, str) else key if isinstance(key, dict) else ()
         yield from (("sort", name) for name in names)
     if part == "highlight":
         yield from (("highlight", name) for field in clause_list(node.get("fields")) for name in field)
-    # All others were split into a query for each field.
-    if part == "query_string" and split_virtual_fields(part, node, parser) is not None:
-        yield "query_string", parser.settings.virtual_field
 
 
 # Options of a query on the virtual field that the engine's `match` does not have.
 _GATEWAY_OPTIONS = frozenset({"k", "min_cosine"})
 
 
-def strip_extensions(value: Any, virtual_field: str) -> Any:
-    """Return a search without the gateway's options, for indices that the caller may not search or that are missing."""
-    if isinstance(value, list):
-        return [strip_extensions(each, virtual_field) for each in value]
-    if not isinstance(value, dict):
-        return value
-    stripped = {}
-    for name, inner in value.items():
-        inner = strip_extensions(inner, virtual_field)
-        if isinstance(inner, dict) and (name == virtual_field or name.startswith(f"{virtual_field}.")):
-            inner = {option: each for option, each in inner.items() if option not in _GATEWAY_OPTIONS}
-        stripped[name] = inner
-    return stripped
+def strip_extensions(body: Json, virtual_field: str) -> bool:
+    """Remove the gateway's options from a search of indices that the caller may not search or that are missing.
+
+    Returns:
+        Whether there were any.
+    """
+    found = [
+        (node, option)
+        for part, node in _objects(body, ())
+        if part == virtual_field or part.startswith(f"{virtual_field}.")
+        for option in _GATEWAY_OPTIONS & node.keys()
+    ]
+    for node, option in found:
+        node.pop(option, None)
+    return bool(found)

@@ -19,7 +19,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
-from es_sbert.gateway.engine_routes import MULTI_SEARCH_APIS, SEARCH_DIAGNOSTICS, EngineApi, EngineRoute
+from es_sbert.gateway.engine_routes import MULTI_SEARCH_APIS, EngineApi, EngineRoute
 from es_sbert.gateway.errors import BadRequest, error_object, http_status
 from es_sbert.gateway.forward import (
     TOO_LARGE,
@@ -56,11 +56,7 @@ from es_sbert.gateway.upstream import Upstream
 
 _TEMPLATES = frozenset({EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH_TEMPLATE})
 # APIs whose searches can be sent twice, because they leave nothing in the engine.
-_REPEATABLE = frozenset(
-    {EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.EXPLAIN, EngineApi.VALIDATE}
-)
-# APIs whose response has no ranked hits. Queries do not become hybrid there.
-_UNRANKED = frozenset({EngineApi.COUNT, *SEARCH_DIAGNOSTICS})
+_REPEATABLE = frozenset({EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE})
 # Maximum number of searches of one request that are logged if none of them is semantic.
 _MAX_LOGGED = 1000
 
@@ -84,7 +80,7 @@ class MsearchEntry:
 
 
 class SearchHandler:
-    """Handles `_search`, `_async_search`, `_count`, `_explain`, `_validate/query`, `_msearch` and search templates.
+    """Handles `_search`, `_async_search`, `_count`, `_msearch` and search templates.
 
     Args:
         rewriter: Rewrites search bodies.
@@ -110,8 +106,8 @@ class SearchHandler:
         if route.api in MULTI_SEARCH_APIS:
             return await self._answer_several(incoming, route, send, recorder)
         received = await self._rewriter.receive(incoming)
-        if route.api in _UNRANKED and received.mode is RewriteMode.HYBRID:
-            received = replace(received, mode=RewriteMode.ON)
+        if route.api is EngineApi.COUNT and received.mode is RewriteMode.HYBRID:
+            received = replace(received, mode=RewriteMode.ON)  # its response has no ranked hits
         as_sent = SearchTrace(returns_hits=route.api is not EngineApi.COUNT)
         if as_sent.returns_hits and recorder.is_logged:
             plain = received.plain or b""
@@ -144,9 +140,6 @@ class SearchHandler:
             return received.unchanged, None
         size, options = len(plain), dict(query_parameters(incoming))
         is_repeatable = route.api in _REPEATABLE and "scroll" not in options
-        if route.api is EngineApi.EXPLAIN:
-            # The routing applies to the single document, not to the search.
-            options.pop("routing", None)
         context = RewriteContext(route.index, options, incoming.headers, received.mode, size, trace=trace)
         result: RewriteResult | None = None
         search: Json | None = None
@@ -172,9 +165,8 @@ class SearchHandler:
         if left is None and (result is None or not result.is_changed):
             return received.unchanged, result
         params = params if left is None else left
-        preference = None if result is None else result.preference
-        if preference is not None and route.api is not EngineApi.VALIDATE:  # VALIDATE lacks the parameter
-            params = [*params, ("preference", preference)]
+        if result is not None and result.preference is not None:
+            params = [*params, ("preference", result.preference)]
         path = _path(incoming, route)
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
@@ -208,16 +200,16 @@ class SearchHandler:
         self, received: ReceivedRequest, route: EngineRoute, context: RewriteContext, query: bytes
     ) -> OutgoingRequest | None:
         """Leave the vectors out of the hits of a search whose body stays as sent; None if the body must be parsed."""
-        unchanged, may_parse = received.unchanged, context.size <= self._rewriter.max_parsed_bytes
-        if not self._hider.applies(route.api, context.options):
-            return unchanged
-        if await offload_if_large(context.size, must_parse, received.plain or b"", query):
-            return None if may_parse else unchanged
-        fields = await self._hider.fields(context)
-        target = hide_by_parameter(unchanged.target, fields) if fields else unchanged.target
-        if target is None:
-            return None if may_parse else unchanged
-        return replace(unchanged, target=target)
+        unchanged = received.unchanged
+        target: bytes | None = unchanged.target
+        if self._hider.applies(route.api, context.options):
+            if await offload_if_large(context.size, must_parse, received.plain or b"", query):
+                target = None
+            elif fields := await self._hider.fields(context):
+                target = hide_by_parameter(unchanged.target, fields)
+        if target is not None:
+            return replace(unchanged, target=target)
+        return None if context.size <= self._rewriter.max_parsed_bytes else unchanged
 
     async def _answer_several(
         self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
@@ -246,20 +238,20 @@ class SearchHandler:
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = _path(incoming, route)
         target = path + b"?" + incoming.query if incoming.query else path
-        lines = _join_entries([entry for entry in entries if entry.response is None])
+        sent = [entry for entry in entries if entry.response is None]
+        lines = b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in sent)
         outgoing = OutgoingRequest.with_body(incoming, lines, target)
-        if all(entry.response is None for entry in entries):
+        if len(sent) == len(entries):
+            hooks = ResponseHooks(recorder.watch().part, enlarged=True)
             try:
-                hooks = ResponseHooks(recorder.watch().part, enlarged=True)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
                 if is_rewritten:
                     raise enlarged_error("the request", len(lines)) from None
-        joined = await cancel_on_disconnect(
-            incoming,
-            self._join_responses(outgoing, entries, may_split=not is_rewritten, is_filtered="filter_path" in options),
-        )
-        return await send_response(send, joined)
+                # Without the names of the fields to hide: the hits have their vectors.
+                return await forward(incoming, send, self._upstream, received.unchanged, replace(hooks, enlarged=False))
+        joining = self._join_responses(outgoing if sent else None, entries, is_filtered="filter_path" in options)
+        return await send_response(send, await cancel_on_disconnect(incoming, joining))
 
     async def _rewrite_entries(
         self, entries: Sequence[MsearchEntry], incoming: IncomingRequest, route: EngineRoute, context: RewriteContext
@@ -275,12 +267,7 @@ class SearchHandler:
             if route.api in _TEMPLATES or await self._rewriter.maybe_semantic(entry.body, context.mode)
         ]
         budget = self._rewriter.budget()
-        try:
-            budget.check(len(semantic), 0)
-        except BadRequest:
-            for entry in semantic:
-                entry.trace.is_semantic = True
-            raise
+        budget.check(len(semantic), 0)
         context = replace(context, budget=budget)
         await gather_or_cancel(self._rewrite_entry(entry, incoming, route, context) for entry in semantic)
 
@@ -301,7 +288,8 @@ class SearchHandler:
             entry.trace.status = entry.response["status"]
             return
         if isinstance(result, BufferedResponse):
-            entry.response = _template_error(result)
+            remedy = "POST _render/template with it shows the error."
+            entry.response = _error_response(BadRequest("the template does not render to a search", remedy))
             entry.trace.status = entry.response["status"]
         elif result.is_changed or route.api in _TEMPLATES:
             hidden = await self._hider.hide(result.body, [], own_context, EngineApi.MULTI_SEARCH)
@@ -329,14 +317,12 @@ class SearchHandler:
                     entry.is_changed, entry.body = body is not entry.body, body
 
     async def _join_responses(
-        self, request: OutgoingRequest, entries: Sequence[MsearchEntry], *, may_split: bool, is_filtered: bool
+        self, request: OutgoingRequest | None, entries: Sequence[MsearchEntry], *, is_filtered: bool
     ) -> BufferedResponse:
         """Send the searches without an error.
 
         Args:
-            request: The request for these searches, which may be empty.
-            may_split: Whether searches that are too large together are sent in two requests. Only the names of the
-                fields that hits leave out were added to them.
+            request: The request for these searches; None if there are none.
             is_filtered: Whether the request has a `filter_path`.
 
         Returns:
@@ -346,48 +332,27 @@ class SearchHandler:
         Raises:
             EsSbertError: the rewritten request is too large for the engine, or the engine is not available.
         """
-        answer: Json | None = None
+        answer: Json = {"took": 0, "responses": []}
         headers: Headers = [(b"content-type", b"application/json")]
-        responses: deque[Json] = deque()
-        pending = [[entry for entry in entries if entry.response is None]]
-        while pending:
-            part = pending.pop(0)
-            if not part:
-                continue
-            body = _join_entries(part)
-            response = await fetch_response(self._upstream, replace(request, body=body))
-            if response.status == TOO_LARGE and not may_split:
-                raise enlarged_error("the request", len(body))
-            if response.status == TOO_LARGE and len(part) > 1:
-                pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
-                continue
+        if request is not None:
+            response = await fetch_response(self._upstream, request)
             if response.status == TOO_LARGE:
-                error = enlarged_error("the search", len(body), "the fields that its hits leave out")
-                responses.append(_error_response(error))
-                continue
+                raise enlarged_error("the request", len(request.body or b""))
             try:
-                whole = parse_object(response.body)
+                answer = parse_object(response.body)
             except UnreadableJson:  # not the engine's: the client gets it as it is
-                if responses or pending:
-                    raise self._upstream.malformed_response("a part of the response to _msearch is not JSON") from None
                 return response
             if response.status != 200:
                 return response
             headers = response.headers
-            with self._upstream.parsing("POST /_msearch"):
-                responses += whole.get("responses", []) if is_filtered else whole["responses"]
-                before = 0 if answer is None else answer.get("took", 0)
-                answer = whole | ({"took": before + whole["took"]} if "took" in whole else {})
         errors = [entry.response for entry in entries if entry.response]
         with self._upstream.parsing("POST /_msearch"):
+            responses = deque(answer.get("responses", []) if is_filtered else answer["responses"])
             if is_filtered and len(responses) + len(errors) != len(entries):
                 merged = [*responses, *errors]
             else:
                 merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
-        members = {"took": 0} if answer is None else answer
-        if merged or not is_filtered:
-            members |= {"responses": merged}
-        return BufferedResponse(200, headers, write_object(members))
+        return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
 
 def _path(incoming: IncomingRequest, route: EngineRoute) -> bytes:
@@ -420,22 +385,6 @@ def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
         members = {}
     expression = index_expression(members.get("index", members.get("indices")))
     return read_trace(body, index=None if expression is None else unquote(expression))
-
-
-def _template_error(response: BufferedResponse) -> Json:
-    """Convert the engine's error about a template to a part of the response to `_msearch`."""
-    try:
-        error = parse_object(response.body).get("error")
-    except UnreadableJson:
-        error = None
-    if response.status >= 400 and error is not None:
-        return {"error": error, "status": response.status}
-    return _error_response(BadRequest("the template does not render to a search", "Check it with _render/template."))
-
-
-def _join_entries(entries: Sequence[MsearchEntry]) -> bytes:
-    """Join the lines of an `_msearch` body."""
-    return b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries)
 
 
 def _error_response(error: EsSbertError) -> Json:

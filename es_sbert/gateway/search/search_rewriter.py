@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -14,7 +12,7 @@ from typing import Any, cast
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
-from es_sbert.gateway.errors import BadRequest, ThrottledLog
+from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.forward import OutgoingRequest, StaleRewriteError
 from es_sbert.gateway.incoming_request import (
@@ -27,6 +25,7 @@ from es_sbert.gateway.incoming_request import (
 )
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
+from es_sbert.gateway.search.compound_queries import Place
 from es_sbert.gateway.search.hybrid_queries import HybridDetector, HybridRanker, ranks_hits
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -39,9 +38,15 @@ from es_sbert.gateway.search.incoming_search import (
     request_defined_fields,
     requested_mode,
 )
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, QueryPlaceholder, SectionPlaceholder, TopKCutoff
-from es_sbert.gateway.search.query_finder import FoundQueries, QueryFinder, strip_extensions
-from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
+from es_sbert.gateway.search.knn_clauses import (
+    CandidateCounts,
+    Placeholder,
+    QueryPlaceholder,
+    SectionPlaceholder,
+    TopKCutoff,
+)
+from es_sbert.gateway.search.query_finder import QueryFinder, strip_extensions
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.upstream import Upstream
@@ -50,8 +55,6 @@ from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import check_query_vector
 from es_sbert.vectors import Vectors
-
-logger = logging.getLogger(__name__)
 
 # Parts of the names of full-text queries, which become hybrid.
 _FULL_TEXT_MARKS = (b"match", b"query_string", b"combined_fields")
@@ -106,7 +109,6 @@ class SearchRewriter:
         self._cutoff = TopKCutoff(upstream)
         self._ranker = HybridRanker(upstream, settings.semantic.semantic_weight)
         self._callers = CallerCacheKeys()
-        self._log = ThrottledLog(logger, interval=math.inf)
         virtual_field = settings.semantic.virtual_field
         # A name may be written with escapes, or in UTF-16 or UTF-32, which the parser refuses.
         marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u", "\0")
@@ -182,8 +184,7 @@ class SearchRewriter:
             indices, denied = _UNREADABLE_INDICES, error
         if not indices.exists:
             # The engine reports the error, unless it rejects the gateway's options first.
-            stripped = strip_extensions(body, self._settings.virtual_field)
-            return RewriteResult(stripped, is_changed=stripped != body)
+            return RewriteResult(body, is_changed=strip_extensions(body, self._settings.virtual_field))
         try:
             if denied is not None and _may_become_hybrid(body, context):
                 raise denied
@@ -201,10 +202,9 @@ class SearchRewriter:
         start = time.perf_counter()
         budget = context.budget or self.budget()
         found = await offload_if_large(context.size, self._find, body, indices, context, budget)
-        if not found.is_changed:
+        if not found:
             return RewriteResult(body)
-        queries = trace.queries = tuple(placeholder.semantic for placeholder in found.places)
-        self._report_uncalibrated(queries)
+        queries = trace.queries = tuple(placeholder.semantic for placeholder in found)
         budget.spend([_vector_key(semantic) for semantic in queries])
         embedding = self._embed(queries, self._callers.key(context.headers))
         # Look the mapping up again, while the texts are embedded or while the search runs: the target of an alias may
@@ -214,19 +214,18 @@ class SearchRewriter:
             vectors = await embedding
         else:
             both = await gather_or_cancel([confirm(), embedding])
-            is_current, vectors = cast(tuple[bool, dict[_VectorKey, Vectors]], both)
+            is_current, vectors = cast(tuple[bool, dict[_VectorKey, list[float]]], both)
             if not is_current:
                 raise StaleRewriteError
-        numbers = await offload_if_large(context.size, _to_numbers, vectors)
-        limited, preference = self._cutoff.select(found.places), None
-        hybrid = [each for each in found.places if isinstance(each, QueryPlaceholder) and each.words is not None]
+        limited, preference = self._cutoff.select(found), None
+        hybrid = [each for each in found if isinstance(each, QueryPlaceholder) and each.words is not None]
         # A search with a point in time needs no preference: it is bound to its shard copies.
         if (limited or hybrid) and "pit" not in body and "preference" not in context.options:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
             context = replace(context, options={**context.options, "preference": preference})
 
         def vector(query: SemanticQuery) -> list[float]:
-            return numbers[_vector_key(query)]
+            return vectors[_vector_key(query)]
 
         cutoffs = await self._cutoff.cosines(limited, vector, body, context)
         ranked = await self._ranker.queries(hybrid, vector, body, context)
@@ -238,7 +237,7 @@ class SearchRewriter:
 
     def _find(
         self, body: Json, indices: ResolvedIndices, context: RewriteContext, budget: SemanticBudget
-    ) -> FoundQueries:
+    ) -> dict[Placeholder, Place]:
         """Find the semantic queries of a body. For a large body, this runs in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
         # Indices whose mappings the caller is not allowed to read may have vectors.
@@ -255,8 +254,13 @@ class SearchRewriter:
             error = BadRequest("the queries of the search are nested too deeply", "Engines accept 20 to 30 levels.")
             raise error from None
 
-    async def _embed(self, queries: Sequence[SemanticQuery], caller: bytes) -> dict[_VectorKey, Vectors]:
-        """Embed all texts of one model together, so that either all of them are queued or none."""
+    async def _embed(self, queries: Sequence[SemanticQuery], caller: bytes) -> dict[_VectorKey, list[float]]:
+        """Embed all texts of one model together, so that either all of them are queued or none.
+
+        Raises:
+            UsageError: a vector has no direction.
+            EsSbertError: the model is not available.
+        """
         texts: dict[str, dict[str, SearchScope]] = {}
         for semantic in queries:
             texts.setdefault(semantic.target.meta.fingerprint, {})[semantic.text] = semantic.target
@@ -266,23 +270,24 @@ class SearchRewriter:
             embedder = await self._models.for_field(target.meta, target.indices[0])
             return (await embedder.embed(list(by_text), "query", caller)).vectors
 
+        numbers: dict[_VectorKey, list[float]] = {}
         embedded = await gather_or_cancel(map(embed, texts.values()))
-        return {
-            (fingerprint, text): vector
-            for (fingerprint, by_text), vectors in zip(texts.items(), embedded, strict=True)
-            for text, vector in zip(by_text, vectors, strict=True)
-        }
+        for (fingerprint, by_text), vectors in zip(texts.items(), embedded, strict=True):
+            for text, vector in zip(by_text, vectors, strict=True):
+                check_query_vector(vector)
+                numbers[fingerprint, text] = to_float_list(vector)
+        return numbers
 
     def _substitute(
         self,
-        found: FoundQueries,
+        found: Mapping[Placeholder, Place],
         vector: Callable[[SemanticQuery], list[float]],
         cutoffs: Mapping[QueryPlaceholder, float | None],
         ranked: Mapping[QueryPlaceholder, Json],
     ) -> None:
         """Replace the placeholders with native kNN queries. For a large body, this runs in a thread."""
         engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
-        for placeholder, (holder, name) in found.places.items():
+        for placeholder, (holder, name) in found.items():
             numbers = vector(placeholder.semantic)
             if isinstance(placeholder, SectionPlaceholder):
                 holder[name] = placeholder.native_section(numbers)
@@ -290,20 +295,6 @@ class SearchRewriter:
                 holder[name] = ranked[placeholder]
             else:
                 holder[name] = placeholder.native_query(engine_type, numbers, cutoffs.get(placeholder), counts)
-
-    def _report_uncalibrated(self, queries: Sequence[SemanticQuery]) -> None:
-        """Log once for each index that hybrid searches of it have no minimum cosine."""
-        for semantic in queries:
-            if semantic.syntax is not SemanticSyntax.HYBRID or semantic.has_minimum:
-                continue
-            for searched in semantic.target.fields:
-                if searched.meta.min_cosine is None:
-                    self._log.warning(
-                        "hybrid searches of %s have no minimum cosine, so any text has hits: es-sbert index calibrate "
-                        "--save measures and stores one",
-                        searched.index,
-                        kind=searched.index,
-                    )
 
     async def is_semantic(
         self, searches: Sequence[Json], context: RewriteContext, *, indices_unknown: bool, has_templates: bool = False
@@ -338,8 +329,7 @@ class SearchRewriter:
             return True
         try:
             for search in searches:
-                found = await offload_if_large(context.size, self._find, search, indices, context, self.budget())
-                if found.is_changed:
+                if await offload_if_large(context.size, self._find, search, indices, context, self.budget()):
                     return True
         except (BadRequest, IndexMismatch):  # an invalid semantic query
             if denied is not None:
@@ -358,17 +348,6 @@ def _may_become_hybrid(body: Json, context: RewriteContext) -> bool:
 
 def _vector_key(semantic: SemanticQuery) -> _VectorKey:
     return semantic.target.meta.fingerprint, semantic.text
-
-
-def _to_numbers(vectors: Mapping[_VectorKey, Vectors]) -> dict[_VectorKey, list[float]]:
-    """Convert the vectors to numbers as the engine expects them.
-
-    Raises:
-        UsageError: a vector has no direction.
-    """
-    for vector in vectors.values():
-        check_query_vector(vector)
-    return {key: to_float_list(vector) for key, vector in vectors.items()}
 
 
 def _contains_any(raw: bytes, marks: Sequence[bytes]) -> bool:

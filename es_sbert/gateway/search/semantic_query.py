@@ -3,15 +3,22 @@
 
 A silently dropped parameter would change the result unnoticed. So each query type has a list of the parameters that the
 gateway applies or translates; any other parameter is refused by name, as in the engine.
+
+A `query_string` is split into one query per field. The text of a semantic query has no operators in Lucene syntax:
+words, a phrase in quotes, or several in brackets.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
+
+from luqum import tree as lucene
+from luqum.exceptions import ParseError
+from luqum.thread import parse
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
@@ -39,7 +46,7 @@ _WORD_PARAMETERS: Mapping[str, tuple[object, ...]] = {
 }
 _FULL_TEXT = frozenset({"query", "k", "min_cosine"}) | _SCORE | _WITHOUT_EFFECT | _WORD_PARAMETERS.keys()
 # The engine applies these to the other fields of the query, or to how the syntax is read.
-_MULTI_FIELD = (_FULL_TEXT - {"k", "min_cosine"}) | frozenset({
+_LUCENE = (_FULL_TEXT - {"k", "min_cosine", "minimum_should_match", "_name"}) | frozenset({
     "allow_leading_wildcard", "analyze_wildcard", "default_field", "default_operator", "enable_position_increments",
     "escape", "fields", "flags", "fuzzy_max_expansions", "fuzzy_prefix_length", "max_determinized_states",
     "phrase_slop", "quote_analyzer", "quote_field_suffix", "rewrite", "tie_breaker", "time_zone", "type",
@@ -50,12 +57,11 @@ MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string
 # Query type → the parameters that are applied, or change nothing.
 _PARAMETERS: Mapping[str, Collection[str]] = {
     **dict.fromkeys(SINGLE_FIELD_QUERIES, _FULL_TEXT),
-    **dict.fromkeys(MULTI_FIELD_QUERIES, _MULTI_FIELD),
-    "lucene": _MULTI_FIELD - {"minimum_should_match", "_name"},
+    "query_string": _LUCENE,
     "semantic": _SCORE | {"field", "query"},
     "knn": _SCORE | {"field", "filter", "k", "num_candidates", "query_vector_builder", "similarity"},
     "text_embedding": frozenset({"model_id", "model_text"}),
-    "neural": _SCORE | {"filter", "k", "max_distance", "min_score", "model_id", "query_text"},
+    "neural": _SCORE | {"filter", "k", "model_id", "query_text"},
 }
 
 
@@ -73,10 +79,9 @@ def check_parameters(kind: str, location: str, parameters: Iterable[str]) -> Non
     supported = _PARAMETERS[kind]
     for name in parameters:
         if name not in supported:
-            near = get_close_matches(name, supported, 1)
             raise BadRequest(
                 f"{location} has the parameter {name!r}, which the gateway does not support in a semantic query",
-                f"{f'Did you mean {near[0]}?' if near else 'Remove it.'} Supported are {', '.join(sorted(supported))}.",
+                f"Remove it. Supported are {', '.join(sorted(supported))}.",
             )
 
 
@@ -282,18 +287,8 @@ class SemanticQueryParser:
             raise BadRequest(
                 f"{location} has {name!r} next to the field", f"Move {name!r} into the object of the field."
             )
-        if "min_score" in options and "max_distance" in options:
-            raise BadRequest(f"{location} sets both min_score and max_distance", "Remove one of them.")
-        minimum = None
-        if "min_score" in options:
-            # OpenSearch's score of a cosine, see es_sbert.search.vector_query.
-            minimum = 2.0 * number_between(options["min_score"], f"min_score of {location}", 0.0, 1.0) - 1.0
-        elif "max_distance" in options:
-            minimum = 1.0 - number_between(options["max_distance"], f"max_distance of {location}", 0.0, 2.0)
-        # A radial search finds all documents from the minimum up.
-        radial = {} if minimum is None else {"k": MAX_K}
-        named = radial | options | {"_name": _name(body) or _name(options)}
-        return self._query(target, SemanticSyntax.NEURAL, options["query_text"], location, named, minimum)
+        named = options | {"_name": _name(body) or _name(options)}
+        return self._query(target, SemanticSyntax.NEURAL, options["query_text"], location, named, None)
 
     def _query(
         self,
@@ -398,3 +393,170 @@ def scalar_as_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
+
+
+BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
+
+
+def query_string_as_bool(kind: str, body: Json, parser: SemanticQueryParser) -> Json | None:
+    """Convert a `query_string` with semantic parts to a bool: `match` for the virtual field, `query_string` for all
+    other parts. None for a query without semantic parts.
+
+    Raises:
+        BadRequest: the query may name a virtual field, but is not valid Lucene syntax; or it is a query on several
+            fields, and one of them is virtual.
+    """
+    if kind not in MULTI_FIELD_QUERIES:
+        return None
+    fields: Any = body.get("fields", body.get("default_field"))
+    for name in fields if isinstance(fields, list) else [fields]:
+        if isinstance(name, str) and parser.fields.virtual(name := BOOST_SUFFIX.sub("", name)) is not None:
+            raise BadRequest(
+                f"{kind} on {name} is not supported: {name} is a semantic field",
+                f'Search it as {{"match": {{"{name}": "…"}}}}, in one bool with the {kind} on other fields.',
+            )
+    text, virtual_field = body.get("query"), parser.settings.virtual_field
+    if kind != "query_string" or not isinstance(text, str) or body.get("escape") is True:
+        return None
+    if not may_name_field(text, virtual_field):
+        return None
+    try:
+        tree = _parse_lucene(text, parser)
+    except BadRequest:
+        if parser.fields.virtual(virtual_field) is None:
+            return None
+        raise
+    if not _names_virtual(tree, parser):
+        return None
+    check_parameters(kind, kind, body)
+    return _TreeConverter(body, parser).convert(
+        tree, number_between(body.get("boost", 1.0), f"boost of {kind}", 0.0, 1e9)
+    )
+
+
+# `*` and `?` in a word; a question mark at its end is punctuation.
+_WILDCARD = re.compile(r"(?:\\.|[^\\*?])*(?:\*|\?(?!$))")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+# Lucene's symbols for AND, OR and NOT, which luqum does not support; not inside phrases and regular expressions.
+_SYMBOLS = re.compile(
+    r"""\\. | "(?:[^\\"]|\\.)*" | (?<![^\s(:])/(?:[^\\/]|\\.)*/
+        | (?<![^\s()"])(?P<symbol>&&|\|\|)(?![^\s()"]) | (?<![^\s(])(?P<not>!)""",
+    re.VERBOSE | re.DOTALL,
+)
+_OPERATOR_WORDS = {"&&": "AND", "||": "OR", "!": "NOT "}
+
+
+def _parse_lucene(text: str, parser: SemanticQueryParser) -> lucene.Item:
+    """Parse a `query_string` into a syntax tree.
+
+    Raises:
+        BadRequest: the text is too long, or is not valid Lucene syntax.
+    """
+    if len(text) > parser.max_text_characters:
+        # Reject long texts before they reach the Lucene parser, which is slow on them.
+        parse_query_text(text, "query_string", parser.max_text_characters)
+    try:
+        return parse(_SYMBOLS.sub(lambda found: _OPERATOR_WORDS.get(found["symbol"] or found["not"], found[0]), text))
+    except ParseError as error:
+        raise BadRequest(
+            f"the query_string is not valid Lucene syntax: {error}",
+            f'Put the text into quotes, e.g. {parser.settings.virtual_field}:"how do plants make energy", and close '
+            "all brackets.",
+        ) from None
+
+
+def may_name_field(text: str, virtual_field: str) -> bool:
+    """Whether a text may name the virtual field, checked without parsing it. False is certain.
+
+    A text that only contains the name as a word does not name the field.
+    """
+    virtual = re.escape(virtual_field)
+    return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:\s*"?{virtual}', text) is not None
+
+
+def _names_virtual(tree: lucene.Item, parser: SemanticQueryParser) -> bool:
+    if isinstance(tree, lucene.SearchField) and parser.fields.virtual(_searched_field(tree)) is not None:
+        return True
+    return any(_names_virtual(child, parser) for child in tree.children)
+
+
+def _searched_field(tree: lucene.SearchField) -> str:
+    """The searched field, or the one of `_exists_`."""
+    return _plain_text(tree.expr) if tree.name == "_exists_" else str(tree.name)
+
+
+class _TreeConverter:
+    """Converts a parsed `query_string` to queries."""
+
+    def __init__(self, body: Json, parser: SemanticQueryParser) -> None:
+        self._rest = {name: value for name, value in body.items() if name not in ("query", "boost")}
+        self._parser = parser
+        self._default_and = str(body.get("default_operator", "or")).lower() == "and"
+
+    def convert(self, tree: lucene.Item, boost: float) -> Json:
+        if not _names_virtual(tree, self._parser):
+            query = self._rest | {"query": str(tree).strip()}
+            return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
+        if isinstance(tree, lucene.Boost):
+            return self.convert(tree.expr, boost * float(tree.force))
+        if isinstance(tree, lucene.SearchField) and self._parser.fields.virtual(_searched_field(tree)) is not None:
+            expression = tree.expr
+            while isinstance(expression, lucene.Boost):
+                boost *= float(expression.force)
+                expression = expression.children[0]
+            if tree.name == "_exists_":
+                return {"exists": {"field": _searched_field(tree)}}  # which is refused
+            return {"match": {str(tree.name): {"query": _plain_text(expression), "boost": boost}}}
+        if isinstance(tree, lucene.Group | lucene.Plus):
+            return self.convert(tree.children[0], boost)
+        if isinstance(tree, lucene.Not | lucene.Prohibit):
+            return {"bool": {"must_not": [self.convert(tree.children[0], 1.0)]}}
+        if isinstance(tree, lucene.BaseOperation):
+            return self._operation(tree, boost)
+        raise BadRequest(
+            f"{str(tree).strip()!r} is an expression that cannot contain a semantic query",
+            "Put the semantic query outside of it, joined by AND or OR.",
+        )
+
+    def _operation(self, tree: lucene.BaseOperation, boost: float) -> Json:
+        every = isinstance(tree, lucene.AndOperation) or (
+            self._default_and and not isinstance(tree, lucene.OrOperation)
+        )
+        clauses: dict[str, Any] = {}
+        for child in tree.children:
+            name = "must" if every else "should"
+            if isinstance(child, lucene.Not | lucene.Prohibit):
+                name, child = "must_not", child.children[0]
+            elif isinstance(child, lucene.Plus):
+                name, child = "must", child.children[0]
+            clauses.setdefault(name, []).append(self.convert(child, boost))
+        if "should" in clauses and "must" not in clauses:
+            clauses["minimum_should_match"] = 1
+        return {"bool": clauses}
+
+
+def _plain_text(expression: lucene.Item) -> str:
+    """Extract the text of an expression, without Lucene syntax.
+
+    Raises:
+        BadRequest: the expression is not a text.
+    """
+    if isinstance(expression, lucene.Phrase):
+        return _unescape(expression.value[1:-1])
+    if isinstance(expression, lucene.Word) and not _WILDCARD.match(expression.value):
+        return _unescape(expression.value)
+    if isinstance(expression, lucene.FieldGroup | lucene.Group | lucene.BaseOperation):
+        return " ".join(_plain_text(child) for child in expression.children)
+    _refuse_operator(str(expression).strip())
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text)
+
+
+def _refuse_operator(expression: str) -> NoReturn:
+    raise BadRequest(
+        f"{expression!r} excludes words or is a pattern, but a semantic query compares its text as a whole",
+        'Write the text in quotes, e.g. semantic:"how do plants make energy", and exclude documents with a separate '
+        "query in the must_not of a bool.",
+    )

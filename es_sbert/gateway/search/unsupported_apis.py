@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.forward import OutgoingRequest
-from es_sbert.gateway.incoming_request import IncomingRequest, parse_object, write_object
+from es_sbert.gateway.incoming_request import IncomingRequest, parse_object
 from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.search.incoming_search import (
     RewriteContext,
@@ -33,6 +32,7 @@ _REMEDIES = {
     EngineApi.BY_QUERY: _SELECT_BY_ID,
     EngineApi.REINDEX: _SELECT_BY_ID,
     EngineApi.RANK_EVALUATION: "Evaluate semantic and hybrid queries with judgements: es-sbert evaluate.",
+    EngineApi.EXPLAIN: "Search with explain=true, which explains the scores of all hits.",
 }
 # Some of these name their indices in the body, in a language that is not parsed here.
 _INDICES_UNKNOWN = frozenset({EngineApi.LANGUAGE, EngineApi.FILTERED})
@@ -99,16 +99,13 @@ class UnsupportedApiHandler:
             searches = [search for request in rated for search in clause_list(request.get("request"))]
             has_templates = any(request.get("template_id") is not None for request in rated)
         elif indices_unknown:
-            searches = [{"query": query} for query in queries_in(body)]
-            if not await self._rewriter.maybe_semantic(write_object({"queries": searches}), mode):
-                return False
+            searches = [body, *embedded_queries(body)]
         context = RewriteContext(expression, options, incoming.headers, mode, size=size)
         return await self._rewriter.is_semantic(
             searches, context, indices_unknown=indices_unknown, has_templates=has_templates
         )
 
 
-_QUERY_MEMBERS = frozenset({"query", "filter", "index_filter", "post_filter"})
 # Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
 _QUERY_FUNCTION = re.compile(
     r"""\b(?:kql|qstr|query)\s*\(\s*(?:\"{3}(?P<raw>.*?)\"{3}|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)')""",
@@ -117,19 +114,9 @@ _QUERY_FUNCTION = re.compile(
 _ESCAPED = re.compile(r"\\(.)")
 
 
-def queries_in(body: Json) -> Iterator[Json]:
-    """Yield each object in a request that can be a query, at any depth, and the queries inside a query language."""
-    pending: list[Any] = [body]
-    while pending:  # not recursive: a body may be nested as deep as the parser allows
-        value = pending.pop()
-        if isinstance(value, list):
-            pending += value
-        elif isinstance(value, dict):
-            pending += value.values()
-            for name in _QUERY_MEMBERS & value.keys():
-                found = value[name] if isinstance(value[name], list) else [value[name]]
-                yield from (query for query in found if isinstance(query, dict))
+def embedded_queries(body: Json) -> Iterator[Json]:
+    """Yield a search for each query in another language inside the query of ES|QL, SQL or PPL."""
     text = body.get("query")
     for match in _QUERY_FUNCTION.finditer(text) if isinstance(text, str) else ():
         argument = match["raw"] or _ESCAPED.sub(r"\1", match["double"] or "") or match["single"] or ""
-        yield {"query_string": {"query": argument}}
+        yield {"query": {"query_string": {"query": argument}}}

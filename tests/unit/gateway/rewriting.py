@@ -79,9 +79,9 @@ class Rewriting:
         hybrid = HybridDetector(parser) if self.hybrid and ranks_hits(body, {}) else None
         found = QueryFinder(self.engine_type, parser, hybrid).find(copied)
         counts = CandidateCounts()
-        for placeholder, (holder, name) in found.places.items():
+        for placeholder, (holder, name) in found.items():
             holder[name] = self._native_query(placeholder, counts)
-        return copied if found.is_changed else body
+        return copied if found else body
 
     def _native_query(self, placeholder: Placeholder, counts: CandidateCounts) -> Json:
         semantic = placeholder.semantic

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.engines.rest import Json
-from es_sbert.gateway.search.unsupported_apis import queries_in
+from es_sbert.gateway.search.unsupported_apis import embedded_queries
 
 
 @pytest.mark.parametrize(
@@ -18,16 +17,6 @@ from es_sbert.gateway.search.unsupported_apis import queries_in
     ],
 )
 def test_finds_query_dsl_in_other_query_languages(text: str, inside: list[str]) -> None:
-    said = {"term": {"topic": "a"}}
-    queries = [{"query_string": {"query": one}} for one in inside]
-    assert list(queries_in({"query": text, "filter": said})) == [said, *queries]
-    assert list(queries_in({"query": 1, "filter": None})) == []
-
-
-def test_queries_are_found_at_any_depth() -> None:
-    """Deeper than Python could recurse."""
-    query = {"match": {"semantic": "a cat"}}
-    body: Json = {"query": query, "source": [{"filter": [query, "text"]}]}
-    for _ in range(900):
-        body = {"inner": body}
-    assert list(queries_in(body)) == [query, query]
+    queries = [{"query": {"query_string": {"query": one}}} for one in inside]
+    assert list(embedded_queries({"query": text})) == queries
+    assert list(embedded_queries({"query": {"match_all": {}}})) == []

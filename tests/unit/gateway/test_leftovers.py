@@ -8,11 +8,16 @@ from dataclasses import replace
 import orjson
 import pytest
 
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.incoming_request import UnreadableJson
 from es_sbert.gateway.index_lookup import NO_MAPPINGS
+from es_sbert.gateway.search.query_finder import QueryFinder
+from es_sbert.gateway.search.semantic_query import SemanticQueryParser
+from es_sbert.gateway.settings import SemanticSettings
 from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses
 
 TEXT = "how do plants make energy"
@@ -20,6 +25,11 @@ SEMANTIC: Json = {"match": {"semantic": TEXT}}
 EN: Json = {"term": {"language": "en"}}
 LUCENE: Json = {"query_string": {"query": f'semantic:"{TEXT}"'}}
 BUILDER: Json = {"text_embedding": {"model_text": TEXT}}
+
+
+def wrapped(query: Json) -> Json:
+    return {"wrapper": {"query": base64.b64encode(orjson.dumps(query)).decode()}}
+
 
 REFUSED: dict[str, Json] = {
     "terms": {"query": {"terms": {"semantic": ["a", "b"]}}},
@@ -52,6 +62,8 @@ REFUSED: dict[str, Json] = {
     "highlighted text": {"highlight": {"fields": {"title": {"highlight_query": SEMANTIC}}}},
     "background": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}},
     "term": {"query": {"term": {"semantic": TEXT}}},
+    "exists": {"query": {"bool": {"must_not": [{"exists": {"field": "semantic"}}]}}},
+    "exists in lucene": {"query": {"query_string": {"query": "_exists_:semantic AND lang:en"}}},
     "simple rrf": {"retriever": {"rrf": {"fields": ["title", "semantic"], "query": TEXT}}},
 }  # fmt: skip
 
@@ -64,6 +76,33 @@ def test_rejects_semantic_field_where_engine_would_match_nothing(where: str) -> 
     for searched in (NO_MAPPINGS, replace(PLAIN, ordinary=True)):
         if "lucene" not in where and "semantic" not in str(clauses(REFUSED[where], "match")):
             Rewriting(searched)(REFUSED[where])
+
+
+KNN: Json = {"field": "embedding", "k": 3, "num_candidates": 9, "query_vector_builder": BUILDER}
+NEURAL: Json = {"neural": {"embedding": {"query_text": TEXT}}}
+# A native query would not be read by the engine as it is meant, also next to an ordinary field `semantic`.
+NATIVE: dict[str, Json] = {
+    "retriever": {"retriever": {"standard": {"query": {"bool": {"must": [SEMANTIC]}}}}},
+    "filter of a retriever": {"retriever": {"standard": {"query": EN, "filter": [NEURAL]}}},
+    "retriever knn": {"retriever": {"rrf": {"retrievers": [{"standard": {"query": EN}}, {"knn": KNN}]}}},
+    "rescorer": {"retriever": {"rescorer": {"rescore": {"query": {"rescore_query": NEURAL}}}}},
+    "rescore": {"query": EN, "rescore": [{"query": {"rescore_query": {"knn": KNN}}}]},
+    "rescored semantic": {"rescore": {"query": {"rescore_query": {"semantic": {"field": "body", "query": TEXT}}}}},
+    "rescored lucene": {"rescore": {"query": {"rescore_query": LUCENE}}},
+    "wrapper": {"retriever": {"standard": {"query": wrapped({"bool": {"should": [NEURAL]}})}}},
+    "background": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": NEURAL}}}},
+    "highlight": {"query": SEMANTIC, "highlight": {"fields": {"title": {"highlight_query": NEURAL}}}},
+    "filter of a knn": {"knn": KNN | {"filter": [NEURAL]}},
+}
+
+
+@pytest.mark.parametrize("where", list(NATIVE))
+def test_rejects_a_semantic_query_where_it_is_not_rewritten(where: str) -> None:
+    for searched in (PLAIN, replace(PLAIN, ordinary=True)):
+        with pytest.raises(BadRequest, match=r"a semantic \w+ query is not supported here") as caught:
+            Rewriting(searched)(NATIVE[where])
+        assert "X-Es-Sbert: off" in caught.value.remedy
+    assert Rewriting(NO_MAPPINGS)(NATIVE[where]) is NATIVE[where]
 
 
 def test_unknown_vector_field_in_terms_query_raises() -> None:
@@ -93,6 +132,16 @@ def test_non_semantic_bodies_are_never_rejected(body: Json) -> None:
     assert Rewriting()(body) is body
 
 
+def test_semantic_query_is_found_at_any_depth() -> None:
+    """Deeper than Python could recurse."""
+    body: Json = {"source": [{"filter": [SEMANTIC, "text"]}]}
+    for _ in range(900):
+        body = {"inner": body}
+    parser = SemanticQueryParser(FieldResolver(PLAIN, "semantic"), SemanticSettings(), 1000)
+    with pytest.raises(BadRequest):
+        QueryFinder(EngineType.ELASTICSEARCH, parser, None).find(body)
+
+
 def test_wrapper_query_that_cannot_be_read_is_rejected() -> None:
     Rewriting().query({"wrapper": {"query": base64.encodebytes(b"/* all of it */" + orjson.dumps(EN)).decode()}})
     texts = (b"match_all: {}", b"{} x", orjson.dumps(EN).decode().encode("utf-16-le"))
@@ -106,10 +155,6 @@ def test_subfields_of_an_ordinary_semantic_field_pass_through() -> None:
     assert Rewriting(replace(PLAIN, ordinary=True))(body) is body
 
 
-def wrapped(query: Json) -> Json:
-    return {"wrapper": {"query": base64.b64encode(orjson.dumps(query)).decode()}}
-
-
 def test_wrapper_query_is_rewritten_like_its_content() -> None:
     plain: Json = {"bool": {"filter": [{"bool": {"must": [SEMANTIC, EN]}}]}}
     hidden: Json = {"bool": {"filter": [wrapped({"bool": {"must": [SEMANTIC, EN]}})]}}
@@ -120,10 +165,3 @@ def test_wrapper_query_is_rewritten_like_its_content() -> None:
     hybrid = Rewriting(hybrid=True)
     assert words in clauses(hybrid.query(wrapped(words)), "queries")[0]
     assert hybrid.texts == [TEXT]
-
-
-def test_retriever_filter_scores_by_semantic_field_unless_sorted() -> None:
-    query: Json = {"bool": {"filter": [SEMANTIC]}}
-    for sort, scored in (({}, True), ({"sort": ["year"]}, False)):
-        rewritten = Rewriting()({"retriever": {"standard": {"query": query} | sort}})
-        assert ("must" in rewritten["retriever"]["standard"]["query"]["bool"]) is scored

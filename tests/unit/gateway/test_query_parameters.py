@@ -10,9 +10,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.mapping import ChunkRules
-from es_sbert.search.vector_query import MAX_K
 from tests.unit.gateway.rewriting import PASSAGES, PLAIN, Rewriting, clauses, vector_field
 
 TEXT = "how do plants make energy"
@@ -26,7 +24,15 @@ PASSAGES_OF_TWO_TYPES = ResolvedIndices(
 )
 BOTH = list(EngineType)
 # Parameters of OpenSearch's query that the gateway does not apply.
-NEURAL_PARAMETERS = ("expand_nested_docs", "method_parameters", "query_image", "query_tokens", "rescore")
+NEURAL_PARAMETERS = (
+    "expand_nested_docs",
+    "max_distance",
+    "method_parameters",
+    "min_score",
+    "query_image",
+    "query_tokens",
+    "rescore",
+)
 
 
 def knn(**parameters: Any) -> Json:
@@ -63,23 +69,9 @@ def test_section_knn_keeps_every_parameter() -> None:
     }
 
 
-def test_section_knn_is_refused_on_opensearch() -> None:
-    with pytest.raises(UsageError, match="OpenSearch has no section or retriever knn") as caught:
-        Rewriting(engine_type=EngineType.OPENSEARCH)({"knn": knn()["knn"]})
-    assert "Write it as a query" in caught.value.remedy
-
-
-@pytest.mark.parametrize("engine_type", BOTH)
-@pytest.mark.parametrize("minimum", [{"min_score": 0.6}, {"max_distance": 0.8}])
-def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) -> None:
-    rewritten = Rewriting(engine_type=engine_type).query({"neural": {"embedding": {"query_text": TEXT, **minimum}}})
-    assert clauses(rewritten, "k") == [MAX_K]
-
-
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        (neural(min_score=0.5, max_distance=1), "sets both min_score and max_distance"),
         *((neural(**{name: 1}), f"has the parameter '{name}'") for name in NEURAL_PARAMETERS),
         (knn(visit_percentage=20), "knn on embedding has the parameter 'visit_percentage'"),
         (
@@ -101,13 +93,12 @@ def test_radial_neural_query_has_no_k(engine_type: EngineType, minimum: Json) ->
         (match(fuzziness="AUTO"), "match on semantic sets fuzziness"),
         ({"match_phrase": {"semantic": {"query": TEXT, "slop": 2}}}, "match_phrase on semantic sets slop"),
         ({"term": {"semantic": TEXT}}, "a term query on semantic is not supported"),
-        ({"multi_match": {"query": TEXT, "fields": ["semantic"], "operator": "and"}}, "multi_match on semantic sets"),
-        ({"multi_match": {"query": TEXT, "fields": ["semantic", "title"], "k": 3}}, "has the parameter 'k'"),
         *(
-            ({"simple_query_string": {"query": text, "fields": ["title", "semantic^2"]}}, "simple_query_string on sem")
+            ({kind: {"query": text, "fields": ["title", "semantic^2"]}}, f"{kind} on semantic is not supported")
+            for kind in ("multi_match", "combined_fields", "query_string", "simple_query_string")
             for text in (TEXT, 5, True, None)
         ),
-        ({"multi_match": {"query": TEXT, "fields": ["semantic"], "boost": "x"}}, "boost of multi_match on semantic"),
+        ({"query_string": {"query": TEXT, "default_field": "semantic", "escape": True}}, "query_string on semantic is"),
         ({"query_string": {"query": "semantic:plants", "min_cosine": 0.1}}, "has the parameter 'min_cosine'"),
         ({"query_string": {"query": "semantic:plants", "minimum_should_match": 2}}, "has the parameter 'minimum_"),
         ({"query_string": {"query": "semantic:plants", "_name": "mine"}}, "has the parameter '_name'"),
@@ -136,12 +127,10 @@ def test_simple_query_string_is_refused_where_there_is_no_vector_field(
 @pytest.mark.parametrize(
     ("query", "remedy"),
     [
-        (match(min_cosin=0.3), "Did you mean min_cosine? Supported are "),
-        (knn(num_candidate=10), "Did you mean num_candidates? Supported are "),
         (knn(truncation="END"), "Remove it. Supported are "),
     ],
 )
-def test_nearest_parameter_is_named(query: Json, remedy: str) -> None:
+def test_supported_parameters_are_named(query: Json, remedy: str) -> None:
     with pytest.raises(UsageError) as caught:
         Rewriting().query(query)
     assert caught.value.remedy.startswith(remedy)
@@ -158,50 +147,20 @@ def test_defaults_that_clients_send_are_accepted() -> None:
     assert Rewriting().query({"match_phrase": {"semantic": {"query": TEXT, **phrase}}}) == Rewriting().query(SEMANTIC)
 
 
-@pytest.mark.parametrize("kind", ["multi_match", "query_string"])
-def test_word_parameters_apply_to_the_text_fields_of_a_query(kind: str) -> None:
-    operator = "operator" if kind == "multi_match" else "default_operator"
-    body: Json = {"query": TEXT, "fields": ["semantic", "title"], operator: "and", "minimum_should_match": 2}
-    [rest] = clauses(Rewriting().query({kind: body}), kind)
-    assert rest == body | {"fields": ["title"]}
-
-
-def test_exists_keeps_boost_and_name() -> None:
-    kept = {"boost": 2, "_name": "has"}
-    assert Rewriting().query({"exists": {"field": "semantic", **kept}}) == {"exists": {"field": "embedding", **kept}}
-    [nested] = clauses(Rewriting(PASSAGES).query({"exists": {"field": "semantic", **kept}}), "nested")
-    assert (nested["boost"], nested["_name"]) == (2, "has")
-
-
 def test_query_string_keeps_its_boost() -> None:
     text = 'semantic:"light"^2 OR title:plants OR body:(green leaves)'
     rewritten = Rewriting().query({"query_string": {"query": text, "boost": 3}})
     assert [found["boost"] for found in clauses(rewritten, "knn")] == [6]
     assert [part["boost"] for part in clauses(rewritten, "query_string")] == [3, 3]
-    [exists] = clauses(Rewriting().query({"query_string": {"query": "semantic:*", "boost": 3}}), "exists")
-    assert exists["boost"] == 3
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "dog -cat", "dog AND NOT cat", "semantic:(dog -cat)", "semantic:(dog NOT cat)", "plants title:light", "pla*",
-        "plants~2", '"green plants"~3',
+        "semantic:(dog -cat)", "semantic:(dog NOT cat)", "semantic:(plants title:light)", "semantic:pla*", "semantic:*",
+        "semantic:plants~2", 'semantic:"green plants"~3',
     ],
 )  # fmt: skip
 def test_operators_in_a_text_are_refused(text: str) -> None:
-    fields = {} if "semantic" in text else {"fields": ["semantic", "title"]}
     with pytest.raises(UsageError, match="excludes words"):
-        Rewriting().query({"query_string": {"query": text, **fields}})
-
-
-def test_escaped_query_string_is_a_text() -> None:
-    rewriting = Rewriting()
-    rewriting.query({"query_string": {"query": "title:light -x", "default_field": "semantic", "escape": True}})
-    assert set(rewriting.texts) == {"title:light -x"}
-
-
-def test_asterisk_finds_all_documents_with_a_vector() -> None:
-    query = {"query_string": {"query": "*", "fields": ["semantic"]}}
-    rewritten = Rewriting(meaning=SemanticSettings(k=10)).query(query)
-    assert [found["field"] for found in clauses(rewritten, "exists")] == ["embedding"]
+        Rewriting().query({"query_string": {"query": text}})

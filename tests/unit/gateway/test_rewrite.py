@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -50,7 +49,7 @@ BODIES: dict[str, Json] = {
         "knn": {"field": "embedding", "k": 5, "num_candidates": 50, "filter": EN, "boost": 2.0,
                 "query_vector_builder": {"text_embedding": {"model_id": "all-MiniLM-L6-v2", "model_text": TEXT}}},
     },
-    "neural": {"query": {"neural": {"embedding": {"query_text": TEXT, "k": 7, "filter": EN, "min_score": 0.7}}}},
+    "neural": {"query": {"neural": {"embedding": {"query_text": TEXT, "k": 7, "filter": EN}}}},
     "semantic": {"query": {"semantic": {"field": "body", "query": TEXT, "boost": 3}}},
     # As Kibana sends `semantic: "…" and not topic: old` with a time range, and a histogram beside.
     "kibana": {
@@ -143,19 +142,7 @@ ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
     "global": ({"query": EN, "aggs": {"a": {"global": {}, "aggs": {"b": NEAR}}}}, None),
     "beside a section": ({"query": EN, "knn": {"field": "x", "query_vector": [1]}, "aggs": {"a": NEAR}}, None),
     "post_filter": ({"query": EN, "post_filter": SEMANTIC}, EN),
-    "rescore": ({"query": EN, "rescore": {"query": {"rescore_query": SEMANTIC}}}, EN),
     "hybrid": ({"query": {"hybrid": {"queries": [SEMANTIC], "filter": EN}}}, EN),
-    "standard": ({"retriever": {"standard": {"query": SEMANTIC, "filter": EN}}}, EN),
-    "filter of standard": ({"retriever": {"standard": {"query": EN, "filter": [SEMANTIC]}}}, EN),
-    "rescorer": (
-        {"retriever": {"rescorer": {"retriever": {"standard": {"query": TITLE}}, "filter": EN,
-                                    "rescore": {"query": {"rescore_query": SEMANTIC}}}}}, EN,
-    ),
-    "linear": (
-        {"retriever": {"linear": {"filter": [EN], "retrievers": [
-            {"retriever": {"standard": {"query": SEMANTIC, "filter": [YEAR]}}, "weight": 2}]}}},
-        {"bool": {"filter": [EN, YEAR]}},
-    ),
 }  # fmt: skip
 
 
@@ -194,14 +181,12 @@ def test_neural_query_in_filter_stays_a_filter() -> None:
         ({"match": {"semantic": True}}, "true"),
         ({"match_phrase": {"semantic": TEXT}}, TEXT),
         ({"match_bool_prefix": {"semantic": TEXT}}, TEXT),
-        ({"multi_match": {"query": TEXT, "fields": ["semantic^3", "title"]}}, TEXT),
         ({"query_string": {"query": f'semantic:"{TEXT}"'}}, TEXT),
         ({"query_string": {"query": "semantic:(how do plants) AND lang:en"}}, "how do plants"),
         ({"query_string": {"query": "semantic:(how do plants make energy?)"}}, "how do plants make energy?"),
         ({"query_string": {"query": r"semantic:(what is love\?)"}}, "what is love?"),
         ({"query_string": {"query": "NOT (semantic:plants^2 OR title:b)"}}, "plants"),
         ({"query_string": {"query": r"semantic:\"quoted\" x:y", "default_operator": "AND"}}, '"quoted"'),
-        ({"query_string": {"query": TEXT, "default_field": "semantic"}}, TEXT),
         ({"dis_max": {"queries": [TITLE, SEMANTIC]}}, TEXT),
         ({"function_score": {"query": SEMANTIC, "boost": 2}}, TEXT),
         ({"function_score": {"query": TITLE, "functions": [{"weight": 2}, {"filter": SEMANTIC, "weight": 3}]}}, TEXT),
@@ -237,7 +222,6 @@ def test_query_string_keeps_non_semantic_clauses() -> None:
         ("(semantic:a)||(lang:en && !topic:old)", "(semantic:a) OR (lang:en AND NOT topic:old)"),
         ("!semantic:a ! lang:/a || !b/", "NOT semantic:a NOT lang:/a || !b/"),
         (r"semantic:wow! AND path:a/b && path:c/d\\!", r"semantic:wow! AND path:a/b AND path:c/d\\!"),
-        ("_exists_:semantic && lang:en", "semantic:* AND lang:en"),
     ],
 )
 def test_query_string_operators_equal_their_symbols(symbols: str, words: str) -> None:
@@ -246,7 +230,7 @@ def test_query_string_operators_equal_their_symbols(symbols: str, words: str) ->
         Rewriting(meaning=meaning).query({"query_string": {"query": text}}) for text in (symbols, words)
     )
     assert by_symbols == by_words
-    assert clauses(by_words, "knn") or clauses(by_words, "exists")
+    assert clauses(by_words, "knn")
 
 
 def test_semantic_query_on_joined_documents_is_refused() -> None:
@@ -256,27 +240,6 @@ def test_semantic_query_on_joined_documents_is_refused() -> None:
                 Rewriting(PASSAGES).query({"bool": {"must": [{kind: more | {"query": query}}]}})
         untouched = {"query": {kind: more | {"query": {"match": {"comments.text": "a"}}}}}
         assert Rewriting(hybrid=True)(untouched) is untouched
-
-
-def test_exists_on_semantic_field_checks_the_vector() -> None:
-    assert Rewriting().query({"exists": {"field": "semantic"}}) == {"exists": {"field": "embedding"}}
-
-
-@pytest.mark.parametrize("engine_type", list(EngineType))
-@pytest.mark.parametrize("clause", ["filter", "must", "must_not"])
-@pytest.mark.parametrize("wrap", [lambda query: query, lambda query: {"bool": {"should": [query, EN]}}])
-def test_exists_on_semantic_field_filters_a_semantic_query(
-    engine_type: EngineType, clause: str, wrap: Callable[[Json], Json]
-) -> None:
-    def query(field: str) -> Json:
-        clauses = {"must": [SEMANTIC], "filter": [EN]}
-        return {"bool": clauses | {clause: [*clauses.get(clause, []), wrap({"exists": {"field": field}})]}}
-
-    rewriting = Rewriting(engine_type=engine_type)
-    assert rewriting.query(query("semantic")) == rewriting.query(query("embedding"))
-    assert rewriting({"query": SEMANTIC, "post_filter": {"exists": {"field": "semantic"}}}) == rewriting(
-        {"query": SEMANTIC, "post_filter": {"exists": {"field": "embedding"}}}
-    )
 
 
 def test_semantic_field_selects_one_of_several_vector_fields() -> None:
@@ -325,11 +288,10 @@ LUCENE: Json = {"query_string": {"query": f'semantic:"{TEXT}"', "analyze_wildcar
         query_bar(KQL),
         query_bar({"match_all": {}}, {"bool": {"must_not": KQL}}, YEAR),
         query_bar({"bool": {"filter": [KQL, EN]}}),
-        query_bar({"bool": {"should": [{"exists": {"field": "semantic"}}], "minimum_should_match": 1}}),
         query_bar({"match_phrase": {"semantic.title_vector": TEXT}}),
         query_bar(must=(LUCENE,)),
     ],
-    ids=["kql", "not", "and", "exists", "named", "lucene"],
+    ids=["kql", "not", "and", "named", "lucene"],
 )
 def test_query_bar_finds_nothing_in_index_without_vectors(query: Json) -> None:
     """A dashboard sends the query to the indices of all its panels. The engine knows no such field: no hits."""
@@ -377,7 +339,6 @@ def minima(searched: ResolvedIndices, query: Json, meaning: SemanticSettings | N
         (SEMANTIC, 0.2, 0.2),
         (SEMANTIC, -1.0, -1.0),
         # The engines' own queries have the minimum that they name.
-        (BODIES["neural"]["query"], None, pytest.approx(0.4)),
         ({"neural": {"embedding": {"query_text": TEXT}}}, None, None),
     ],
 )
@@ -526,7 +487,7 @@ def test_too_many_semantic_queries_are_rejected() -> None:
         )
         should = [{"match": {"semantic": f"text {n}"}} for n in range(count)]
         body: Json = {"query": {"bool": {"should": should}}}
-        return len(QueryFinder(EngineType.ELASTICSEARCH, parser, None).find(body).places)
+        return len(QueryFinder(EngineType.ELASTICSEARCH, parser, None).find(body))
 
     assert count_queries(3) == 3
     with pytest.raises(UsageError, match="more than 3 semantic queries"):
@@ -583,14 +544,11 @@ def test_invalid_semantic_queries_are_rejected(wrong: Json, message: str) -> Non
 @pytest.mark.parametrize(
     ("body", "members"),
     [
-        ({"rescore": [{"query": {"rescore_query": SEMANTIC}}, None]}, ["rescore"]),
-        ({"retriever": {"rrf": {"retrievers": [{"standard": {"query": SEMANTIC}}, "x"]}}},
-         ["retriever", "rrf", "retrievers"]),
         ({"query": {"function_score": {"functions": [{"filter": SEMANTIC, "weight": 2}, 1]}}},
          ["query", "function_score", "functions"]),
         ({"query": {"dis_max": {"queries": [SEMANTIC, []]}}}, ["query", "dis_max", "queries"]),
     ],
-    ids=["rescore", "retrievers", "functions", "queries"],
+    ids=["functions", "queries"],
 )  # fmt: skip
 def test_malformed_list_element_is_left_to_the_engine(body: Json, members: list[str]) -> None:
     before: Any = body
@@ -666,7 +624,7 @@ def test_any_body_is_rewritten_rejected_or_unchanged(body: dict[str, Any]) -> No
     with suppress(UsageError, IndexMismatch):
         rewritten = Rewriting(hybrid=True)(body)
     if rewritten is not body:
-        assert clauses(rewritten, "query_vector") or clauses(rewritten, "exists")
+        assert clauses(rewritten, "query_vector")
     assert str(body) == before, "the request itself is never changed"
     assert Rewriting(NO_MAPPINGS, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
 
