@@ -57,6 +57,7 @@ _DATABASE_REMEDY = (
 )
 # Options and commands of earlier versions, and what to do instead.
 _REMOVED = {
+    "--encoding": "Convert the file: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW`.",
     "--profile": _CONFIGURATION_REMEDY,
     "--fingerprint": "Use `--ca-certs` with the CA that signed the certificate (for Elasticsearch "
     "config/certs/http_ca.crt).",

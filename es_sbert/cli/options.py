@@ -216,11 +216,6 @@ format_option = click.option(
     default="auto",
     help="Format of the files after decompression; auto: by each file's name.",
 )
-encoding_option = click.option(
-    "--encoding",
-    metavar="NAME",
-    help="Encoding of text files, such as windows-1252.  [default: UTF-8, or UTF-16 with a byte order mark]",
-)
 file_options = combine_options(
     format_option,
     click.option(
@@ -228,7 +223,6 @@ file_options = combine_options(
         metavar="CHARACTER",
         help="Delimiter of CSV files, or tab.  [default: comma, semicolon, tab or |, by each file's first rows]",
     ),
-    encoding_option,
 )
 vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
 

@@ -33,13 +33,12 @@ from es_sbert.io.file_formats import decompress
 from es_sbert.io.text_formats import (
     LINE_WHITESPACE,
     SAMPLE_BYTES,
-    UTF8,
     Line,
     depth_problem,
     line_too_long_reason,
     parse_json_line,
     split_lines,
-    to_utf8,
+    without_mark,
 )
 from es_sbert.messages import log_event, setting_text
 
@@ -305,7 +304,7 @@ class DeadLetterFile(FileSource):
         """Check nothing: `check_dead_letter_index` has already read the file."""
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        chunks = to_utf8(decompress(self.input.chunks(context)), UTF8)  # also a line that a full disk has cut
+        chunks = without_mark(decompress(self.input.chunks(context)))  # not checked: a full disk may have cut a line
         return self.parse_lines(split_lines(chunks, context.settings.max_bytes), context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:

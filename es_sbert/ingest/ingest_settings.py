@@ -26,7 +26,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         files: Files, patterns or `-`; none of them embeds what the index holds already.
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
-        encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         types: Types of columns of CSV and TSV files, such as `price=float,in_stock=boolean`; columns without one have
             the type of their field in the index.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
@@ -63,7 +62,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     files: tuple[str, ...] = ()
     format: FileFormat | None = None
     delimiter: str | None = None
-    encoding: str | None = None
     types: tuple[str, ...] = ()
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
@@ -94,9 +92,9 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         """The options for reading the files.
 
         Raises:
-            UsageError: the encoding, the delimiter or a type does not exist.
+            UsageError: the delimiter or a type does not exist.
         """
-        return FileOptions(self.format, self.delimiter, self.encoding, self.types)
+        return FileOptions(self.format, self.delimiter, self.types)
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -127,6 +125,6 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
         return find_sources(settings.files, settings.file_options)
     if settings.files:
         raise UsageError("FILE and `retry` cannot be combined", "Use one of them.")
-    if settings.delimiter or settings.encoding or settings.types:
-        raise UsageError("`delimiter`, `encoding` and `types` apply only to FILE", "Leave them out.")
+    if settings.delimiter or settings.types:
+        raise UsageError("`delimiter` and `types` apply only to FILE", "Leave them out.")
     return [find_dead_letters(settings.retry)]

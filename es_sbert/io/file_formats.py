@@ -1,24 +1,26 @@
-"""File formats, recognized by a file's name or first bytes; decompression and Parquet, with bounded memory.
-
-Files that are not text are named for what they are, with advice how to load them.
-"""
+"""File formats, recognized by a file's name; decompression and Parquet, with bounded memory."""
 
 from __future__ import annotations
 
-import codecs
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import zstandard
 
 from es_sbert.errors import error_summary, require_extra
-from es_sbert.io.text_formats import CorruptStream, WrongFormat, read_head, to_utf8
-from es_sbert.messages import setting_text
+from es_sbert.io.text_formats import (
+    NOT_UTF8_REMEDY,
+    CorruptStream,
+    WrongFormat,
+    checked_utf8,
+    read_head,
+    without_mark,
+)
 
 
 class FileFormat(StrEnum):
@@ -31,7 +33,7 @@ class FileFormat(StrEnum):
     PARQUET = "parquet"
 
 
-FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines or parquet.'
+FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines or parquet. Excel, Arrow, PDF and other files: docs/sources.md.'
 
 _SUFFIXES = {
     FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),
@@ -41,20 +43,14 @@ _SUFFIXES = {
     FileFormat.PARQUET: (".parquet", ".pq"),
 }
 _FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for suffix in suffixes}
-_ARROW_SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
+_COMPRESSION_SUFFIXES = (".gz", ".zst", ".zstd")
 
 
-def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
-    """Guess format and compression from a file's name; None if the name does not indicate them."""
-    suffix, compression = _split_suffix(name)
-    return _FORMATS_BY_SUFFIX.get(suffix), compression
-
-
-def _split_suffix(name: str) -> tuple[str, Compression | None]:
-    path = PurePosixPath(name)
-    compression = _COMPRESSION_SUFFIXES.get(path.suffix.lower())
-    inner = PurePosixPath(path.stem) if compression else path
-    return inner.suffix.lower(), compression
+def guess_format(name: str) -> FileFormat | None:
+    """Guess the format inside the compression from a file's name; None if the name does not indicate it."""
+    path = PurePosixPath(name.lower())
+    inner = PurePosixPath(path.stem) if path.suffix in _COMPRESSION_SUFFIXES else path
+    return _FORMATS_BY_SUFFIX.get(inner.suffix)
 
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -74,9 +70,6 @@ class Compression(StrEnum):
     NONE = "none"
     GZIP = "gzip"
     ZSTD = "zstd"
-
-
-_COMPRESSION_SUFFIXES = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
 
 
 def detect_compression(head: bytes) -> Compression:
@@ -134,143 +127,23 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
         raise CorruptStream(f"the {compression} data is damaged ({error})") from error
 
 
-# Bytes from the beginning of a file that are examined.
-SIGNATURE_BYTES = 1 << 13
-
-_SAVE_AS_CSV = "Save it as CSV UTF-8 in a spreadsheet program, or run: `soffice --headless --convert-to csv FILE`"
-_READ_WORKBOOK = "print(pandas.read_excel('FILE').to_json(orient='records', lines=True, date_format='iso'))"
+# Bytes from the beginning of a text that are examined.
+_HEAD_BYTES = 1 << 13
 
 
-class Signature(NamedTuple):
-    """The recognized format of a file.
-
-    Attributes:
-        kind: Format with an article: `a PDF document`.
-        remedy: Advice on loading its contents.
-    """
-
-    kind: str
-    remedy: str
-
-
-_WORKBOOK = Signature(
-    "an Excel workbook",
-    "Save the sheet as CSV UTF-8, without a password, or with pandas and openpyxl: "
-    f'`python -c "import pandas; {_READ_WORKBOOK}" | es-sbert ingest … --format jsonl -`.',
-)
-_ARROW = Signature(
-    "an Arrow or Feather file",
-    "Write its table as Parquet: pyarrow.parquet.write_table(pyarrow.feather.read_table('FILE'), 'FILE.parquet'), or "
-    "with pyarrow.ipc.open_stream('FILE').read_all() for a stream.",
-)
-_ARCHIVE = Signature(
-    "an archive or a compressed file",
-    "Unpack it and name the files in it, or pipe its text to stdin (`xzcat FILE` or `unzip -p FILE`, for example).",
-)
-_SQLITE = Signature(
-    "an SQLite database",
-    'Write the rows of a query to a file: `sqlite3 -header -csv FILE "SELECT …" > rows.csv`.',
-)
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_OTHER_ARCHIVES = (b"\xfd7zXZ\0", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
-_PREFIXES = (
-    (b"%PDF-", Signature("a PDF document", "Extract its text first, for example with pdftotext.")),
-    (b"SQLite format 3\0", _SQLITE),
-    *((prefix, _ARROW) for prefix in (b"ARROW1\0\0", b"FEA1\0")),
-    # Files of Excel before 2007, and encrypted ones.
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _WORKBOOK),
-    *((prefix, _ARCHIVE) for prefix in (_GZIP_MAGIC, _ZSTD_MAGIC, *_ZIP, *_OTHER_ARCHIVES)),
-)
-
-
-def recognize_name(name: str) -> Signature | None:
-    """Recognize a file by its name: Arrow, whose streams begin with no signature and which may be compressed."""
-    return _ARROW if _split_suffix(name)[0] in _ARROW_SUFFIXES else None
-
-
-def recognize_file(head: bytes) -> Signature | None:
-    """Recognize a file by its first `SIGNATURE_BYTES` bytes; None if it may be text."""
-    if head.startswith(_ZIP) and (office := _recognize_office(head)) is not None:
-        return office
-    for prefix, signature in _PREFIXES:
-        if head.startswith(prefix):
-            return signature
-    # The signatures of these formats are letters, which could also begin a text: more bytes are checked.
-    if head.startswith(b"PAR1") and head[4:5] < b" " and not head[4:5].isspace():
-        return Signature("a Parquet file", 'Add `format="parquet"`, or name the file .parquet.')
-    if (head.startswith(b"BZh") and head[4:10] == b"1AY&SY") or head[257:262] == b"ustar":
-        return _ARCHIVE
-    return None
-
-
-def _recognize_office(head: bytes) -> Signature | None:
-    """Recognize the zip archives of office programs."""
-    if b"application/vnd.oasis.opendocument.spreadsheet" in head:
-        return Signature("an OpenDocument spreadsheet (ods)", f"{_SAVE_AS_CSV}.")
-    is_document = b"application/vnd.oasis.opendocument" in head or b"word/" in head or b"ppt/" in head
-    if b"xl/" in head or (b"[Content_Types].xml" in head[:200] and not is_document):
-        return _WORKBOOK
-    return Signature("an Office document", "Extract its text first.") if is_document else None
-
-
-def recognize_utf16(head: bytes) -> Signature | None:
-    """Recognize UTF-16 without a byte order mark: every other byte of Western text is zero."""
-    pairs = len(head) // 2
-    if pairs < 4 or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        return None
-    for encoding, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[0::2])):
-        if zeros.count(0) > pairs * 0.7 and head.count(0) < pairs * 1.2:
-            return Signature("UTF-16 without a byte order mark", f"Add {setting_text('encoding', encoding)}.")
-    return None
-
-
-def _recognize_line_ends(head: bytes) -> Signature | None:
-    """Recognize a text whose lines end in a bare carriage return, as in Excel's "CSV (Macintosh)"; else None."""
-    # UTF-16 is left out, because 0x0D is a part of other characters there.
-    if b"\n" in head or b"\0" in head or head.count(b"\r") < 2:
-        return None
-    kind = "a text whose lines end in a carriage return alone"
-    return Signature(kind, "Convert it: tr '\\r' '\\n' < FILE > NEW. Or save it as CSV UTF-8.")
-
-
-def recognize_markup(head: bytes) -> Signature | None:
-    """Recognize HTML or XML, which web applications also name .csv or .xls; else None."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
-    if start.startswith((b"<!doctype html", b"<html", b"<table", b"<head", b"<body", b"<meta")):
-        return Signature(
-            "an HTML page",
-            f"If it is an error or a login page, download the file again; if it is a table: {_SAVE_AS_CSV}.",
-        )
-    if start.startswith((b"<?xml", b"<workbook", b"<ss:workbook")):
-        return Signature("an XML file", f"If it is a table: {_SAVE_AS_CSV}. Otherwise convert it to JSON Lines.")
-    return None
-
-
-def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None = None) -> Iterator[bytes]:
-    """Yield the text of a file, decompressed and as UTF-8.
-
-    Args:
-        chunks: The bytes of the file.
-        form: One of the text formats.
-        encoding: See `to_utf8`.
+def text_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the text of a file, decompressed, without a byte order mark.
 
     Raises:
-        WrongFormat: the file is not a text, or not UTF-8 although no encoding is given.
+        WrongFormat: the file is not a text in UTF-8.
         CorruptStream: the compression is damaged, or the file is truncated.
     """
     # No more bytes are awaited, because a pipe may deliver a single short line.
     head, rest = read_head(decompress(chunks), MAGIC_BYTES)
-    start = head[:SIGNATURE_BYTES]
-    signature = (
-        recognize_file(start)
-        or (recognize_utf16(start) if encoding is None else None)
-        or _recognize_line_ends(start)
-        or (recognize_markup(start) if form is not FileFormat.LINES else None)
-    )
-    if signature is not None:
-        expected = "plain text" if form is FileFormat.LINES else form.upper()
-        raise WrongFormat(f"it is {signature.kind}, not {expected}", signature.remedy)
-    yield from to_utf8(chain([head], rest), encoding)
+    # In UTF-16 without a byte order mark, which is valid UTF-8, every other byte of Western text is zero.
+    if 3 * head[:_HEAD_BYTES].count(0) > len(head[:_HEAD_BYTES]):
+        raise WrongFormat("a third of its first bytes are zeros: it is UTF-16 or not a text", NOT_UTF8_REMEDY)
+    yield from checked_utf8(without_mark(chain([head], rest)))
 
 
 # Bytes of a column that are read at a time, and bytes and number of rows that are decoded at a time. The size of a row

@@ -237,7 +237,7 @@ def _read_text(path: Path, form: FileFormat, columns: Sequence[str], limit: int 
             for column, kept in values.items():
                 kept.append(row.fields.get(column))
     except WrongFormat as wrong:
-        raise SourceError(f"{path}: {wrong}", f"Save it as UTF-8, in a file that ends in {_KNOWN_FORMATS}.") from wrong
+        raise SourceError(f"{path}: {wrong}", wrong.remedy) from wrong
     except CorruptStream as broken:
         location = f", after line {lines[-1]}" if lines else ""
         raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
@@ -250,7 +250,7 @@ def _read_text(path: Path, form: FileFormat, columns: Sequence[str], limit: int 
 
 
 def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:
-    lines = split_lines(text_chunks(_file_chunks(path), form), _MAX_BYTES)
+    lines = split_lines(text_chunks(_file_chunks(path)), _MAX_BYTES)
     if form is FileFormat.JSONL:
         return jsonl_rows(lines)
     if form is FileFormat.TSV:
@@ -291,8 +291,8 @@ _KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), or .parquet"
 def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) -> Table:
     """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file.
 
-    JSONL, CSV and TSV may be compressed by gzip or zstd, and are UTF-8, or UTF-16 with a byte order mark. The
-    delimiter of CSV is recognized. Parquet needs the extra `parquet` or `train`.
+    JSONL, CSV and TSV may be compressed by gzip or zstd, and are UTF-8. The delimiter of CSV is
+    recognized. Parquet needs the extra `parquet` or `train`.
 
     Args:
         path: The file.
@@ -315,10 +315,10 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
         raise SourceError(f"{path} does not exist", "Check the path; relative paths start at the data folder (`data`).")
     if not path.is_file():
         raise SourceError(f"{path} is a pipe, a device or a socket", "Write its data to a file.")
-    form, compression = guess_format(path.name)
+    form = guess_format(path.name)
     if form in (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV):
         table = _read_text(path, form, columns, limit)
-    elif form is FileFormat.PARQUET and compression is None:
+    elif form is FileFormat.PARQUET:
         table = _read_parquet(path, columns, limit)
     else:
         raise SourceError(

@@ -1,8 +1,7 @@
-"""Read text files: lines, JSON Lines, CSV and TSV, their encoding, and the delimiter of CSV.
+"""Read text files in UTF-8: lines, JSON Lines, CSV and TSV, and the delimiter of CSV.
 
-Every line has its number, and memory is bounded. A file without a byte order mark is UTF-8. If it is not, it is
-refused: its encoding is not guessed. The delimiter is given by the user, by Excel's `sep=` line, or recognized from the
-first rows.
+Every line has its number, and memory is bounded. A file in another encoding is refused. The delimiter is given by the
+user, by Excel's `sep=` line, or recognized from the first rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from es_sbert.errors import UsageError
-from es_sbert.messages import pluralize, setting_text, shorten
+from es_sbert.messages import pluralize, shorten
+
+# Advice for files that are not text in UTF-8.
+NOT_UTF8_REMEDY = (
+    "Convert it, for example by `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW` (UTF-16 for Excel's Unicode Text). For "
+    "Excel, PDF and other files that are not text, see docs/sources.md."
+)
 
 # Number of bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
@@ -204,7 +209,7 @@ def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
             yield ParsedRow(line.number, line.data, line_too_long_reason(line), line.size)
         else:
             data = line.data.removesuffix(b"\r")
-            yield ParsedRow(line.number, data, utf8_problem(data) or {field: data.decode()})
+            yield ParsedRow(line.number, data, {field: data.decode()})
 
 
 # A row as read: number of its first line, raw bytes (for dead letters), and values or the reason why it is invalid.
@@ -236,8 +241,7 @@ def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Ite
             size += last.size + 1
             if last.is_too_long or size > max_bytes + 1:
                 raise _RowTooLong
-            # Invalid UTF-8 passes through csv as surrogates; its row is rejected later.
-            yield last.data.decode(errors="surrogateescape") + "\n"
+            yield last.data.decode() + "\n"
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     while True:
@@ -276,7 +280,7 @@ def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
         if line.is_too_long:
             yield line.number, data, line_too_long_reason(line)
         elif data:
-            yield line.number, data, data.decode(errors="surrogateescape").split("\t")
+            yield line.number, data, data.decode().split("\t")
 
 
 def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
@@ -291,10 +295,12 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
         if names is None:
             names, width = parse_header(values), len(values)
             continue
-        problem = _row_problem(values)
-        if problem is None and len(values) not in (width, len(names)):
+        problem = None
+        if isinstance(values, str):
+            problem = values
+        elif len(values) not in (width, len(names)):
             problem = f"the row has {pluralize(len(values), 'column')}, the header {width}"
-        if problem is None and any(values[len(names) :]):
+        elif any(values[len(names) :]):
             problem = f"the row has a value in column {len(names) + 1} or later, which has no name in the header"
         yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=False)))
 
@@ -317,14 +323,13 @@ def parse_header(values: list[str] | str) -> list[str]:
     Raises:
         CorruptStream: the row cannot be read, there are more than `MAX_COLUMNS`, or a name is missing or duplicated.
     """
-    if isinstance(values, list) and len(values) > MAX_COLUMNS:
+    if isinstance(values, str):
+        raise CorruptStream(f"the header cannot be read: {values}")
+    if len(values) > MAX_COLUMNS:
         raise CorruptStream(
             f"the header has {len(values):,} columns, more than the limit of {MAX_COLUMNS:,}: leave some out, or write "
             "them as objects in JSON Lines"
         )
-    problem = _row_problem(values)
-    if isinstance(values, str) or problem is not None:
-        raise CorruptStream(f"the header cannot be read: {problem}")
     names = list(values)
     while len(names) > 1 and not names[-1]:
         names.pop()
@@ -338,104 +343,10 @@ def parse_header(values: list[str] | str) -> list[str]:
     return names
 
 
-def _row_problem(values: list[str] | str) -> str | None:
-    """The reason why a row cannot be used, or None."""
-    if isinstance(values, str):
-        return values
-    for column, value in enumerate(values, 1):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            byte = ord(value[error.start]) - 0xDC00
-            return f"invalid UTF-8: byte 0x{byte:02x} in column {column}"
-    return None
-
-
-UTF8 = "utf-8"
-
-# UTF-32 first, because its mark begins with that of UTF-16.
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF8, UTF8),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-_MARK_BYTES = 4
-
-
-def check_encoding(name: str) -> str:
-    """Check an encoding, and return its name in lower case.
-
-    Raises:
-        UsageError: Python does not know this text encoding.
-    """
-    try:
-        if "a\n".encode(name).decode(name) == "a\n":
-            return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
-    except (LookupError, UnicodeError, ValueError):  # refused below
-        pass
-    raise UsageError(
-        f"unknown text encoding {name!r}",
-        'Use an encoding that Python supports, e.g. `encoding="windows-1252"`, utf-16 or shift_jis.',
-    )
-
-
-def has_byte_order_mark(head: bytes) -> bool:
-    """Whether a text begins with a byte order mark, which determines its encoding."""
-    return head.startswith(tuple(mark for mark, _ in _BYTE_ORDER_MARKS))
-
-
-def needs_whole_text(head: bytes, encoding: str | None) -> bool:
-    """Whether a text cannot be split at line feeds, since it is UTF-16 or its byte order mark overrides the encoding.
-
-    Args:
-        head: The first bytes.
-        encoding: The encoding given by the user.
-    """
-    if encoding is not None and (_is_wide(encoding) or has_byte_order_mark(head)):
-        return True
-    return has_byte_order_mark(head) and not head.startswith(codecs.BOM_UTF8)
-
-
-def _is_wide(encoding: str) -> bool:
-    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
-
-
-def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[bytes]:
-    """Yield a text as UTF-8 without a byte order mark.
-
-    Bytes that a given encoding does not define are kept. They are invalid UTF-8, so their line is rejected later.
-
-    Args:
-        chunks: The text.
-        encoding: None for UTF-8, all of which is checked. A byte order mark takes precedence.
-
-    Raises:
-        WrongFormat: no encoding is given, and the text is not UTF-8.
-        CorruptStream: the text ends inside a character of UTF-16 or UTF-32.
-    """
-    head, rest = read_head(chunks, _MARK_BYTES)
-    mark, marked = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if head.startswith(mark)), (b"", None))
-    text = chain([head.removeprefix(mark)], rest)
-    if encoding is None and marked in (None, UTF8):
-        yield from checked_utf8(text)
-        return
-    encoding = marked or encoding or UTF8
-    if encoding == UTF8:
-        yield from text
-        return
-    # Half a surrogate pair is passed on as invalid UTF-8, so that only one line is rejected instead of the file.
-    errors = "surrogatepass" if _is_wide(encoding) else "surrogateescape"
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
-    try:
-        for chunk in text:
-            if decoded := decoder.decode(chunk):
-                yield decoded.encode(errors=errors)
-        if decoded := decoder.decode(b"", final=True):
-            yield decoded.encode(errors=errors)
-    except UnicodeDecodeError as error:
-        raise CorruptStream(f"the {encoding} text is damaged or truncated ({error.reason})") from error
+def without_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a text without the byte order mark of UTF-8 at its beginning."""
+    head, rest = read_head(chunks, len(codecs.BOM_UTF8))
+    return chain([head.removeprefix(codecs.BOM_UTF8)], rest)
 
 
 def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -444,7 +355,7 @@ def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
     Raises:
         WrongFormat: the text is not UTF-8; the message names the first byte that cannot be decoded.
     """
-    decoder = codecs.getincrementaldecoder(UTF8)()
+    decoder = codecs.getincrementaldecoder("utf-8")()
     line, offset = 1, 0
     for chunk in chain(chunks, [b""]):
         try:
@@ -456,8 +367,7 @@ def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
             offset += len(chunk) - len(data) + start
             raise WrongFormat(
                 f"it is not UTF-8: line {line:,} has the byte 0x{data[start]:02x}, at offset {offset:,} of the text",
-                'Save it as UTF-8, or name its encoding, such as `encoding="windows-1252"`. With `encoding="utf-8"`, '
-                "only the lines that cannot be decoded are rejected.",
+                NOT_UTF8_REMEDY,
             ) from error
         line += chunk.count(b"\n")
         offset += len(chunk)
@@ -465,24 +375,9 @@ def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield chunk
 
 
-def is_utf8(chunks: Iterable[bytes]) -> bool:
-    """Whether a text has no byte order mark, is UTF-8 to its end, and not only ASCII."""
-    head, rest = read_head(chunks, _MARK_BYTES)
-    if has_byte_order_mark(head):
-        return False
-    is_ascii = True
-    try:
-        for chunk in checked_utf8(chain([head], rest)):
-            is_ascii = is_ascii and chunk.isascii()
-    except WrongFormat:
-        return False
-    return not is_ascii
-
-
 COMMA = ","
 # Other delimiters, in the order of preference.
 _OTHERS = (";", "\t", "|")
-_NAMES = {"\t": "a tab", ";": "a semicolon", "|": "a vertical bar", COMMA: "a comma"}
 _SEP_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?')
 
 _SAMPLE_LINES = 20
@@ -562,14 +457,3 @@ def _regular_share(sample: list[str], delimiter: str) -> float:
     if named < 2:
         return 0.0
     return 1.0 if not counts else sum(count in (named, header) for count in counts) / len(counts)
-
-
-def delimiter_hint(columns: list[str], is_tsv: bool = False) -> str:
-    """Advice if the column names look as if a different delimiter separated them; else empty."""
-    joined = " ".join(columns)
-    for delimiter in (*((COMMA,) if is_tsv else ()), *_OTHERS):
-        if delimiter in joined:
-            shown = setting_text("delimiter", "tab" if delimiter == "\t" else delimiter)
-            with_format = setting_text("format", "csv") + " and " if is_tsv else ""
-            return f"If {_NAMES[delimiter]} separates its columns, add {with_format}{shown}. "
-    return ""

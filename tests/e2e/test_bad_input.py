@@ -52,7 +52,7 @@ def test_bad_document_is_dead_lettered_and_others_indexed(
 ) -> None:
     first, second = jsonl(GOOD[0]), jsonl(GOOD[1])
     Path("docs.jsonl").write_bytes(first + line + b"\n" + second)
-    done = ingest("docs.jsonl", "--id-field", "id", "--encoding", "utf-8")
+    done = ingest("docs.jsonl", "--id-field", "id")
     assert done.code == 1
     assert (done.summary["read"], done.summary["indexed"], done.summary["dead"]) == (3, 2, 1)
     [letter] = letters()
@@ -109,9 +109,9 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
     ("name", "data", "arguments", "message"),
     [
         pytest.param(None, b"", ["gone.jsonl"], "gone.jsonl cannot be read", id="missing file"),
-        pytest.param("c.csv", b'{"id": 1, "text": "x"}', ["c.csv"], "c.csv looks like JSON Lines", id="JSON as CSV"),
-        pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "such as --encoding windows-1252", id="Windows-1252"),
-        pytest.param(None, b"", ["memory://none.jsonl"], "cannot be read: no such file", id="missing object"),
+        pytest.param("c.csv", b'{"id": 1, "text": "x"}', ["c.csv"], "c.csv has no column text", id="JSON as CSV"),
+        pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "iconv -f WINDOWS-1252", id="Windows-1252"),
+        pytest.param(None, b"", ["s3://bucket/a.jsonl"], "s3://… is an address", id="address"),
     ],
 )
 def test_unreadable_sources_are_refused_before_loading(

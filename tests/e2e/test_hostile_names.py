@@ -75,8 +75,8 @@ def test_hostile_index_names_reach_no_other_api_or_folder(
 def test_file_names_cannot_inject_terminal_escapes(
     cli: Cli, options: list[str], index_name: str, name: str, engine_url: str
 ) -> None:
-    Path(os.fsdecode(os.fsencode(name))).write_bytes(b"the cat sleeps\n\xff\xfe broken\n")
-    done = cli("ingest", *options, "*.txt", "--encoding", "utf-8", "--dead-letters", "dead")
+    Path(os.fsdecode(os.fsencode(name))).write_bytes(b'{"text": "the cat sleeps"}\nbroken\n')
+    done = cli("ingest", *options, "*.txt", "--format", "jsonl", "--dead-letters", "dead")
     assert done.code == 1
     assert not set(done.err) & set("\x1b\x9b\u202e")
     assert not any(line.startswith("Error: all is lost") for line in done.err.splitlines())

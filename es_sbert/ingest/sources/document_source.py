@@ -240,14 +240,13 @@ class RequiredColumns:
     routing_field: str | None = None
     column_types: ColumnTypes = NO_TYPES
 
-    def check(self, name: str, columns: Sequence[str], *, nested: bool = True, hint: str = "") -> None:
+    def check(self, name: str, columns: Sequence[str], *, nested: bool = True) -> None:
         """Check that rows of these columns can become documents.
 
         Args:
             name: The source, for messages.
             columns: Its columns.
             nested: Whether a column may hold objects, whose fields are named with a dot.
-            hint: Another possible cause, as a sentence followed by a space.
 
         Raises:
             SourceError: two columns have the same name, or a required column is missing; the message lists the columns.
@@ -265,7 +264,7 @@ class RequiredColumns:
             if wanted and not any(field in columns or field.startswith(objects) for field in wanted):
                 near = [meant for field in wanted if (meant := closest_name(field, columns)) is not None]
                 suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
-                remedy = f"{suggestion}{hint}Name one with {option}; its columns are: {shorten(', '.join(columns))}."
+                remedy = f"{suggestion}Name one with {option}; its columns are: {shorten(', '.join(columns))}."
                 raise SourceError(f"{name} has no column {' or '.join(wanted)}", remedy)
 
 

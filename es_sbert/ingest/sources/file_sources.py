@@ -13,10 +13,10 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
@@ -37,41 +37,31 @@ from es_sbert.ingest.sources.table_rows import PARQUET_ROWS, column_to_json, row
 from es_sbert.io.file_formats import (
     FORMAT_HINT,
     MAGIC_BYTES,
-    SIGNATURE_BYTES,
     Compression,
     FileFormat,
-    decompress,
     detect_compression,
     guess_format,
     open_parquet,
     parquet_batches,
-    recognize_file,
-    recognize_markup,
-    recognize_name,
     text_chunks,
 )
 from es_sbert.io.text_formats import (
     SAMPLE_BYTES,
-    UTF8,
     CorruptStream,
     DelimitedRow,
     Line,
     ParsedRow,
     WrongFormat,
     check_delimiter,
-    check_encoding,
+    checked_utf8,
     csv_rows,
-    delimiter_hint,
     dict_rows,
     find_delimiter,
-    is_utf8,
     jsonl_rows,
-    needs_whole_text,
     parse_header,
     plain_rows,
     read_head,
     split_lines,
-    to_utf8,
     tsv_rows,
 )
 from es_sbert.messages import be, escape_unprintable, pluralize
@@ -217,90 +207,41 @@ class FileSource(DocumentSource):
 
 @dataclass(frozen=True)
 class TextSource(FileSource):
-    """A text file with one document per line or row.
+    """A text file in UTF-8 with one document per line or row, which may be compressed.
 
     Attributes:
         format: Format inside the compression.
-        compression: The compression that the file's name indicates; None if it indicates none.
         delimiter: Delimiter of CSV; None detects it.
-        encoding: None for UTF-8, or UTF-16 with a byte order mark.
     """
 
     format: FileFormat
-    compression: Compression | None = None
     delimiter: str | None = None
-    encoding: str | None = None
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         if not self.input.is_rereadable:
             return
-        magic = self._check_compression()
-        if not magic:
-            return
+        head, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
         has_header = self.format in (FileFormat.CSV, FileFormat.TSV)
-        text = text_chunks(self.input.chunks(preview_context()), self.format, self.encoding)
+        # A truncated archive may still hold documents: the load reads them and reports the rest.
+        is_refused = has_header or detect_compression(head) is Compression.NONE
+        text = text_chunks(self.input.chunks(preview_context()))
         try:
             if has_header:
-                self._check_header(split_lines(text, max_bytes), max_bytes, required)
+                header = next(self._rows(split_lines(text, max_bytes), max_bytes), None)
+                if header is not None:
+                    required.column_types.check_columns(self.name, columns := parse_header(header[2]))
+                    required.check(self.name, columns, nested=False)
             elif next(text, b"").lstrip().startswith(b"[") and self.format is FileFormat.JSONL:
                 remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
                 raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
-        except WrongFormat:
-            raise
-        except CorruptStream:
-            # A truncated archive may still hold documents: the load reads them and reports the rest.
-            if has_header or detect_compression(magic) is Compression.NONE:
-                raise
-        self._check_encoding()
-
-    def _check_compression(self) -> bytes:
-        """Check the compression against the one that the name declares; return the first bytes, none of an empty file.
-
-        Raises:
-            SourceError: the file is not compressed as its name says.
-        """
-        magic, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
-        if magic and self.compression is not None and (found := detect_compression(magic)) is not self.compression:
-            problem = f"{self.name} is named as {self.compression} but does not hold {self.compression} data"
-            signature = recognize_file(magic[:SIGNATURE_BYTES]) if found is Compression.NONE else None
-            if signature is not None:
-                raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
-            raise SourceError(problem, "Rename it, or compress it again.")
-        return magic
-
-    def _check_header(self, lines: Iterator[Line], max_bytes: int, required: RequiredColumns) -> None:
-        first = next(self._rows(lines, max_bytes), None)
-        if first is None:
-            return
-        columns = parse_header(first[2])
-        if columns[0].lstrip().startswith("{"):
-            remedy = 'Add `format="jsonl"`, or name the file .jsonl.'
-            raise SourceError(f"{self.name} looks like JSON Lines, not like {self.format.upper()}", remedy)
-        required.column_types.check_columns(self.name, columns)
-        hint = delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV)
-        required.check(self.name, columns, nested=False, hint=hint)
-
-    def _check_encoding(self) -> None:
-        """Read the file to its end, to check its encoding before the load.
-
-        Raises:
-            WrongFormat: the file is not UTF-8, and no other encoding is given.
-            SourceError: the file is UTF-8, and another encoding is given.
-        """
-        if self.encoding == UTF8:
-            return
-        chunks = self.input.chunks(preview_context())
-        try:
-            if self.encoding is None:
-                for _ in text_chunks(chunks, self.format):
-                    pass
-            elif is_utf8(decompress(chunks)):
-                remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
-                raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
+            is_refused = False
+            for _ in text:  # to the end, to find bytes that are not UTF-8 before the load
+                pass
         except WrongFormat:
             raise
         except CorruptStream:  # the load finds the damage again
-            pass
+            if is_refused:
+                raise
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         whole = super().partitions(partition_bytes)
@@ -308,9 +249,6 @@ class TextSource(FileSource):
         if self.format not in (FileFormat.JSONL, FileFormat.LINES):
             return whole
         head, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
-        # Not split either if only the first part would have the byte order mark.
-        if needs_whole_text(head, self.encoding):
-            return whole
         if detect_compression(head) is not Compression.NONE or (self.size or 0) <= partition_bytes:
             return whole
         assert self.path is not None, "checked by the base class"
@@ -319,11 +257,8 @@ class TextSource(FileSource):
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         chunks = self.input.chunks(context)
         first_line = self.input.first_line
-        if first_line == 1:
-            # Only the beginning of a file has a byte order mark or shows the compression.
-            chunks = text_chunks(chunks, self.format, self.encoding)
-        elif self.encoding is not None:
-            chunks = to_utf8(chunks, self.encoding)
+        # Only the beginning of a file has a byte order mark or shows the compression.
+        chunks = text_chunks(chunks) if first_line == 1 else checked_utf8(chunks)
         # A compressed file may expand to hours of blank lines, without a record at which the load could stop.
         chunks = _until_stopped(chunks, context.stop)
         lines = split_lines(chunks, context.settings.max_bytes, first_line)
@@ -339,13 +274,9 @@ class TextSource(FileSource):
         for row in self._parsed_rows(lines, settings):
             origin = Origin(self.name, row.number)
             if isinstance(row.fields, str):
-                yield RejectedRecord(origin, self._reason(row.fields), row.raw[:SAMPLE_BYTES], row.size or len(row.raw))
+                yield RejectedRecord(origin, row.fields, row.raw[:SAMPLE_BYTES], row.size or len(row.raw))
             else:
                 yield Record(origin, row.fields, row.raw if is_jsonl else orjson.dumps(row.fields))
-
-    def _reason(self, reason: str) -> str:
-        """Express a reason in terms of the file's encoding, whose invalid bytes were decoded to invalid UTF-8."""
-        return reason if self.encoding is None else reason.replace("invalid UTF-8", f"invalid {self.encoding}", 1)
 
     def _parsed_rows(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[ParsedRow]:
         if self.format is FileFormat.JSONL:
@@ -374,12 +305,9 @@ class ParquetSource(FileSource):
     """A Parquet file.
 
     Attributes:
-        compression: Compression of the whole file, by its name. There should be none, since Parquet compresses its
-            columns.
         row_groups: First row group to read, and the one after the last; None reads all.
     """
 
-    compression: Compression | None = None
     row_groups: tuple[int, int] | None = None
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
@@ -387,8 +315,6 @@ class ParquetSource(FileSource):
             raise UsageError(
                 f"{self.name} cannot be read as Parquet: the index of a Parquet file is at its end", "Name a file."
             )
-        if self.compression is not None:
-            raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
         if self.size == 0:
             raise CorruptStream("the file is empty, so it is not a Parquet file")
         with self._opened() as file:
@@ -444,16 +370,14 @@ class FileOptions:
     Attributes:
         format: The format of all files; None recognizes it by each file's name.
         delimiter: Delimiter of CSV files; None recognizes it in each file.
-        encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
 
     Raises:
-        UsageError: the encoding, the delimiter or a type does not exist.
+        UsageError: the delimiter or a type does not exist.
     """
 
     format: FileFormat | None = None
     delimiter: str | None = None
-    encoding: str | None = None
     types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -462,8 +386,6 @@ class FileOptions:
         object.__setattr__(self, "types", tuple(types))
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
-        if self.encoding is not None:
-            object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
 
 # `s3://…`, or several filesystems one inside the other: `zip://inner.csv::s3://…`. One letter is a Windows drive.
@@ -495,7 +417,6 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     for setting, value, applies, file_kinds in (
         ("delimiter", file_options.delimiter, FileFormat.CSV in texts, "CSV files"),
         ("types", file_options.types or None, has_tables, "CSV and TSV files"),
-        ("encoding", file_options.encoding, bool(texts), "text files"),
     ):
         if value is not None and not applies:
             hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
@@ -516,31 +437,12 @@ def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentS
 
 def _file_source(file: FileInput, name: str, options: FileOptions) -> DocumentSource:
     """Create the source for a file of the given format, or of the format that its name indicates."""
-    named_format, compression = guess_format(name)
-    form = options.format or named_format
+    form = options.format or guess_format(name)
     if form is None:
-        _raise_unknown_format(file, name)
+        raise SourceError(f"the name of {file.name} does not indicate its format", FORMAT_HINT)
     if form is FileFormat.PARQUET:
-        return ParquetSource(file, compression)
-    delimiter = options.delimiter if form is FileFormat.CSV else None
-    return TextSource(file, form, compression, delimiter, options.encoding)
-
-
-def _raise_unknown_format(file: FileInput, name: str) -> NoReturn:
-    """Refuse a file whose name does not indicate a format; the message says what it is by its name or first bytes.
-
-    Raises:
-        SourceError: in any case.
-    """
-    head, signature = b"", recognize_name(name)
-    if signature is None and file.is_rereadable:
-        with suppress(OSError, CorruptStream):  # the refusal does without the first bytes
-            head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
-    signature = signature or recognize_file(head) or recognize_markup(head)
-    # A compressed file only needs a proper name; it need not be unpacked.
-    if signature is not None and detect_compression(head) is Compression.NONE:
-        raise SourceError(f"{file.name} cannot be loaded: it is {signature.kind}", signature.remedy)
-    raise SourceError(f"the name of {file.name} does not indicate its format", FORMAT_HINT)
+        return ParquetSource(file)
+    return TextSource(file, form, options.delimiter if form is FileFormat.CSV else None)
 
 
 def _expand_pattern(argument: str) -> list[str]:

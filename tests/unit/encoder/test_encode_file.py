@@ -74,10 +74,8 @@ def test_jsonl_keeps_the_objects(encoder: Encoder, tmp_path: Path) -> None:
     ("name", "content", "options"),
     [
         ("a.txt", "\ufeffgrüßen\nb".encode(), {}),
-        ("a.txt", "\ufeffgrüßen\nb\n".encode("utf-16-le"), {}),
-        ("a.txt", "grüßen\r\nb".encode("windows-1252"), {"encoding": "windows-1252"}),
-        ("a.txt.gz", gzip.compress("grüßen\nb".encode("utf-16-le")), {"encoding": "utf-16-le"}),
-        ("a.csv", "id;text\n1;grüßen\n2;b\n".encode(), {}),
+        ("a.txt.gz", gzip.compress("grüßen\r\nb".encode()), {}),
+        ("a.csv", "id#text\n1#grüßen\n2#b\n".encode(), {"delimiter": "#"}),
     ],
 )
 def test_files_are_read_as_by_ingest(tmp_path: Path, name: str, content: bytes, options: dict[str, str]) -> None:
@@ -88,8 +86,7 @@ def test_files_are_read_as_by_ingest(tmp_path: Path, name: str, content: bytes, 
     ("name", "content", "message"),
     [
         ("a.txt", b"fine\n\xff\n", "it is not UTF-8: line 2 has the byte 0xff"),
-        ("a.txt", b"PK\x03\x04" + b"\0" * 40, "it is an archive or a compressed file, not plain text"),
-        ("a.txt", "ab".encode("utf-16")[:-1], "the utf-16-le text is damaged"),
+        ("a.txt", b"PK\x03\x04" + b"\0" * 40, "it is UTF-16 or not a text"),
         ("a.txt.gz", gzip.compress(b"text")[:-5], "the gzip data ends early"),
         ("a.jsonl", b'{"text": "a"}\n{', "a.jsonl:2: malformed JSON"),
         ("a.jsonl", b'{"text": "a"}\n[]', "a.jsonl:2: the line is a JSON array"),

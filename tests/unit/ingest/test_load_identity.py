@@ -25,7 +25,7 @@ EARLIER = (
     b'"fingerprint":"model","id_field":"id","index_uuid":"uuid","routing_field":null}'
 )
 EARLIER_TYPES = (
-    b'{"fields":[["embedding","{text}",null]],"file_options":["csv",";","latin-1",null,'
+    b'{"fields":[["embedding","{text}",null]],"file_options":["csv",";",null,null,'
     b'["a=float","b=date","c=string"],null],'
     b'"fingerprint":"model","id_field":"id","index_uuid":"uuid","routing_field":null}'
 )
@@ -55,7 +55,7 @@ def test_identity_is_that_of_an_earlier_version() -> None:
     ],
 )
 def test_notation_and_order_of_types_do_not_matter(types: tuple[str, ...]) -> None:
-    assert packed(format=FileFormat.CSV, delimiter=";", encoding="latin-1", types=types) == EARLIER_TYPES
+    assert packed(format=FileFormat.CSV, delimiter=";", types=types) == EARLIER_TYPES
 
 
 def test_other_types_are_another_load() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.io.text_formats import Line, check_delimiter, delimiter_hint, find_delimiter, split_lines
+from es_sbert.io.text_formats import Line, check_delimiter, find_delimiter, split_lines
 
 
 def found(data: bytes, given: str | None = None) -> tuple[str, bytes]:
@@ -99,9 +99,3 @@ def test_delimiter_names(text: str, delimiter: str) -> None:
 def test_invalid_delimiters_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="must be a single character"):
         check_delimiter(text)
-
-
-def test_hint_names_the_delimiter_that_column_names_hold() -> None:
-    assert delimiter_hint(["id;price", " EUR;text"]) == 'If a semicolon separates its columns, add `delimiter=";"`. '
-    assert '`format="csv"` and `delimiter=","`' in delimiter_hint(["id,text"], is_tsv=True)
-    assert delimiter_hint(["id", "text"]) == ""
