@@ -1,4 +1,4 @@
-"""The search page at `/ui`: its files, and its API: indices, facets, rewritten bodies, similar documents.
+"""The search page at `/ui`: its files, and its API: indices, facets, rewritten bodies.
 
 Every request to the engine carries the credentials of the page's user, never the gateway's own.
 """
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html.entities import html5
 from importlib import resources
-from typing import Annotated, Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -19,13 +19,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.forward import StaleRewriteError
 from es_sbert.gateway.incoming_request import (
     Headers,
@@ -34,86 +32,47 @@ from es_sbert.gateway.incoming_request import (
     is_uncompressed_json,
     parse_object,
 )
-from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
+from es_sbert.gateway.index_lookup import IndexLookup, resolve_mappings
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream, UpstreamReply
-from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import (
-    CHUNK_VECTOR,
     VectorFieldMeta,
     document_meta_field,
     vector_fields,
-    vector_path,
 )
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_reading import doc_value_request, stored_value
 from es_sbert.io.html_text import HIDDEN, SEPARATING
 from es_sbert.io.text_language import stop_words
-from es_sbert.search.search_request import HIGHLIGHT_LIMITS, exclude_document, mean_direction
-from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import VectorQuery
-from es_sbert.vectors import Vectors
-
-NonEmptyName = Annotated[str, Field(min_length=1, max_length=1000)]
+from es_sbert.search.search_request import HIGHLIGHT_LIMITS
 
 
-class _PageRequest(BaseModel):
-    """Attributes: `index` is an index expression."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    index: NonEmptyName
-
-
-RequestT = TypeVar("RequestT", bound=_PageRequest)
-
-
-class DocumentRef(_PageRequest):
-    """Reference to a document of an index."""
-
-    id: NonEmptyName
-
-
-class RewriteBodyRequest(_PageRequest):
+class RewriteBodyRequest(BaseModel):
     """A search to be rewritten into a native one.
 
     Attributes:
+        index: Index expression.
         body: Body of `_search`.
         mode: Mode of the rewriting.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: str = Field(min_length=1, max_length=1000)
     body: dict[str, Any]
     mode: RewriteMode = RewriteMode.ON
 
 
-class SimilarDocumentsRequest(_PageRequest):
-    """A search for documents similar to a given one.
-
-    Attributes:
-        field: The vector field.
-        document: The given document, which is not a hit itself.
-        k: Nearest documents per shard.
-        filter: Queries that all hits must match.
-    """
-
-    field: NonEmptyName
-    document: DocumentRef
-    k: int
-    filter: tuple[dict[str, Any], ...] = ()
-
-
-def parse_page_request(kind: type[RequestT], raw: bytes) -> RequestT:
+def parse_page_request(raw: bytes) -> RewriteBodyRequest:
     """Parse and validate a request body.
 
     Raises:
         BadRequest: the body is invalid.
     """
     try:
-        return kind.model_validate(parse_object(raw))
+        return RewriteBodyRequest.model_validate(parse_object(raw))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         location = ".".join(str(part) for part in first["loc"]) or "the body"
@@ -187,36 +146,13 @@ class PageApi:
     async def rewrite_body(self, headers: Headers, raw: bytes) -> Json:
         """Rewrite a search body as the gateway would send it to the engine."""
         while True:
-            request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
+            request = await offload_if_large(len(raw), parse_page_request, raw)
             await self._require_search_permission(headers, request.index)
             context = RewriteContext(quote_expression(request.index), {}, headers, request.mode, size=len(raw))
             try:
                 return {"body": (await self._rewriter.rewrite(request.body, context)).body}
             except StaleRewriteError:  # written again, for the new indices
                 continue
-
-    async def similar_documents(self, headers: Headers, raw: bytes) -> Json:
-        """Create a native query for the documents nearest to a given document."""
-        request = parse_page_request(SimilarDocumentsRequest, raw)
-        await self._require_search_permission(headers, request.index)
-        virtual = self._settings.semantic.virtual_field
-        resolved = await self._indices.get(IndexExpression(quote_expression(request.index), {}, headers))
-        field = FieldResolver(resolved, virtual).virtual(f"{virtual}.{request.field}")
-        if field is None:
-            raise UsageError(f"{request.index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
-        vector = await self._document_vector(headers, request.index, field, request.document)
-        excluded = exclude_document(None, request.document.index, request.document.id)
-        query = VectorQuery(
-            field.name,
-            vector,
-            request.k,
-            combine_filters(excluded, *request.filter),
-            # Match only k documents, because the page counts what the query matches.
-            num_candidates=request.k if self._upstream.knn_matches_candidates else None,
-            passages=field.meta.passages is not None,
-            inner_hits=field.name,
-        )
-        return {"query": knn_clause(self._upstream.engine_type_or_default, field, query, CandidateCounts())}
 
     async def _read(self, headers: Headers, target: str, body: Json | None = None) -> Json:
         """Send a GET request, or a search with a body, with the caller's credentials and return the response.
@@ -241,43 +177,6 @@ class PageApi:
     async def _require_search_permission(self, headers: Headers, index: str) -> None:
         """Check that the caller may search an index before the gateway reveals anything of it; raises as `_read`."""
         await self._search(headers, index, {"size": 0, "query": {"match_none": {}}})
-
-    async def _document_vector(
-        self, headers: Headers, index: str, field: SearchScope, document: DocumentRef
-    ) -> Vectors:
-        """Read the vector of a document, or the mean direction of those of its chunks.
-
-        Raises:
-            EngineErrorReply, EngineUnreachable: see `_read`.
-            IndexMismatch: the vectors cannot be read.
-            UsageError: there is no such document, or it has no vector.
-        """
-        path = vector_path(field.name, field.meta)
-        filters: list[Json] = [{"ids": {"values": [document.id]}}, {"term": {"_index": document.index}}]
-        body: Json = {"query": {"bool": {"filter": filters}}}
-        engine_type = self._upstream.engine_type_or_default
-        if doc_values := doc_value_request(engine_type, field.fields):
-            body |= {"_source": False, **doc_values}
-        elif engine_type is EngineType.ELASTICSEARCH:
-            # Since 9.2 `_source` leaves vectors out unless told otherwise, which older versions do not understand.
-            body |= {"_source": False, "fields": [path]}
-        else:
-            # A chunk's vector is replaced by a placeholder unless its full path is named.
-            body["_source"] = [field.name, path]
-        answer = await self._search(headers, index, body)
-        with self._upstream.parsing("a search for a vector"):
-            for hit in answer["hits"]["hits"]:
-                value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
-                if value := stored_value(hit, field.name) if doc_values else value:
-                    chunks = [each[CHUNK_VECTOR] for each in value] if isinstance(value[0], dict) else [value]
-                    # `fields` may wrap a vector in a list.
-                    is_wrapped = [isinstance(chunk, list) and isinstance(chunk[0], list | str) for chunk in chunks]
-                    plain = [chunk[0] if wrapped else chunk for chunk, wrapped in zip(chunks, is_wrapped, strict=True)]
-                    return mean_direction([read_vector(vector) for vector in plain])
-        raise UsageError(
-            f"{document.index} has no document {document.id!r} with a vector in {field.name}",
-            "If the document exists, embed it first: es-sbert ingest --index INDEX.",
-        )
 
 
 def quote_expression(index: str) -> str:
@@ -521,7 +420,6 @@ def ui_routes(api: PageApi, limits: Limits, admission: AdmissionControl, metrics
         api_route("GET", "indices", api.list_indices),
         api_route("GET", "facets", api.facets),
         api_route("POST", "body", api.rewrite_body),
-        api_route("POST", "like", api.similar_documents),
     ]
 
 

@@ -101,8 +101,6 @@ OWN_PAGES = [
     Asked("GET", "/ui/api/indices"),
     Asked("GET", f"/ui/api/facets?index={SECRET}"),
     Asked("POST", "/ui/api/body", {"index": SECRET, "body": SEMANTIC}),
-    Asked("POST", "/ui/api/like", {
-        "index": SECRET, "field": "hush_vector", "document": {"index": SECRET, "id": "1"}, "k": 3, "filter": []}),
 ]  # fmt: skip
 
 

@@ -2,42 +2,37 @@
 
 import { requestOf, rewritten } from "./bodies.js";
 import { byId, element } from "./dom.js";
-import { askPage, search } from "./engine.js";
+import { search } from "./engine.js";
 import { aggregationsOf } from "./facets.js";
 import { listOf, summaryOf, totalText } from "./hits.js";
-import { COLUMNS, LIKE, PAGE, bodyOf, framed } from "./queries.js";
+import { COLUMNS, PAGE, bodyOf } from "./queries.js";
 
-/** The columns that a search shows; the last of them counts the facets. */
-export const columnsOf = (asked) => (asked.like === null ? COLUMNS : [LIKE]);
-
-/** Show the headings of a search's columns, which are still empty. */
-export function prepare(columns) {
-  const place = byId("columns");
-  place.dataset.count = columns.length;
-  place.replaceChildren(...columns.map((column) => element(
+/** Show the headings of the columns, which are still empty. */
+export function prepare() {
+  byId("columns").replaceChildren(...COLUMNS.map((column) => element(
     "section",
     { class: "column", "data-name": column.name, "aria-labelledby": `${column.name}-heading`, "aria-busy": "true" },
     element("h3", { id: `${column.name}-heading` }, column.heading),
     element("p", { class: "note" }, column.note),
     element("div", { class: "found" }, element("p", {}, "Searching…")),
   )));
-  offerViews(columns);
+  offerViews();
 }
 
 /**
  * Search with one column and show its hits.
  *
- * `asked` is what `bodyOf` takes, with `index`, `like` and `facets`; `more` is called with a hit when documents like it
- * are wanted, `changed` with the answer when further hits of the column were shown. Gives the engine's answer.
+ * `asked` is what `bodyOf` takes, with `index` and `facets`; `changed` is called with the answer when further hits of
+ * the column were shown. Gives the engine's answer.
  */
-export async function run(column, asked, { more, changed, signal }) {
+export async function run(column, asked, { changed, signal }) {
   const section = document.querySelector(`.column[data-name="${column.name}"]`);
-  const counting = columnsOf(asked).at(-1) === column;
+  const counting = COLUMNS.at(-1) === column; // the last one counts the facets
   section.setAttribute("aria-busy", "true");
   try {
-    const { body, request } = await requested(column, asked, counting ? aggregationsOf(asked.facets) : {}, signal);
+    const body = bodyOf(column, asked, counting ? aggregationsOf(asked.facets) : {});
     const found = await search(asked.index, body, column.mode, signal);
-    show(section, column, asked, found, request, { more, changed, signal });
+    show(section, column, asked, found, { changed, signal });
     countView(column.name, totalText(found.answer));
     return found.answer;
   } catch (error) {
@@ -50,20 +45,11 @@ export async function run(column, asked, { more, changed, signal }) {
   }
 }
 
-/** The body that a column sends, and the element that shows it, without the facets' aggregations. */
-async function requested(column, asked, aggregations, signal) {
-  if (asked.like === null) {
-    const plain = toPaste(bodyOf(column, asked));
-    const shown = column.name === "lexical"
-      ? requestOf(asked.index, null, plain)
-      : requestOf(asked.index, plain, rewritten(asked.index, plain, column.mode), column.mode);
-    return { body: bodyOf(column, asked, aggregations), request: shown };
-  }
-  const { index, field, like, filters, k, size } = asked;
-  const near = { index, field: field.name, document: like, k: Math.max(k, size), filter: filters };
-  const plain = framed((await askPage("like", near, signal)).query, asked);
-  const counted = Object.keys(aggregations).length === 0 ? plain : { ...plain, aggs: aggregations };
-  return { body: counted, request: requestOf(index, null, plain) };
+/** The element that shows the body of a column, without the facets' aggregations. */
+function requested(column, asked) {
+  const plain = toPaste(bodyOf(column, asked));
+  if (column.name === "lexical") return requestOf(asked.index, null, plain);
+  return requestOf(asked.index, plain, rewritten(asked.index, plain, column.mode), column.mode);
 }
 
 /** A body for other programs, with the engine's usual tags around found words. */
@@ -73,7 +59,7 @@ function toPaste({ highlight, ...body }) {
   return { ...body, highlight: usual };
 }
 
-function show(section, column, asked, found, request, then) {
+function show(section, column, asked, found, then) {
   const shown = found.answer.hits.hits.length;
   const further = async () => {
     const next = section.querySelectorAll(".hits > li").length;
@@ -91,9 +77,9 @@ function show(section, column, asked, found, request, then) {
     element(
       "div",
       {},
-      shown === 0 ? element("p", {}, emptyWords(column, asked)) : listOf(column, found.answer, asked, then.more),
+      shown === 0 ? element("p", {}, emptyWords(column, asked)) : listOf(column, found.answer, asked),
       full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : null,
-      request,
+      requested(column, asked),
     ),
   );
 }
@@ -108,16 +94,15 @@ function emptyWords(column, asked) {
 
 let chosen = null; // name of the column that was chosen last
 
-/** Show the buttons of these columns, and the column that was chosen before, or the first. */
-function offerViews(columns) {
-  byId("views").hidden = columns.length < 2;
-  byId("views").replaceChildren(...columns.map(({ name, heading }) => element(
+/** Show the buttons of the columns, and the column that was chosen before, or the first. */
+function offerViews() {
+  byId("views").replaceChildren(...COLUMNS.map(({ name, heading }) => element(
     "button",
     { type: "button", "data-view": name, click: () => { chosen = name; showView(name); } },
     `${heading} `,
     element("span", { class: "count" }),
   )));
-  showView((columns.find(({ name }) => name === chosen) ?? columns[0]).name);
+  showView(chosen ?? COLUMNS[0].name);
 }
 
 /** Show a column on a screen with room for one. */

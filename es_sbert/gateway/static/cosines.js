@@ -16,8 +16,7 @@ export async function showCosines(asked, answers, searched) {
   latest = new AbortController();
   const signal = AbortSignal.any([searched, latest.signal]);
   const hits = [...answers.values()].flatMap((answer) => answer.hits.hits);
-  // Documents like another one have their cosine as a score.
-  if (hits.length === 0 || asked.like !== null) return;
+  if (hits.length === 0) return;
   try {
     const { answer } = await search(asked.index, cosinesBody(asked, hits), COLUMNS[0].mode, signal, OF_PAGE);
     // Elasticsearch 9.4 also finds documents without a vector, with the score 0.

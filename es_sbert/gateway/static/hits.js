@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 import { excerptRuns, titleRuns } from "./excerpts.js";
 import { cosineText, countText, durationText, scoreText, valueText } from "./numbers.js";
 import { COSINE_MEANING, cosineOf } from "./queries.js";
-import { titleOf, titleText, valueAt, visible } from "./text.js";
+import { titleOf, valueAt, visible } from "./text.js";
 
 const FACTS_SHOWN = 6;
 const LONGEST_FACT = 60;
@@ -26,10 +26,9 @@ export function summaryOf({ answer, milliseconds }) {
   return `${totalText(answer)} ${documents} in ${durationText(milliseconds)} (engine ${durationText(answer.took)})${lost}${late}`;
 }
 
-/** The hits as a list; `more` is called with a hit when documents like it are wanted. */
-export function listOf(column, answer, { field }, more) {
+/** The hits as a list. */
+export function listOf(column, answer, { field }) {
   const items = answer.hits.hits.map((hit) => {
-    const title = titleText(titleOf(hit, field));
     const excerpt = excerptRuns(hit, field);
     return element(
       "li",
@@ -37,7 +36,6 @@ export function listOf(column, answer, { field }, more) {
       element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
       excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
       element("p", { class: "facts" }, scoresOf(column, hit, cosineOf(column, hit)), factsOf(hit, field)),
-      element("button", { type: "button", class: "small", "aria-label": `More like ${title}`, click: () => more(hit) }, "More like this"),
     );
   });
   return element("ol", { class: "hits" }, items);

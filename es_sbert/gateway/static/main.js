@@ -1,17 +1,17 @@
 // The page. Its address holds the search; everything else is derived from it.
 
-import { columnsOf, prepare, run } from "./columns.js";
+import { prepare, run } from "./columns.js";
 import { showCosines } from "./cosines.js";
 import { byId, element } from "./dom.js";
-import { RequestFailed, askPage, search, setEngineRoot } from "./engine.js";
+import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
 import { totalText } from "./hits.js";
 import { countText } from "./numbers.js";
-import { PAGE, titleBody } from "./queries.js";
+import { COLUMNS, PAGE } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { showStart } from "./start.js";
 import { readState, toggled, writeState } from "./state.js";
-import { beginning, titleOf, titleText, visible } from "./text.js";
+import { beginning, visible } from "./text.js";
 
 const TITLE = document.title;
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
@@ -53,11 +53,15 @@ async function follow() {
     problem(`There is no index ${visible(state.index)} with vectors that you can read.`, "Choose one from the list and search again.");
     return;
   }
+  if (new URLSearchParams(location.search).has("like")) {
+    problem("The page does not search for documents like another one any more.", "Use the command line:", "es-sbert search --index INDEX --like ID");
+    return;
+  }
   byId("index").value = index.name;
   offerFields(index);
   const field = index.fields.find(({ name }) => name === state.field) ?? index.fields[0];
   byId("field").value = field.name;
-  if (state.like === null && state.query.trim() === "") {
+  if (state.query.trim() === "") {
     tell("Type what you are looking for.");
     // On a touch screen its keyboard would cover the examples.
     if (matchMedia("(pointer: fine)").matches) byId("query").focus();
@@ -92,17 +96,15 @@ function offerFields(index) {
 }
 
 async function searchAll(state, index, field, signal) {
-  const columns = columnsOf(state);
   tell("Searching…");
   byId("results").hidden = false;
-  if (state.like === null) headed("Results for", state.query);
-  else void headedByDocument(state.like, index, field, signal);
-  prepare(columns);
+  headed(state.query);
+  prepare();
   if (facets.index !== index.name) {
     facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
   }
   const asked = {
-    text: state.query, index: index.name, field, like: state.like, facets: facets.list,
+    text: state.query, index: index.name, field, facets: facets.list,
     filters: filtersOf(facets.list, state.chosen), size: PAGE, k: settings.k,
     highlight: settings.highlight,
   };
@@ -110,46 +112,32 @@ async function searchAll(state, index, field, signal) {
   const toggle = (name, value) => go(toggled(state, name, value));
   const then = {
     signal,
-    more: (hit) => go({ ...state, query: "", like: { index: hit._index, id: hit._id } }),
     changed: (column, answer) => {
       answers.set(column.name, answer);
       void showCosines(asked, answers, signal);
       tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
   };
-  const ended = await Promise.allSettled(columns.map((column) => run(column, asked, then)));
+  const ended = await Promise.allSettled(COLUMNS.map((column) => run(column, asked, then)));
   if (signal.aborted) return;
-  columns.forEach(({ name }, number) => {
+  COLUMNS.forEach(({ name }, number) => {
     if (ended[number].status === "fulfilled" && !answers.has(name)) answers.set(name, ended[number].value);
   });
   const refused = ended.find(({ reason }) => reason instanceof RequestFailed && reason.status === 401);
   if (refused !== undefined) throw refused.reason;
-  const counted = answers.get(columns.at(-1).name);
+  const counted = answers.get(COLUMNS.at(-1).name);
   byId("chosen").replaceChildren(...chosenOf(facets.list, state.chosen, toggle));
   byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
   byId("facets").hidden = byId("facet-list").childElementCount === 0;
-  byId("facets-note").textContent = columns.length === 1 ? "" : "They apply to all hits. Counts are those of the hybrid hits.";
   focusAgain();
-  tell(columns.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
+  tell(COLUMNS.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
   await showCosines(asked, answers, signal);
 }
 
 /** Show the query as the heading of the page; the text keeps its own direction. */
-function headed(words, text) {
-  byId("results-heading").replaceChildren(`${words} “`, element("bdi", {}, visible(beginning(text, 150))), "”");
+function headed(text) {
+  byId("results-heading").replaceChildren("Results for “", element("bdi", {}, visible(beginning(text, 150))), "”");
   document.title = `${text} – ${TITLE}`;
-}
-
-/** Show a document's title as the heading; its id until the title is loaded, or if it may not be read. */
-async function headedByDocument(like, index, field, signal) {
-  headed("Documents like", like.id);
-  try {
-    const { answer } = await search(index.name, titleBody(like, field), "off", signal);
-    if (answer.hits.hits.length > 0) headed("Documents like", titleText(titleOf(answer.hits.hits[0], field)));
-  } catch (error) {
-    // The column of hits sends a request to the same engine, and shows the error.
-    if (!(error instanceof RequestFailed) && error.name !== "AbortError") throw error;
-  }
 }
 
 const announced = (answer) => (answer === undefined ? "no answer" : `${totalText(answer)} found, ${countText(answer.hits.hits.length)} shown`);
@@ -212,7 +200,7 @@ byId("search").addEventListener("submit", (event) => {
   const state = readState(location.search);
   const index = byId("index").value;
   const same = index === (state.index || settings.indices[0].name);
-  go({ query: byId("query").value, index, field: same ? byId("field").value : "", like: null, chosen: same ? state.chosen : new Map() });
+  go({ query: byId("query").value, index, field: same ? byId("field").value : "", chosen: same ? state.chosen : new Map() });
 });
 signingIn(begin, () => {
   facets = { index: null, list: [] };

@@ -23,10 +23,6 @@ export const COLUMNS = [
     score: { name: "hybrid score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
   },
 ];
-export const LIKE = {
-  name: "like", heading: "More like this", mode: "off", score: null,
-  note: "Documents closest to that one. The cosine says how close: 1 is the closest, 0 unrelated.",
-};
 
 /**
  * The body of a column's search.
@@ -35,13 +31,9 @@ export const LIKE = {
  * hits (`size`), and from the gateway's settings `k` and what limits `highlight`.
  */
 export function bodyOf(column, asked, aggregations = {}) {
-  const body = { ...framed(queryOf(column, asked), asked), ...highlighted(column, asked) };
+  const query = queryOf(column, asked);
+  const body = { query, size: asked.size, _source: { excludes: asked.field.hidden }, ...highlighted(column, asked) };
   return Object.keys(aggregations).length === 0 ? body : { ...body, aggs: aggregations };
-}
-
-/** A search body around any query. */
-export function framed(query, { field, size }) {
-  return { query, size, _source: { excludes: field.hidden } };
 }
 
 function queryOf(column, { text, field, filters, k, size }) {
@@ -76,12 +68,6 @@ export function countBody(field) {
   return { size: 0, track_total_hits: true, aggs: { embedded: { filter: embedded(field) } } };
 }
 
-/** The body of a search for the possible titles of a document. */
-export function titleBody({ index, id }, field) {
-  const filter = [{ ids: { values: [id] } }, ...(index === "" ? [] : [{ term: { _index: index } }])];
-  return { size: 1, query: { bool: { filter } }, _source: { includes: titleFields(field) } };
-}
-
 // A random choice among this many documents per shard, so that a large index is not read completely.
 const MOST_CHOSEN_FROM = 10_000;
 
@@ -102,6 +88,6 @@ const embedded = (field) => ({ exists: { field: field.meta } });
 
 /** A hit's cosine if its score is one, else null. */
 export function cosineOf(column, hit) {
-  if (column.name !== "semantic" && column.name !== "like") return null;
+  if (column.name !== "semantic") return null;
   return Math.min(1, Math.max(-1, 2 * hit._score - 1)); // the engines score (1 + cosine) / 2
 }

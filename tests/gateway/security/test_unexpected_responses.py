@@ -52,8 +52,6 @@ REQUESTS = [
     Request("GET", "/ui/api/indices"),
     Request("GET", "/ui/api/facets?index=a"),
     Request("POST", "/ui/api/body", JSON, orjson.dumps({"index": "a", "body": SEMANTIC})),
-    Request("POST", "/ui/api/like", JSON, orjson.dumps(
-        {"index": "a", "field": "embedding", "document": {"index": "a", "id": "1"}, "k": 3})),
 ]  # fmt: skip
 
 

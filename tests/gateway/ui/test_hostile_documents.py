@@ -45,16 +45,6 @@ def test_hostile_titles_are_suggested_as_text(page: SearchPage, hostile_index: s
     page.expect_done()
 
 
-def test_more_like_this_with_path_like_id(page: SearchPage, hostile_index: str) -> None:
-    page.open(index=hostile_index, q="sun")
-    odd = BY_ID["../../_search?q=*#"]
-    button = page.column("semantic").get_by_role("button", name=f"More like {odd['title'][:100]}")
-    button.click()
-    expect(page.page.locator("#results-heading")).to_contain_text(odd["title"][:100])
-    page.expect_done()
-    assert page.found("like") == len(HOSTILE) - 1
-
-
 WORDS = st.text(st.sampled_from("ab \t\n\x1c\x85\xa0\u2003\ufeff😀."), max_size=6)
 TEMPLATES = st.sampled_from(["{title}", "{title}. {a.b}", " {title}\n{text} ", "{{x}} {a.b}{title}", "x{text}y"])
 SOURCES = st.fixed_dictionaries(

@@ -24,16 +24,10 @@ from tests.gateway.serving import served
 from tests.gateway.ui.conftest import OpenPage
 from tests.gateway.ui.search_page import SearchPage
 
-LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"index": "{index}", "id": "01"}, "k": 3}
-
 
 @pytest.mark.parametrize(
     ("path", "body", "why"),
     [
-        ("like", LIKE | {"document": {"index": "{index}", "id": "none"}}, "has no document 'none' with a vector"),
-        ("like", LIKE | {"field": "title"}, "title is not a vector field"),
-        ("like", LIKE | {"k": 0}, "k is 0"),
-        ("like", LIKE | {"k": 10_001}, "k is 10001"),
         ("body", {"index": "{index}", "body": {"query": {"match": {"semantic": ""}}}}, "is empty"),
         ("body", {"index": "{index}"}, "body: Field required"),
     ],
@@ -55,7 +49,7 @@ def _filled(value: Any, index: str) -> Any:
 
 def test_only_uncompressed_json_is_accepted(gateway: str) -> None:
     # Other pages may post text without being asked.
-    answer = httpx.post(f"{gateway}/ui/api/like", content=b"{}", headers={"content-type": "text/plain"}, timeout=120)
+    answer = httpx.post(f"{gateway}/ui/api/body", content=b"{}", headers={"content-type": "text/plain"}, timeout=120)
     assert answer.status_code == 400
     assert "not uncompressed JSON" in answer.json()["error"]["reason"]
 
@@ -168,8 +162,8 @@ def test_signed_in_user_sees_only_permitted_indices(open_page: OpenPage, secured
     assert page.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     page.refused = True
 
-    asked = _filled(LIKE, "not-annas")
-    refused = httpx.post(f"{secured_gateway}/ui/api/like", json=asked, auth=("anna", PASSWORD), timeout=60)
+    asked: dict[str, Any] = {"index": "not-annas", "body": {}}
+    refused = httpx.post(f"{secured_gateway}/ui/api/body", json=asked, auth=("anna", PASSWORD), timeout=60)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "security_exception")
 
 

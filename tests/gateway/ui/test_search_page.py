@@ -109,21 +109,9 @@ def test_stale_cosines_never_replace_newer_ones(page: SearchPage, dated_index: s
     assert len(page.cosines("lexical")) == 20
 
 
-def test_more_like_this(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
-    page.open(index=dated_index, q=QUERY)
-    page.column("semantic").get_by_role("button", name=f"More like {MEANT}").click()
-
-    like = oracle.similar_to(next(article["id"] for article in ARTICLES.values() if article["title"] == MEANT), k=10)
-    expect(page.titles("like")).to_have_text([hit.source["title"] for hit in like])
-    expect(page.page.locator("#results-heading")).to_have_text(f"Documents like “{MEANT}”")
-    page.expect_done()
-    assert page.page.title() == f"{MEANT} – Semantic search"
-    assert page.cosines("like") == pytest.approx([hit.cosine for hit in like], abs=0.0006)
-    page.choose("topic", "Space")
-    assert {ARTICLES[title]["topic"] for title in page.titles("like").all_inner_texts()} == {"Space"}
-    page.page.go_back()
-    page.page.go_back()
-    expect(page.page.locator("#results-heading")).to_contain_text(QUERY)
+def test_link_to_documents_like_another_one_is_refused(page: SearchPage, dated_index: str) -> None:
+    page.page.goto(f"{page.url}/ui/?index={dated_index}&like=01")
+    expect(page.page.get_by_role("alert")).to_contain_text("es-sbert search --index INDEX --like ID")
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -258,9 +246,6 @@ def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opense
 
         page.choose("topic", "Space")
         assert {ARTICLES[title]["topic"] for title in page.titles("hybrid").all_inner_texts()} == {"Space"}
-        page.column("semantic").get_by_role("button", name="More like").first.click()
-        expect(page.page.locator("#results-heading")).to_contain_text("Documents like")
-        page.expect_done()
 
         with book_in(opensearch_url, opensearch_index):
             page.open(index=opensearch_index, q="zeppelin")

@@ -7,15 +7,12 @@ import re
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from starlette.applications import Starlette
 
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search_page import (
     CONTENT_TYPES,
-    RewriteBodyRequest,
-    SimilarDocumentsRequest,
     choose_facets,
     facet_fields,
     list_searchable_indices,
@@ -192,19 +189,15 @@ def test_damaged_mapping_skips_only_its_index(fields: Any) -> None:
 # Requests
 
 
-LIKE: dict[str, Any] = {"index": "docs", "field": "f", "document": {"index": "i", "id": "7"}, "k": 3}
-
-
 @pytest.mark.parametrize(
-    ("kind", "raw", "why"),
+    ("raw", "why"),
     [
-        (RewriteBodyRequest, b"[]", "not an object"),
-        (RewriteBodyRequest, b"{", "as JSON"),
-        (RewriteBodyRequest, b'{"index":"","body":{}}', "index"),
-        (SimilarDocumentsRequest, orjson.dumps(LIKE | {"document": {"index": "i", "id": 7}}), "document.id"),
-        (SimilarDocumentsRequest, orjson.dumps(LIKE | {"size": 1}), "size"),
+        (b"[]", "not an object"),
+        (b"{", "as JSON"),
+        (b'{"index":"","body":{}}', "index"),
+        (b'{"index":"a","body":{},"size":1}', "size"),
     ],
 )
-def test_invalid_page_request_is_rejected(kind: type[RewriteBodyRequest], raw: bytes, why: str) -> None:
+def test_invalid_page_request_is_rejected(raw: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
-        parse_page_request(kind, raw)
+        parse_page_request(raw)
