@@ -77,13 +77,6 @@ _document_options = option_group(
     "Documents",
     shared.file_options,
     click.option(
-        "--types",
-        multiple=True,
-        metavar="COLUMN=TYPE,…",
-        help="Types of columns of CSV and TSV files: string, integer, float, boolean or date (ISO 8601).  "
-        "[default: number, boolean or date where the index has such a field; else string]",
-    ),
-    click.option(
         "--routing-field",
         help="Routing field, such as my_join.parent; documents without a value there are routed by their id.",
     ),

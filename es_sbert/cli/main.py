@@ -57,6 +57,8 @@ _DATABASE_REMEDY = (
 )
 # Options and commands of earlier versions, and what to do instead.
 _REMOVED = {
+    "--types": "Create the index with the types of its fields before the load: columns get the types of the mapping "
+    "(docs/commands/ingest.md, Where documents come from).",
     "--encoding": "Convert the file: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW`.",
     "--profile": _CONFIGURATION_REMEDY,
     "--fingerprint": "Use `--ca-certs` with the CA that signed the certificate (for Elasticsearch "

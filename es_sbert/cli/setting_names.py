@@ -23,7 +23,7 @@ _SAME_NAME = frozenset({
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
     "shards", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
-    "timeout", "title_field", "token_file", "types", "url", "username", "vector_field",
+    "timeout", "title_field", "token_file", "url", "username", "vector_field",
 })  # fmt: skip
 
 # Settings whose option has another name.
@@ -46,7 +46,7 @@ _OTHER_NAME = {
 }
 
 # Settings with several values whose option takes them in one value, separated by commas.
-_IN_ONE_VALUE = frozenset({"types", "variants"})
+_IN_ONE_VALUE = frozenset({"variants"})
 
 # A setting alone or with a value; a quoted value may hold backticks.
 _SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|[^`"]*|[\[{][^`]*[\]}]))?`""")

@@ -26,8 +26,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         files: Files, patterns or `-`; none of them embeds what the index holds already.
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
-        types: Types of columns of CSV and TSV files, such as `price=float,in_stock=boolean`; columns without one have
-            the type of their field in the index.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
@@ -62,7 +60,6 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     files: tuple[str, ...] = ()
     format: FileFormat | None = None
     delimiter: str | None = None
-    types: tuple[str, ...] = ()
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
     strip_html: bool = False
@@ -92,9 +89,9 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         """The options for reading the files.
 
         Raises:
-            UsageError: the delimiter or a type does not exist.
+            UsageError: the delimiter is not a single character.
         """
-        return FileOptions(self.format, self.delimiter, self.types)
+        return FileOptions(self.format, self.delimiter)
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -125,6 +122,6 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
         return find_sources(settings.files, settings.file_options)
     if settings.files:
         raise UsageError("FILE and `retry` cannot be combined", "Use one of them.")
-    if settings.delimiter or settings.types:
-        raise UsageError("`delimiter` and `types` apply only to FILE", "Leave them out.")
+    if settings.delimiter:
+        raise UsageError("`delimiter` applies only to FILE", "Leave it out.")
     return [find_dead_letters(settings.retry)]

@@ -54,7 +54,7 @@ from es_sbert.ingest.progress import (
     fraction_processed,
 )
 from es_sbert.ingest.read_documents import DocumentRules
-from es_sbert.ingest.sources.column_types import ColumnTypes, mapped_types, parse_types
+from es_sbert.ingest.sources.column_types import mapped_types
 from es_sbert.ingest.sources.document_source import MAX_DOCUMENT_BYTES, DocumentSource, ReadSettings, check_sources
 from es_sbert.messages import setting_text
 
@@ -213,14 +213,14 @@ class LoadPlan:
         text_fields = tuple(dict.fromkeys((*self.text_fields, *kept_fields)))
         typed_fields = (*text_fields, *settings.key_fields)
         # Every machine uses the mapping as it was when the load was planned.
-        mapped = {} if state is None else mapped_types(state.mappings, state.settings, typed_fields)
+        types = {} if state is None else mapped_types(state.mappings, state.settings, typed_fields)
         return ReadSettings(
             MAX_DOCUMENT_BYTES,
             plain_text_field=self.text_fields[0],
             target_index=settings.index,
             text_fields=text_fields,
             key_fields=settings.key_fields,
-            column_types=ColumnTypes(parse_types(settings.types), mapped),
+            column_types=types,
         )
 
     def check_chunk_rules(self, make_chunker: Callable[[int, int, PromptKind], object]) -> None:
@@ -349,20 +349,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         require_privileges(engine, state.name, SEARCH)
     state_file = (settings.state or default_checkpoint_path(name, sources)) if sources else None
     plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file)
-    reading = plan.reading
-    for column, kind in reading.column_types.given.items():
-        if column in reading.text_fields and kind.name != "string":
-            problem = f"`types` cannot make {column} a {kind.name}: its text is embedded"
-            raise UsageError(problem, f"Leave {column} out of `types`.")
     if settings.retry is None:
-        check_sources(
-            sources,
-            MAX_DOCUMENT_BYTES,
-            plan.text_fields,
-            settings.id_field,
-            settings.routing_field,
-            reading.column_types,
-        )
+        check_sources(sources, MAX_DOCUMENT_BYTES, plan.text_fields, settings.id_field, settings.routing_field)
     return plan
 
 

@@ -22,7 +22,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, RequestFailed, UsageError
 from es_sbert.index.text_template import parse_text_options
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
-from es_sbert.ingest.sources.column_types import parse_types
 from es_sbert.ingest.sources.file_sources import FileOptions
 from es_sbert.messages import log_event, setting_text
 
@@ -39,7 +38,6 @@ _ROOT = Path(__file__).parents[2]
         ("`text_fields` or `watch_seconds`", "--text-field or --watch"),
         ('`text_template="{title}. {body}"`', "--text-template '{title}. {body}'"),
         ('`vectors=["title={FIELD}", "body"]`', "--vector 'title={FIELD}' --vector body"),
-        ('`types=["price=float", "sold=boolean"]`', "--types price=float,sold=boolean"),
         ('`overrides={"stages.0.batch": 32}`', "--set stages.0.batch=32"),
         ("`prune=True`", "--prune"),
         ("`prune=False`", "`prune=False`"),  # there is no --no-prune
@@ -172,7 +170,6 @@ def _encoder() -> object:
             "`text_fields` and `text_template`",
             "--text-field and --text-template",
         ),
-        (lambda: parse_types(["price"]), '`types=["price"]`', "--types price"),
         (lambda: FileOptions(delimiter="abc"), "`delimiter=", "--delimiter "),
         (
             lambda: resolve_sources(IngestSettings(index="docs", files=("a.csv",), retry=Path("dead.jsonl"))),

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from es_sbert.errors import SourceError
 from es_sbert.index.text_template import MISSING, closest_name, find_field
-from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
+from es_sbert.ingest.sources.column_types import ColumnType
 from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, WrongFormat, json_type_name
 from es_sbert.messages import shorten
 
@@ -199,7 +199,7 @@ class ReadSettings:
         target_index: The index that is loaded.
         text_fields: Fields of texts: bytes in them are decoded.
         key_fields: Fields of the id and the routing: bytes in them are decoded.
-        column_types: The types of the columns of CSV and TSV files.
+        column_types: Column of CSV and TSV files → its type.
     """
 
     max_bytes: int
@@ -207,7 +207,7 @@ class ReadSettings:
     target_index: str = ""
     text_fields: tuple[str, ...] = ()
     key_fields: tuple[str, ...] = ()
-    column_types: ColumnTypes = NO_TYPES
+    column_types: Mapping[str, ColumnType] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -232,13 +232,11 @@ class RequiredColumns:
     Attributes:
         text_fields: Columns of which at least one must exist.
         id_field, routing_field: Columns that must exist, if given.
-        column_types: Types of columns of CSV and TSV files. In these files, columns that were given a type must exist.
     """
 
     text_fields: Sequence[str]
     id_field: str | None = None
     routing_field: str | None = None
-    column_types: ColumnTypes = NO_TYPES
 
     def check(self, name: str, columns: Sequence[str], *, nested: bool = True) -> None:
         """Check that rows of these columns can become documents.
@@ -324,20 +322,18 @@ def check_sources(
     text_fields: Sequence[str],
     id_field: str | None,
     routing_field: str | None = None,
-    column_types: ColumnTypes = NO_TYPES,
 ) -> None:
     """Open every source that can be read twice and check its first bytes; pipes are left alone.
 
     Args:
         text_fields: Fields of which a header must name at least one.
         id_field, routing_field: Fields that a header must name, if given.
-        column_types: Types of columns of CSV and TSV files.
 
     Raises:
         SourceError: a source cannot be opened, is not what its name says, or lacks a required column.
         UsageError: a library that reads a source is not installed.
     """
-    required = RequiredColumns(text_fields, id_field, routing_field, column_types)
+    required = RequiredColumns(text_fields, id_field, routing_field)
     for source in sources:
         try:
             source.check(max_bytes, required)

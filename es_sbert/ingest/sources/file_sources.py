@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.sources.column_types import parse_types
+from es_sbert.ingest.sources.column_types import convert_cells
 from es_sbert.ingest.sources.document_source import (
     DocumentSource,
     Origin,
@@ -229,8 +229,7 @@ class TextSource(FileSource):
             if has_header:
                 header = next(self._rows(split_lines(text, max_bytes), max_bytes), None)
                 if header is not None:
-                    required.column_types.check_columns(self.name, columns := parse_header(header[2]))
-                    required.check(self.name, columns, nested=False)
+                    required.check(self.name, parse_header(header[2]), nested=False)
             elif next(text, b"").lstrip().startswith(b"[") and self.format is FileFormat.JSONL:
                 remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
                 raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
@@ -283,7 +282,7 @@ class TextSource(FileSource):
             return jsonl_rows(lines)
         if self.format is FileFormat.LINES:
             return plain_rows(lines, settings.plain_text_field)
-        return settings.column_types.convert(dict_rows(self._rows(lines, settings.max_bytes)), self.name)
+        return convert_cells(dict_rows(self._rows(lines, settings.max_bytes)), settings.column_types)
 
     def _rows(self, lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
         if self.format is FileFormat.TSV:
@@ -370,20 +369,15 @@ class FileOptions:
     Attributes:
         format: The format of all files; None recognizes it by each file's name.
         delimiter: Delimiter of CSV files; None recognizes it in each file.
-        types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
 
     Raises:
-        UsageError: the delimiter or a type does not exist.
+        UsageError: the delimiter is not a single character.
     """
 
     format: FileFormat | None = None
     delimiter: str | None = None
-    types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Types get one notation, because a load resumes another one only if both have the same options.
-        types = sorted(f"{name}={kind}" for name, kind in parse_types(self.types).items())
-        object.__setattr__(self, "types", tuple(types))
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
 
@@ -412,15 +406,12 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
         raise UsageError("standard input is named twice", "Use - only once.")
     file_options = options if isinstance(options, FileOptions) else FileOptions(options)
     sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
-    texts = {source.format for source in sources if isinstance(source, TextSource)}
-    has_tables = not texts.isdisjoint((FileFormat.CSV, FileFormat.TSV))
-    for setting, value, applies, file_kinds in (
-        ("delimiter", file_options.delimiter, FileFormat.CSV in texts, "CSV files"),
-        ("types", file_options.types or None, has_tables, "CSV and TSV files"),
-    ):
-        if value is not None and not applies:
-            hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
-            raise UsageError(f"`{setting}` applies only to {file_kinds}", f"Leave it out, or add such a file.{hint}")
+    is_csv = any(isinstance(source, TextSource) and source.format is FileFormat.CSV for source in sources)
+    if file_options.delimiter is not None and not is_csv:
+        raise UsageError(
+            "`delimiter` applies only to CSV files",
+            'Leave it out, or add such a file. With a delimiter, .tsv and .txt files need `format="csv"` too.',
+        )
     return sources
 
 

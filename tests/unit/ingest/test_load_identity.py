@@ -1,10 +1,8 @@
-"""A load resumes a load of an earlier version, and one whose types were given in another order."""
+"""A load resumes a load of an earlier version."""
 
 from __future__ import annotations
 
 from typing import Any, cast
-
-import pytest
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.index.document_vectors import EmbeddingTarget
@@ -24,9 +22,8 @@ EARLIER = (
     b'{"fields":[["embedding","{text}",null]],"file_options":[null,null,null,null,[],null],'
     b'"fingerprint":"model","id_field":"id","index_uuid":"uuid","routing_field":null}'
 )
-EARLIER_TYPES = (
-    b'{"fields":[["embedding","{text}",null]],"file_options":["csv",";",null,null,'
-    b'["a=float","b=date","c=string"],null],'
+EARLIER_OPTIONS = (
+    b'{"fields":[["embedding","{text}",null]],"file_options":["csv",";",null,null,[],null],'
     b'"fingerprint":"model","id_field":"id","index_uuid":"uuid","routing_field":null}'
 )
 
@@ -46,18 +43,5 @@ def test_identity_is_that_of_an_earlier_version() -> None:
     assert packed() == EARLIER
 
 
-@pytest.mark.parametrize(
-    "types",
-    [
-        ("a=float,b=date", "c=string"),
-        ("c=string", "b=date,a=double"),
-        ("b=date_nanos", "c=string", "a=half_float"),
-    ],
-)
-def test_notation_and_order_of_types_do_not_matter(types: tuple[str, ...]) -> None:
-    assert packed(format=FileFormat.CSV, delimiter=";", types=types) == EARLIER_TYPES
-
-
-def test_other_types_are_another_load() -> None:
-    assert packed(types=("a=float",)) != packed(types=("a=integer",))
-    assert packed(types=("a=date",)) != packed(types=("b=date",))
+def test_other_options_are_another_load() -> None:
+    assert packed(format=FileFormat.CSV, delimiter=";") == EARLIER_OPTIONS
