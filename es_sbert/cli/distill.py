@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 # Options that are arguments of `es_sbert.training.distill`.
 _ARGUMENTS = (
-    "base", "prompt", "epochs", "batch", "learning_rate", "seed", "precision", "device", "resume", "keep_checkpoints",
-    "name",
+    "base", "epochs", "batch", "learning_rate", "seed", "precision", "device", "resume", "name",
 )  # fmt: skip
 
 
@@ -68,13 +67,6 @@ _ARGUMENTS = (
     text_field_option("Field of the text", "text"),
     text_template_option,
     file_options,
-    click.option(
-        "--as",
-        "prompt",
-        type=click.Choice(["query", "document"]),
-        help="MODEL embeds the texts with its prompt for queries or documents.  [default: document; without --static "
-        "both in turn, if they differ]",
-    ),
 )
 @option_group(
     "Training",
@@ -103,7 +95,6 @@ _ARGUMENTS = (
     # Not `device_option`: training runs on one GPU and refuses cuda:N.
     click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
-    click.option("--keep-checkpoints", is_flag=True, help="Keep checkpoints and MODEL's vectors in FOLDER/training."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
 )
 def distill(

@@ -55,6 +55,7 @@ _CONFIGURATION_REMEDY = (
 _DATABASE_REMEDY = (
     "Write the rows of a query to a file with the database's own client, and load that (docs/sources.md)."
 )
+_CHECKPOINTS_REMEDY = "Checkpoints are kept until the run has finished; the best one becomes the model."
 # Options and commands of earlier versions, and what to do instead.
 _REMOVED = {
     "--types": "Create the index with the types of its fields before the load: columns get the types of the mapping "
@@ -72,6 +73,9 @@ _REMOVED = {
     "cluster --method": "It uses k-means. `es-sbert duplicates` finds groups above a cosine.",
     "cluster --min-size": "Leave it out, and set the number of clusters with `--k`.",
     "cluster --dry-run": "Leave `--write-field` out: `--json` and `--html` show the clusters before they are written.",
+    "distill --as": "A student with layers learns the prompts of queries and documents, a static one has none.",
+    "distill --keep-checkpoints": _CHECKPOINTS_REMEDY,
+    "train --keep-checkpoints": _CHECKPOINTS_REMEDY,
     "duplicates --dry-run": "Leave `--write-field` out: `--json` and `--html` show the groups before they are written.",
     "duplicates --keep": "The first text is kept: sort the file. In an index, the document with the lowest id is kept.",
     "duplicates --method": "All pairs of up to 1 GiB of vectors are compared, a larger index is searched. With "

@@ -64,7 +64,6 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
     click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
     click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
-    click.option("--keep-checkpoints", is_flag=True, help="Keep the checkpoints in FOLDER/training."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
     click.option(
         "--list",
@@ -115,7 +114,7 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     if output is None:
         raise UsageError("an output folder is required", "Set a folder for the trained model: -o FOLDER")
     began = time.monotonic()
-    run_options = select_options(options, ("device", "resume", "keep_checkpoints"))
+    run_options = select_options(options, ("device", "resume"))
     trained = training.train(settings, output, data_folder=folder, report=print_message, **run_options)
     if trained.fingerprint is not None:
         try_register_model(trained.folder, trained.fingerprint, name=settings.name)
@@ -132,12 +131,11 @@ def _train_result_json(trained: TrainingResult) -> dict[str, Any]:
         "fingerprint": trained.fingerprint,
         "precision": trained.precision,
         "stages": stages,
-        "test": None if trained.test is None else asdict(trained.test),
     }
 
 
 def train_summary(trained: TrainingResult, seconds: float) -> str:
-    """Format a summary of a run: one line for each stage, the test scores, the folder."""
+    """Format a summary of a run: one line for each stage, and the folder."""
     lines = []
     for stage in trained.stages:
         best = ""
@@ -146,8 +144,6 @@ def train_summary(trained: TrainingResult, seconds: float) -> str:
         lines.append(
             f"{stage.name}: {pluralize(stage.steps, 'step')}, {stage.examples_per_second:,.0f} examples/s{best}"
         )
-    if trained.test is not None:
-        lines.append(_score_gain(trained.test.name, trained.test.start, trained.test.trained))
     fingerprint = f" (fingerprint {trained.fingerprint})" if trained.fingerprint else ""
     lines.append(f"→ {trained.folder}{fingerprint}, {seconds:,.0f} s")
     return "\n".join(lines)

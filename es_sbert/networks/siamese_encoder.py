@@ -265,14 +265,9 @@ class SiameseEncoder(nn.Module):
         return self._tokenizer([prompt + text for text in texts] if prompt else texts).ids
 
     def inputs(self, rows: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
-        """Convert rows of token ids to the arguments of `forward`, on the CPU."""
-        ids, mask = self.pad(rows)
-        return {"ids": ids, "mask": mask}
-
-    def pad(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-        """Pad rows of token ids to one batch: ids and mask, both ``(rows, longest)`` int64, on the CPU."""
+        """Pad rows of token ids to the arguments of `forward`: both ``(rows, longest)`` int64, on the CPU."""
         ids, mask = pad(rows, self._padding)
-        return torch.from_numpy(ids), torch.from_numpy(mask)
+        return {"ids": torch.from_numpy(ids), "mask": torch.from_numpy(mask)}
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Compute the sentence vectors of one batch.
@@ -308,8 +303,8 @@ class SiameseEncoder(nn.Module):
         with eval_mode(self):
             lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (texts,)
             for members in inference_batches(lengths, self.device):
-                ids, mask = self.pad([rows[member] for member in members])
-                vectors[members] = self(ids.to(self.device), mask.to(self.device)).cpu().numpy()
+                batch = self.inputs([rows[member] for member in members])
+                vectors[members] = self(**{name: each.to(self.device) for name, each in batch.items()}).cpu().numpy()
         return vectors
 
 
@@ -387,7 +382,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """
     folder = model.transformer_folder
     find_weight_files(folder)  # refuses pickles before another library opens them
-    transformer, missing_keys = load_pretrained(AutoModel, folder, **_config_options(model))
+    transformer, missing_keys = _load_pretrained(folder, **_config_options(model))
     # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
     missing = sorted(key for key in missing_keys if "pooler" not in key)
     if missing:
@@ -409,25 +404,17 @@ def _config_options(model: SentenceModel) -> dict[str, Any]:
     try:
         return {"config": AutoConfig.from_pretrained(model.transformer_folder, local_files_only=True, **overrides)}
     except (OSError, ValueError, KeyError) as error:
-        raise open_error(model.transformer_folder, error) from error
+        raise _open_error(model.transformer_folder, error) from error
 
 
-def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any, set[str]]:
-    """Load a network of transformers with the weights of a folder, in float32, on the CPU.
-
-    Args:
-        auto_class: One of transformers' auto classes, such as `AutoModel`.
-        folder: The folder.
-        options: More arguments of `from_pretrained`.
-
-    Returns:
-        The network, and the names of its tensors that the folder lacks.
+def _load_pretrained(folder: Path, **options: Any) -> tuple[Any, set[str]]:
+    """Load a network of transformers in float32, on the CPU; return it, and the names of tensors that the folder lacks.
 
     Raises:
         BundleInvalid: transformers cannot open the folder.
     """
     try:
-        network, loading = auto_class.from_pretrained(
+        network, loading = AutoModel.from_pretrained(
             str(folder),
             use_safetensors=True,
             local_files_only=True,
@@ -437,7 +424,7 @@ def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any,
             **options,
         )
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
-        raise open_error(folder, error) from error
+        raise _open_error(folder, error) from error
     return network, set(loading["missing_keys"])
 
 
@@ -455,7 +442,7 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def open_error(folder: Path, error: Exception) -> BundleInvalid:
+def _open_error(folder: Path, error: Exception) -> BundleInvalid:
     """Create the error for a folder that transformers cannot open."""
     return BundleInvalid(
         f"transformers cannot open {folder}: {error_summary(error)}",
@@ -518,7 +505,17 @@ def _static_tokenizer(model: SentenceModel) -> str:
 def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
     """Write the transformer, its tokenizer and limits, and the pooling."""
     model = encoder.model
-    save_transformer(encoder.transformer, folder, model.transformer_folder, **model.tokenizer_arguments)
+    base, transformer = model.transformer_folder, cast(Any, encoder.transformer)
+    try:
+        transformer.save_pretrained(str(folder))
+    except safetensors.SafetensorError as error:  # not an OSError, even for disk errors
+        raise OSError(f"{folder}: {error}") from error
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(base), local_files_only=True, trust_remote_code=False, **model.tokenizer_arguments
+    )
+    tokenizer.save_pretrained(str(folder))
+    # Copy the file unchanged: transformers may write it in a different form, and it is part of the fingerprint.
+    (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
     # Write the form that every version of sentence-transformers can read.
     pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}
@@ -533,38 +530,11 @@ def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
     )
 
 
-def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_options: Any) -> None:
-    """Write a transformer and its tokenizer.
-
-    Args:
-        transformer: The network; not changed.
-        folder: An existing folder.
-        base: The folder of its tokenizer.
-        tokenizer_options: Changes of the tokenizer's settings.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written to.
-    """
-    try:
-        transformer.save_pretrained(str(folder))
-    except safetensors.SafetensorError as error:  # not an OSError, even for disk errors
-        raise OSError(f"{folder}: {error}") from error
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(base), local_files_only=True, trust_remote_code=False, **tokenizer_options
-    )
-    tokenizer.save_pretrained(str(folder))
-    # Copy the file unchanged: transformers may write it in a different form, and it is part of the fingerprint.
-    (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
-
-
-def qualified_name(kind: type) -> str:
-    """Return the module and name of a class, as sentence-transformers writes activations."""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _write_dense(layer: DenseLayer, folder: Path) -> None:
     folder.mkdir()
     config = layer.settings.model_dump(include={"in_features", "out_features", "bias"})
-    write_json(folder / "config.json", config | {"activation_function": qualified_name(type(layer.activation))})
+    kind = type(layer.activation)
+    # Module and name of the class, as sentence-transformers writes it.
+    write_json(folder / "config.json", config | {"activation_function": f"{kind.__module__}.{kind.__qualname__}"})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in layer.state_dict().items()}
     safetensors.torch.save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})

@@ -42,7 +42,7 @@ from es_sbert.training.adapt_plan import (
     make_plan,
     training_recipe,
 )
-from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
+from es_sbert.training.example_augmentation import choose_negatives, normalized_text, relevant_rows
 from es_sbert.training.pair_corpus import (
     FieldChoice,
     PairDocument,
@@ -232,12 +232,7 @@ class Adaptation:
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
         # A setting of an earlier version is None where the run did not use it.
-        if gone := [name for name in earlier.keys() - settings.keys() if earlier[name] is not None]:
-            raise CheckpointInvalid(
-                f"the run in {self.folder} uses {' and '.join(sorted(gone))}, which es-sbert no longer has",
-                "Start a new run in another folder.",
-            )
-        changed = [name for name in settings if earlier.get(name) != settings[name]]
+        changed = [name for name in earlier | settings if earlier.get(name) != settings.get(name)]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
         if changed:
@@ -405,7 +400,7 @@ class Adaptation:
             margin=settings.margin,
             seed=settings.seed,
         )
-        chosen = choose_negatives([nearest, bm25], relevant, (queries, texts), vectors, spec)
+        chosen = choose_negatives([nearest, bm25], relevant, vectors, spec)
         negatives: NDArray[np.int64] = rows[chosen]
         return negatives
 

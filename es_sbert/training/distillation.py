@@ -39,7 +39,7 @@ from es_sbert.training.recipe import (
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples, StageData
-from es_sbert.training.training_run import RunData, refuse_several_processes, run_with_data
+from es_sbert.training.training_run import refuse_several_processes, run_with_data
 
 MIN_TEXTS = 100
 """Minimum number of distinct texts to train on."""
@@ -61,8 +61,6 @@ class Student:
         layers: Number of layers to keep, evenly spaced; None for all layers of `base`, or for a static model if there
             is no base.
         base: The model that the student starts from, instead of the teacher.
-        prompt: The teacher's prompt for the texts. None: the prompt of documents for a static model; for others, which
-            keep the prompts, those of documents and of queries in turn, if they differ.
         epochs: Passes over the texts; None for 3 with layers, 8 for a static model.
         batch: Texts per batch; None for 64 with layers, or for a static model a hundredth of the texts, 32 to 1024.
         learning_rate: Highest learning rate; None for 5e-4 with layers, 1e-4 with all layers of a base, 0.01 for a
@@ -74,7 +72,6 @@ class Student:
 
     layers: int | None = None
     base: str | None = None
-    prompt: PromptKind | None = None
     epochs: float | None = None
     batch: int | None = None
     learning_rate: float | None = None
@@ -114,7 +111,6 @@ def distill(
     *,
     layers: int | None = None,
     base: str | None = None,
-    prompt: PromptKind | None = None,
     name: str | None = None,
     epochs: float | None = None,
     batch: int | None = None,
@@ -123,7 +119,6 @@ def distill(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     device: str = "auto",
     resume: bool = False,
-    keep_checkpoints: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> Distillation:
     """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
@@ -141,15 +136,12 @@ def distill(
             without `base`, None makes a static model, whose vector of a text is the mean of its token vectors.
         base: Folder, hub id or name of the model that the student starts from, instead of the teacher. A Dense layer
             maps its vectors into the teacher's space.
-        prompt: The teacher's prompt for embedding the texts. By default, a static student is trained with the document
-            prompt, and a student with layers with both prompts in turn, if they differ.
         name: Name of the student; by default the name of its folder.
         epochs, batch, learning_rate: Settings of the training; see `Student`.
         seed: Seed of the order of the texts and of the choice of held-out texts.
         precision: Number format of the transformer's matrix products in training.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run, with the same arguments.
-        keep_checkpoints: Keep checkpoints and the teacher's vectors in `output/training`.
         report: Called with progress messages.
 
     Raises:
@@ -161,7 +153,7 @@ def distill(
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
-    student = Student(layers, base, prompt, epochs, batch, learning_rate, seed, precision)
+    student = Student(layers, base, epochs, batch, learning_rate, seed, precision)
     refuse_several_processes()
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
@@ -185,15 +177,12 @@ def distill(
         )
     trained, held_out = split_texts(distinct, seed)
     recipe = distillation_recipe(name, model, student, len(trained), base_model)
-    data = _run_data(recipe, trained, held_out)
-    result = run_with_data(
-        recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
-    )
+    data, hashes = _stage_data(recipe, trained, held_out), {_TEXTS: _hash_texts([*trained, *held_out])}
+    result = run_with_data(recipe, [data], hashes, output, device=device, resume=resume, report=report)
     assert result.fingerprint is not None, "the recipe exports the model"
-    if not keep_checkpoints:
-        with translate_disk_errors(output):
-            for vectors in RunFolder(output).stage(STAGE).glob("teacher-*.npy"):
-                vectors.unlink()
+    with translate_disk_errors(output):
+        for vectors in RunFolder(output).stage(STAGE).glob("teacher-*.npy"):
+            vectors.unlink()
     stage = result.stages[0] if result.stages else None
     return Distillation(
         output,
@@ -308,9 +297,10 @@ def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
 
 
 def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
-    """Choose the kinds of texts that the student learns: both if it or its teacher has different prompts for them."""
-    if student.prompt is not None:
-        return (student.prompt,)
+    """Choose the kinds of texts that the student learns: both if it or its teacher has different prompts for them.
+
+    A static student has no prompts: it learns the documents'.
+    """
     differs = any(model.prompt("query") != model.prompt("document") for model in (teacher, start))
     return ("document", "query") if differs and not student.static else ("document",)
 
@@ -325,7 +315,7 @@ def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
     return [texts[row] for row in order[held_out:]], [texts[row] for row in order[:held_out]]
 
 
-def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> RunData:
+def _stage_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> StageData:
     """Return the texts as the data sets of the recipe, which take turns."""
     (stage,) = recipe.stages
     examples, objectives = [], []
@@ -335,11 +325,7 @@ def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> RunD
         examples.append(Examples(str(spec.name), Path(_TEXTS), (part,), None, lines))
         objectives.append(stage.objective_of(spec))
     dev = DevData("vectors", (held_out,), None)
-    return RunData(
-        [StageData(tuple(examples), tuple[ObjectiveSpec, ...](objectives), dev)],
-        None,
-        lambda: {_TEXTS: _hash_texts([*texts, *held_out])},
-    )
+    return StageData(tuple(examples), tuple[ObjectiveSpec, ...](objectives), dev)
 
 
 def _hash_texts(texts: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ one from its settings. Gradients stay finite for vectors that are zero or equal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -137,21 +137,17 @@ class SoftmaxLoss(Objective):
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         u, v = vectors
-        features = [_pair_feature(u, v, name) for name in self.spec.features]  # each (batch, dimensions)
+        features = [_PAIR_FEATURES[name](u, v) for name in self.spec.features]  # each (batch, dimensions)
         return cross_entropy(self.classifier(torch.cat(features, dim=-1)), cast(Tensor, labels))
 
 
-def _pair_feature(u: Tensor, v: Tensor, name: PairFeature) -> Tensor:
-    """*Shape:* ``(batch, dimensions)``, as `u` and `v`."""
-    match name:
-        case PairFeature.U:
-            return u
-        case PairFeature.V:
-            return v
-        case PairFeature.DIFFERENCE:
-            return (u - v).abs()
-        case PairFeature.PRODUCT:
-            return u * v
+# Each from and to (batch, dimensions).
+_PAIR_FEATURES: dict[PairFeature, Callable[[Tensor, Tensor], Tensor]] = {
+    PairFeature.U: lambda u, v: u,
+    PairFeature.V: lambda u, v: v,
+    PairFeature.DIFFERENCE: lambda u, v: (u - v).abs(),
+    PairFeature.PRODUCT: lambda u, v: u * v,
+}
 
 
 class CosineSimilarityLoss(Objective):
@@ -284,7 +280,7 @@ class MarginMSELoss(Objective):
 
 
 class MatryoshkaLoss(Objective):
-    """Σ_d c_d · L_d(first d values of each vector) (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
+    """Σ_d L_d(first d values of each vector) (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
 
     Each d has a separate objective, with a separate head if the objective has one. A teacher's vectors are
     truncated like the student's. Truncated vectors are not normalized again: objectives over cosines do not depend on
@@ -292,14 +288,13 @@ class MatryoshkaLoss(Objective):
 
     Args:
         objectives: The objective of each d.
-        spec: The d and their weights c_d.
+        spec: The d.
     """
 
     spec: settings.MatryoshkaSpec
 
     def __init__(self, objectives: Sequence[Objective], spec: settings.MatryoshkaSpec) -> None:
         super().__init__(spec)
-        self.weights = spec.weights or (1.0,) * len(spec.dimensions)
         self.objectives = nn.ModuleList(objectives)
         self.schema = objectives[0].schema
 
@@ -310,10 +305,10 @@ class MatryoshkaLoss(Objective):
             check_dimensions(vectors[0].shape[1], teacher_vectors.shape[1])
         total = vectors[0].new_zeros(())  # scalar
         objectives = cast(Iterable[Objective], self.objectives)
-        for objective, dimension, weight in zip(objectives, self.spec.dimensions, self.weights, strict=True):
+        for objective, dimension in zip(objectives, self.spec.dimensions, strict=True):
             cut = [column[:, :dimension] for column in vectors]  # each (batch, dimension)
             gold = labels if teacher_vectors is None else teacher_vectors[:, :dimension]
-            total = total + weight * objective.compute(cut, gold)
+            total = total + objective.compute(cut, gold)
         return total
 
 
@@ -334,7 +329,7 @@ def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
         _LOSSES[type(spec)].schema,
         score_range=spec.range if isinstance(spec, settings.RegressionSpec) else None,
         classes=spec.classes if isinstance(spec, settings.SoftmaxSpec) else (),
-        taught=getattr(spec, "teacher", None) is not None,
+        taught=isinstance(spec, settings.VectorDistillationSpec),
     )
 
 

@@ -15,7 +15,7 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.training.hard_negatives import normalized_text
+from es_sbert.training.example_augmentation import normalized_text
 
 # If a text repeats a title of at least this many words, the document makes no pair: it would be too easy to find.
 # Shorter titles are often names, which texts repeat and people search for.

@@ -6,11 +6,11 @@ errors. This module does not import torch, so that recipes can be checked withou
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -33,24 +33,67 @@ SENTENCE_TRANSFORMERS = "train with sentence-transformers: es-sbert reads the mo
 """What to do instead of training that es-sbert no longer has."""
 
 
+_INDEX = "documents of an index; write them to a file of JSON lines, or use `es-sbert adapt`, which makes the pairs"
+_INDEX_SETTINGS = (
+    ("index", None, _INDEX),
+    ("filter", None, _INDEX),
+    ("sample", None, _INDEX),
+    ("sample_seed", 0, _INDEX),
+)
+
+# Class → settings of earlier versions, their defaults there, and what they were, with what to do instead. Interrupted
+# runs have recorded the defaults.
+_REMOVED: dict[str, tuple[tuple[str, object, str], ...]] = {
+    "Recipe": (
+        ("compile", False, f"torch.compile; {SENTENCE_TRANSFORMERS}"),
+        ("test", None, "a test set; measure both models with `es-sbert evaluate`"),
+    ),
+    "ModelSpec": (
+        ("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),
+        ("lora", None, f"LoRA; {SENTENCE_TRANSFORMERS}"),
+        ("kind", "bi-encoder", f"training of cross-encoders and poly-encoders; {SENTENCE_TRANSFORMERS}"),
+    ),
+    "StageSpec": (
+        ("mixing", "proportional", f"batches of several data sets in turn; {SENTENCE_TRANSFORMERS}"),
+        ("gradient_checkpointing", False, "mini_batch saves more memory"),
+        ("patience", None, "early stopping; the best checkpoint becomes the model in any case"),
+    ),
+    "DataSpec": (
+        *_INDEX_SETTINGS,
+        ("neighbors", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),
+        ("neighbours", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),
+        ("passages", None, "pairs of neighboring passages; make pairs with a program of your own"),
+    ),
+    "DevSpec": _INDEX_SETTINGS,
+    "HardNegativesSpec": (("reranker", None, "sentence-transformers' mine_hard_negatives takes a cross-encoder"),),
+    "MarginDistillationSpec": (
+        ("teacher", None, "a cross-encoder that scores the pairs; put the margins of its scores into the role score"),
+    ),
+    "RegressionSpec": (("teacher", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),),
+    "MatryoshkaSpec": (("weights", None, f"a weight for each dimension; {SENTENCE_TRANSFORMERS}"),),
+    "ExportSpec": (
+        ("sts", None, "gold pairs in the parity check; measure with `es-sbert evaluate --task sts --file FILE`"),
+    ),
+}
+# Recipes that earlier releases came with → their method.
+_REMOVED_RECIPES = {"tsdae": "TSDAE", "gpl": "GPL", "stsb-augmented": "Augmented SBERT"}
+
+
 class RecipeSettings(BaseModel):
     """Part of a recipe. It is frozen, and rejects unknown keys and numbers that are not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    # Settings of earlier versions, their defaults there, and what they were, with what to do instead. Interrupted runs
-    # have recorded the defaults.
-    removed: ClassVar[tuple[tuple[str, object, str], ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _without_removed_settings(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        for name, default, what in cls.removed:
+        removed = _REMOVED.get(cls.__name__, ())
+        for name, default, what in removed:
             if given.get(name, default) != default:
                 raise ValueError(f"es-sbert no longer has {name} ({what})")
-        return {key: value for key, value in given.items() if key not in {name for name, *_ in cls.removed}}
+        return {key: value for key, value in given.items() if key not in {name for name, *_ in removed}}
 
 
 def _check_unique(setting: str, values: Sequence[object]) -> None:
@@ -80,16 +123,12 @@ class MatryoshkaSpec(RecipeSettings):
 
     Attributes:
         dimensions: The d, each at most the model's dimensions; the largest is usually the whole vector.
-        weights: Weight of the loss for each dimension; 1 by default.
     """
 
     dimensions: tuple[PositiveInt, ...] = Field(min_length=1)
-    weights: tuple[PositiveFloat, ...] | None = None
 
     @model_validator(mode="after")
-    def _as_many_weights(self) -> MatryoshkaSpec:
-        if self.weights is not None and len(self.weights) != len(self.dimensions):
-            raise ValueError(f"{len(self.weights)} weights for {len(self.dimensions)} dimensions")
+    def _each_once(self) -> MatryoshkaSpec:
         _check_unique("dimensions", self.dimensions)
         return self
 
@@ -118,8 +157,6 @@ class RegressionSpec(_ObjectiveSpec):
     Attributes:
         range: The range to which the data's `score_range` is mapped.
     """
-
-    removed = (("teacher", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),)
 
     kind: Literal["regression"]
     range: tuple[float, float] = (0.0, 1.0)
@@ -176,14 +213,14 @@ class VectorDistillationSpec(_ObjectiveSpec):
 class MarginDistillationSpec(_ObjectiveSpec):
     """Mean squared error between score margins of student and teacher (Hofstätter et al. 2020, arXiv 2010.02666).
 
+    The data has the teacher's margins: its score of anchor and positive minus that of anchor and negative.
+
     Attributes:
-        teacher: A cross-encoder that scores the pairs; None if the data has the margins (role `score`).
         scale: Factor of the student's margins. Margins of unit vectors are at most 2, those of many cross-encoders 10
             and more.
     """
 
     kind: Literal["margin-distillation"]
-    teacher: str | None = None
     scale: PositiveFloat = 1.0
 
 
@@ -216,7 +253,6 @@ class HardNegativesSpec(RecipeSettings):
         margin: Minimum difference between the cosine of the positive and that of a negative; closer texts are probably
             relevant too. If too few candidates remain, random positives of other pairs are added. None keeps all
             candidates.
-        reranker: Folder of a cross-encoder that must score a negative lower than the positive; None to use none.
         seed: Seed of the random positives.
     """
 
@@ -224,7 +260,6 @@ class HardNegativesSpec(RecipeSettings):
     count: PositiveInt = 1
     ranks: tuple[PositiveInt, PositiveInt] = (1, 50)
     margin: float | None = Field(default=0.05, ge=0, le=2)
-    reranker: str | None = None
     seed: int = Field(default=1, ge=0)
 
     @model_validator(mode="after")
@@ -232,11 +267,6 @@ class HardNegativesSpec(RecipeSettings):
         if self.ranks[0] > self.ranks[1]:
             raise ValueError(f"ranks {list(self.ranks)} are not in ascending order")
         return self
-
-
-# Settings of data read from an index, with their defaults.
-_INDEX_SETTINGS = {"index": None, "filter": None, "sample": None, "sample_seed": 0}
-_NO_INDEX = "documents of an index; write them to a file of JSON lines, or use `es-sbert adapt`, which makes the pairs"
 
 
 class SourceSpec(RecipeSettings):
@@ -248,8 +278,6 @@ class SourceSpec(RecipeSettings):
         skip: Skip this many examples at the start.
         limit: Use at most this many.
     """
-
-    removed = tuple((name, default, _NO_INDEX) for name, default in _INDEX_SETTINGS.items())
 
     path: str
     skip: int = Field(default=0, ge=0)
@@ -269,12 +297,6 @@ class DataSpec(SourceSpec):
         hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet.
     """
 
-    removed = (
-        *SourceSpec.removed,
-        *((name, None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}") for name in ("neighbors", "neighbours")),
-        ("passages", None, "pairs of neighboring passages; make pairs with a program of your own"),
-    )
-
     name: str | None = None
     columns: dict[str, str | tuple[str, ...]]
     score_range: tuple[float, float] | None = None
@@ -292,7 +314,7 @@ class DataSpec(SourceSpec):
 
 
 class DevSpec(SourceSpec):
-    """Data to measure a model on. A stage's dev set chooses the best checkpoint; a recipe's test set chooses nothing.
+    """Data to measure a model on. It chooses the best checkpoint of a stage.
 
     Attributes:
         task: `sts`: Spearman's ρ of scores (roles sentence1, sentence2, score); `triplet`: accuracy (anchor,
@@ -330,14 +352,8 @@ class StageSpec(RecipeSettings):
         accumulation: Batches whose gradients are averaged before a step.
         warmup: Share of all steps over which the learning rate rises from 0; it then falls linearly to 0.
         checkpoints_per_epoch: Number of evenly spaced checkpoints per epoch, each measured on dev.
-        patience: Stop after this many evaluations without a better dev score; None: never.
         smart_batching: Put examples of similar length into one batch.
     """
-
-    removed = (
-        ("mixing", "proportional", f"batches of several data sets in turn; {SENTENCE_TRANSFORMERS}"),
-        ("gradient_checkpointing", False, "mini_batch saves more memory"),
-    )
 
     name: str = Field(default="stage", pattern=r"^\w[\w -]*$")
     data: tuple[DataSpec, ...] = Field(min_length=1)
@@ -353,15 +369,12 @@ class StageSpec(RecipeSettings):
     smart_batching: bool = True
     dev: DevSpec | None = None
     checkpoints_per_epoch: PositiveInt = 1
-    patience: PositiveInt | None = None
 
     @model_validator(mode="after")
     def _every_data_set_has_an_objective(self) -> StageSpec:
         without = [data.path for data in self.data if data.objective is None and self.objective is None]
         if without:
             raise ValueError(f"no objective for {', '.join(without)}: set one in the stage or the data set")
-        if self.patience is not None and self.dev is None:
-            raise ValueError("patience needs a dev set")
         if (
             self.dev is not None
             and self.dev.task == "vectors"
@@ -421,12 +434,6 @@ class ModelSpec(RecipeSettings):
         static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) instead of its network.
     """
 
-    removed = (
-        ("codes", 64, f"poly-encoder; {SENTENCE_TRANSFORMERS}"),
-        ("lora", None, f"LoRA; {SENTENCE_TRANSFORMERS}"),
-        ("kind", "bi-encoder", f"training of cross-encoders and poly-encoders; {SENTENCE_TRANSFORMERS}"),
-    )
-
     base: str
     pooling: tuple[Pooling, ...] | None = None
     dense: DenseSpec | None = None
@@ -445,10 +452,6 @@ class ExportSpec(RecipeSettings):
         precisions: Variants to write; empty: none; left out: those for CPUs that run on the machine.
     """
 
-    removed = (
-        ("sts", None, "gold pairs in the parity check; measure with `es-sbert evaluate --task sts --file FILE`"),
-    )
-
     precisions: tuple[Variant, ...] | None = None
 
 
@@ -466,11 +469,8 @@ class Recipe(RecipeSettings):
         precision: Number format of the transformer's matrix products in training; weights and optimizer stay float32.
             `auto`: bf16 on a card that supports it, fp32 on a CPU.
         seed: Random seed.
-        test: Data to measure the base model and the trained model on, at the end. It chooses no checkpoint.
         export: The export at the end.
     """
-
-    removed = (("compile", False, f"torch.compile; {SENTENCE_TRANSFORMERS}"),)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     description: str = ""
@@ -478,28 +478,23 @@ class Recipe(RecipeSettings):
     stages: tuple[StageSpec, ...] = Field(min_length=1)
     precision: Literal["auto", NumberFormat] = "auto"
     seed: int = Field(default=42, ge=0)
-    test: DevSpec | None = None
     export: ExportSpec = ExportSpec()
 
     @property
     def sources(self) -> tuple[SourceSpec, ...]:
         """The sources of all data."""
         sources = [source for stage in self.stages for source in (*stage.data, stage.dev)]
-        return tuple(source for source in (*sources, self.test) if source is not None)
+        return tuple(source for source in sources if source is not None)
 
     @model_validator(mode="after")
     def _stages_have_different_names(self) -> Recipe:
         names = [stage.name for stage in self.stages]
         if len(set(names)) != len(names):
             raise ValueError(f"stages need different names, not {', '.join(names)}")
-        if self.test is not None and self.test.task == "vectors":
-            raise ValueError("test.task vectors has no teacher: use it for the dev set of a stage")
         return self
 
 
 _SHIPPED_RECIPES = resources.files("es_sbert.training") / "recipes"
-# Recipes that earlier releases came with → their method.
-_REMOVED_RECIPES = {"tsdae": "TSDAE", "gpl": "GPL", "stsb-augmented": "Augmented SBERT"}
 _REMEDY = "docs/commands/train.md describes every setting; `es-sbert train --list` names recipes to start from."
 
 
@@ -598,30 +593,8 @@ def describe_problems(error: ValidationError) -> str:
         message = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "extra_forbidden":
             message = "no such setting"
-            if found := sorted(set(_find_setting(str(loc[-1])))):
-                message += f"; it is a setting of {' and '.join(found)}"
         problems.append(f"{place}: {message}")
     return "; ".join(problems)
-
-
-def _find_setting(name: str) -> list[str]:
-    """Find the places of a setting in recipes, such as `stages.N.data.N` for `score_range`."""
-    schema = Recipe.model_json_schema()
-
-    def find(node: dict[str, Any], place: str) -> Iterator[str]:
-        if "$ref" in node:
-            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
-        for kind in ("anyOf", "oneOf"):
-            for option in node.get(kind, ()):
-                yield from find(option, place)
-        if "items" in node:
-            yield from find(node["items"], f"{place}.N")
-        for key, value in node.get("properties", {}).items():
-            if key == name:
-                yield place or "the recipe itself"
-            yield from find(value, f"{place}.{key}".lstrip("."))
-
-    return list(find(schema, ""))
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -149,7 +149,7 @@ class RunFolder:
             raise self._no_run() from error
         except (OSError, ValueError) as error:
             raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start a new run in another folder.") from error
-        started = {"recipe": self._recorded_recipe(before, settings["recipe"]), "data": before.get("data")}
+        started = {"recipe": self._recorded_recipe(before), "data": before.get("data")}
         for part, what in (("recipe", "another recipe"), ("data", "other training data")):
             if started[part] != settings[part]:
                 changed = ", ".join(_changed_settings(started[part], settings[part]))
@@ -168,37 +168,25 @@ class RunFolder:
                     "start a new run in another folder.",
                 )
 
-    def _recorded_recipe(self, run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    def _recorded_recipe(self, run: Mapping[str, Any]) -> Any:
         """Convert the recorded recipe of a run to this version's format: newer settings have their defaults.
-
-        Older versions wrote a precision instead of `auto`; their runs resume with it. What they measured at the end is
-        left out, since no weights depend on it: `export.sts`, and the test set of an earlier `distill`, the only
-        one that is not among the data of its run.
 
         Raises:
             CheckpointInvalid: this version cannot run the recipe.
         """
-        recorded = run.get("recipe")
-        if isinstance(recorded, dict) and isinstance(export := recorded.get("export"), dict):
-            recorded = recorded | {"export": {key: value for key, value in export.items() if key != "sts"}}
         try:
-            recipe = Recipe.model_validate(recorded).model_dump(mode="json")
+            return Recipe.model_validate(run.get("recipe")).model_dump(mode="json")
         except ValidationError as error:
             raise CheckpointInvalid(
                 f"the run in {self.output} cannot be resumed: {describe_problems(error)}",
                 "Resume it with the version of es-sbert that started it, or start a new run in another folder.",
             ) from error
-        if "precision" not in run and now["precision"] == "auto":
-            recipe["precision"] = "auto"
-        if recipe["test"] is not None and recipe["test"]["path"] not in run.get("data", {}):
-            recipe["test"] = None
-        return recipe
 
     def precision(self) -> NumberFormat | None:
         """Number format of the run; None if there is no run, or it is not recorded."""
         try:
             run = json.loads((self.folder / _RUN_FILE).read_text(encoding="utf-8"))
-            precision = run.get("precision", run["recipe"]["precision"])  # older versions recorded only the recipe's
+            precision = run["precision"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # `lock` reports the error
         return precision if precision in get_args(NumberFormat) else None
@@ -224,8 +212,10 @@ class RunFolder:
         """Whether the complete model is in OUTPUT."""
         return (self.output / TRAINING_RECORD).exists() and not self.staging_folder.exists()
 
-    def publish(self, *, keep_checkpoints: bool, stages: list[str]) -> None:
+    def publish(self, stages: list[str]) -> None:
         """Move the staged model to OUTPUT, last the file that marks it as a model: modules.json or the manifest.
+
+        Then remove the checkpoints and the models of the stages.
 
         Raises:
             OutputError: the folder cannot be written to.
@@ -240,10 +230,9 @@ class RunFolder:
                     shutil.rmtree(target)  # left by a run that was interrupted here
                 entry.replace(target)
             self.staging_folder.rmdir()
-            if not keep_checkpoints:
-                for name in stages:
-                    remove_checkpoints(self.stage(name), keep_complete=False)
-                    shutil.rmtree(self.stage(name) / "model", ignore_errors=True)
+            for name in stages:
+                remove_checkpoints(self.stage(name), keep_complete=False)
+                shutil.rmtree(self.stage(name) / "model", ignore_errors=True)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -276,15 +265,8 @@ def hash_model(folder: Path) -> str:
 
     The model card and exported files are not included.
     """
-    files = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
-    return _hash_files(
-        folder, (f for f in files if f.suffix in _MODEL_SUFFIXES and f.name != EncoderManifest.FILE_NAME)
-    )
-
-
-def _hash_files(folder: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(files):
-        if file.is_file():
+    for file in sorted(file for pattern in ("*", "*/*") for file in folder.glob(pattern)):
+        if file.suffix in _MODEL_SUFFIXES and file.name != EncoderManifest.FILE_NAME and file.is_file():
             digest.update(f"{file.relative_to(folder).as_posix()}\0{hash_file(file)}\0".encode())
     return digest.hexdigest()

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from accelerate.utils import send_to_device
@@ -55,9 +55,9 @@ _METRIC_NAMES = {
 _ANCHOR_BLOCK = 1024
 
 
-def dev_metric_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
-    """Human-readable name of the score on a data set."""
-    return f"{data} {_METRIC_NAMES[spec.task]}"
+def dev_metric_name(spec: DevSpec) -> str:
+    """Human-readable name of the score on the dev set."""
+    return f"dev {_METRIC_NAMES[spec.task]}"
 
 
 def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Similarity.COSINE) -> float:
@@ -278,24 +278,10 @@ def checkpoint_steps(steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
     return frozenset(math.ceil(steps_per_epoch * part / per_epoch) for part in range(1, per_epoch + 1))
 
 
-def is_out_of_patience(dev: Sequence[float], patience: int) -> bool:
-    """Whether the last `patience` evaluations are no better than the best before them.
-
-    Args:
-        dev: Scores in order, without that of step 0: the start model is not a checkpoint.
-        patience: At least 1.
-    """
-    return bool(dev) and len(dev) - 1 - dev.index(max(dev)) >= patience
-
-
 class StageSchedule(TrainerCallback):
-    """Decides when a stage is evaluated and saved, and when it ends.
+    """Has a stage evaluated and saved at the steps of `checkpoint_steps`; transformers does so after the last step too.
 
-    The stage is evaluated and saved at the steps of `checkpoint_steps`, and after the last step (transformers'
-    default). It ends after its last step, or after `patience` evaluations without a better dev score.
-
-    The end depends only on what a checkpoint holds, so a resumed run ends at the same step as an uninterrupted one.
-    transformers' early stopping starts counting again on resume, and its loop takes one step more if the last
+    A resumed run ends at the same step as an uninterrupted one: transformers' loop would take one step more if the last
     checkpoint is that of the last step, in the middle of an epoch.
 
     Args:
@@ -304,25 +290,16 @@ class StageSchedule(TrainerCallback):
     """
 
     def __init__(self, stage: StageSpec, steps_per_epoch: int) -> None:
-        self._stage = stage
+        self._is_measured = stage.dev is not None
         self._steps_per_epoch = steps_per_epoch
         self._steps = checkpoint_steps(steps_per_epoch, stage.checkpoints_per_epoch)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.global_step >= state.max_steps:
-            control.should_training_stop = True
-        self.on_evaluate(args, state, control)
+        control.should_training_stop = state.global_step >= state.max_steps
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        step_in_epoch = (state.global_step - 1) % self._steps_per_epoch + 1
-        if step_in_epoch in self._steps:
-            control.should_save = True
-            control.should_evaluate = self._stage.dev is not None
-
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        dev = [entry["eval_dev"] for entry in state.log_history if "eval_dev" in entry and entry["step"] > 0]
-        if self._stage.patience is not None and is_out_of_patience(dev, self._stage.patience):
-            control.should_training_stop = True
+        if (state.global_step - 1) % self._steps_per_epoch + 1 in self._steps:
+            control.should_save, control.should_evaluate = True, self._is_measured
 
 
 # Column of the log → name in transformers' log, of the values that a step may have.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,15 @@ from es_sbert.training.training_examples import Examples
 
 # Batches between a loss and its check on a GPU. The host may run ahead of the GPU by this many.
 CHECK_DELAY = 8
+
+# Lines of a batch named in a message.
+_MAX_LINES_SHOWN = 8
+
+# Resuming uses the same recipe and would diverge again.
+_DIVERGED_REMEDY = (
+    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
+    "folder: `resume` uses the same recipe and would diverge again."
+)
 
 
 class LossCheck:
@@ -81,41 +90,23 @@ class LossCheck:
         place, event, step, examples, rows = self._pending.popleft()
         if event is not None:
             event.synchronize()
-        # numpy reads host memory; torch could synchronize with the GPU.
-        check_loss_finite(float(place.numpy()), step, examples, rows)
+        loss = float(place.numpy())  # numpy reads host memory; torch could synchronize with the GPU
+        if math.isfinite(loss):
+            return
+        lines = sorted(int(examples.lines[row]) for row in rows)
+        more = f" and {len(lines) - _MAX_LINES_SHOWN} more" if len(lines) > _MAX_LINES_SHOWN else ""
+        named = ", ".join(map(str, lines[:_MAX_LINES_SHOWN])) + more
+        raise TrainingDiverged(
+            f"the loss of step {step} is {loss}, in the batch of {examples.path}, lines {named}",
+            f"If it is step 1, check these lines. {_DIVERGED_REMEDY}",
+        )
 
-
-# Lines of a batch named in a message.
-_MAX_LINES_SHOWN = 8
-
-# Resuming uses the same recipe and would diverge again.
-_DIVERGED_REMEDY = (
-    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
-    "folder: `resume` uses the same recipe and would diverge again."
-)
 
 # torch.save reports a failed write as a RuntimeError of its zip writer, with one of these texts.
 _FAILED_WRITE = ("PytorchStreamWriter", "unexpected pos", "file write failed")
 
 # Messages of CPU allocators; torch has no error class for them.
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
-
-
-def check_loss_finite(loss: float, step: int, examples: Examples, rows: Sequence[int] | NDArray[np.int64]) -> None:
-    """Stop if a loss is not finite.
-
-    Raises:
-        TrainingDiverged: the loss is not finite; the message names step and batch.
-    """
-    if math.isfinite(loss):
-        return
-    lines = sorted(int(examples.lines[row]) for row in rows)
-    more = f" and {len(lines) - _MAX_LINES_SHOWN} more" if len(lines) > _MAX_LINES_SHOWN else ""
-    named = ", ".join(map(str, lines[:_MAX_LINES_SHOWN])) + more
-    raise TrainingDiverged(
-        f"the loss of step {step} is {loss}, in the batch of {examples.path}, lines {named}",
-        f"If it is step 1, check these lines. {_DIVERGED_REMEDY}",
-    )
 
 
 def check_model_finite(loss: Tensor, step: int) -> None:

@@ -76,16 +76,6 @@ class Examples:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def origin(self, example: int) -> str:
-        """Location of an example, for messages: `pairs.tsv, line 17`."""
-        return f"{self.path}, line {self.lines[example]}"
-
-    def part(self, start: int, count: int | None) -> Examples:
-        """Return `count` examples from position `start`, counted from 0; all that follow if `count` is None."""
-        rows = slice(start, None if count is None else start + count)
-        labels = None if self.labels is None else self.labels[rows]
-        return replace(self, texts=tuple(column[rows] for column in self.texts), labels=labels, lines=self.lines[rows])
-
 
 # Labels have a separate role; vectors come from a teacher, never from a file.
 _LABEL_ROLES = {LabelKind.SCORE: "score", LabelKind.CLASS: "class"}
@@ -215,7 +205,9 @@ def _read_rows(
     if shape.label is LabelKind.NONE and "negative" in shape.roles:
         check_negatives(texts, table.lines, problems)
         problems.check("Remove these rows, or use other negatives.")
-    examples = Examples(name=name, path=path, texts=texts, labels=labels, lines=table.lines).part(spec.skip, spec.limit)
+    kept = slice(spec.skip, None)  # the table ends with the last one
+    labels = None if labels is None else labels[kept]
+    examples = Examples(name, path, tuple(column[kept] for column in texts), labels, table.lines[kept])
     if not len(examples):
         raise SourceError(f"{path} has {len(texts[0])} examples, and skip: {spec.skip} leaves none", "Lower skip.")
     return examples

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,19 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.training.bi_encoder_task import open_task
-from es_sbert.training.hard_negatives import add_hard_negatives
+from es_sbert.training.example_augmentation import augment_examples
 from es_sbert.training.losses import objective_schema
-from es_sbert.training.recipe import SENTENCE_TRANSFORMERS, InBatchSpec, ModelSpec, Recipe, StageSpec, load_recipe
+from es_sbert.training.recipe import SENTENCE_TRANSFORMERS, ModelSpec, Recipe, load_recipe
 from es_sbert.training.run_folder import TRAINING_RECORD, RunFolder, hash_model, write_json
-from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
-from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_errors import translate_disk_errors
-from es_sbert.training.training_examples import DevData, StageData, read_dev, read_stage
+from es_sbert.training.training_examples import StageData, read_stage
 from es_sbert.training.training_stage import (
     RunSettings,
     StageResult,
-    StageTraining,
     choose_training_device,
     choose_training_precision,
     has_native_bf16,
+    train_stage,
 )
 
 # Number of processes, as torchrun and accelerate set it, and launchers of MPI.
@@ -60,21 +57,6 @@ def refuse_several_processes() -> None:
 
 
 @dataclass(frozen=True)
-class FinalScores:
-    """Scores of a run on its test set.
-
-    Attributes:
-        name: Name of the metric.
-        start: Score of the model that the run started from.
-        trained: Score of the trained model.
-    """
-
-    name: str
-    start: float
-    trained: float
-
-
-@dataclass(frozen=True)
 class TrainingResult:
     """A finished run.
 
@@ -82,14 +64,12 @@ class TrainingResult:
         folder: The trained model: an ONNX bundle, unless the recipe exports nothing.
         stages: Results of the stages that this call trained.
         fingerprint: Fingerprint of the exported model; None if nothing was exported.
-        test: Scores on the recipe's test set; None without one, or if an earlier call trained the model.
         precision: Number formats of the training; None if an earlier call trained the model.
     """
 
     folder: Path
     stages: tuple[StageResult, ...]
     fingerprint: str | None
-    test: FinalScores | None = None
     precision: str | None = None
 
 
@@ -123,7 +103,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
     for stage in recipe.stages:
         for data in stage.data:
             names.add(getattr(stage.objective_of(data), "teacher", None))
-            names |= {data.hard_negatives.model, data.hard_negatives.reranker} if data.hard_negatives else set()
+            names |= {data.hard_negatives.model} if data.hard_negatives else set()
     folders = {}
     for name in sorted(name for name in names if name is not None):
         try:
@@ -150,21 +130,6 @@ def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> lis
     return read_stages(recipe, data_folder)
 
 
-@dataclass(frozen=True)
-class RunData:
-    """The data of a run, read and checked.
-
-    Attributes:
-        stages: The data of each stage.
-        test: The test set; None without one.
-        hashes: Path → SHA-256 of its content, so that a resumed run has the same data.
-    """
-
-    stages: Sequence[StageData]
-    test: DevData | None
-    hashes: Callable[[], dict[str, str]]
-
-
 def train(
     recipe: str | Path | Recipe,
     output: Path,
@@ -173,7 +138,6 @@ def train(
     overrides: Mapping[str, str] | None = None,
     device: str = "auto",
     resume: bool = False,
-    keep_checkpoints: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> TrainingResult:
     """Train a recipe and export the model to a checked ONNX bundle. Needs the extra `train`.
@@ -188,7 +152,6 @@ def train(
         overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; ignored for a `Recipe`.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run from its last complete checkpoint.
-        keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
 
     Raises:
@@ -207,35 +170,30 @@ def train(
         recipe = load_recipe(str(recipe), overrides)
     data_folder = data_folder or Path()
     choose_training_device(device)  # fails early: reading data may take long
-    data = RunData(
-        read_stages(recipe, data_folder),
-        read_dev(recipe.test, data_folder) if recipe.test else None,
-        lambda: {path: hash_file(data_folder / path) for path in sorted({one.path for one in recipe.sources})},
-    )
-    return run_with_data(
-        recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
-    )
+    stages = read_stages(recipe, data_folder)
+    hashes = {path: hash_file(data_folder / path) for path in sorted({one.path for one in recipe.sources})}
+    return run_with_data(recipe, stages, hashes, output, device=device, resume=resume, report=report)
 
 
 def run_with_data(
     recipe: Recipe,
-    data: RunData,
+    stages: Sequence[StageData],
+    data_hashes: dict[str, str],
     output: Path,
     *,
     device: str,
     resume: bool,
-    keep_checkpoints: bool,
     report: Callable[[str], None],
 ) -> TrainingResult:
     """Train all stages and export the model. All inputs are checked before anything is written.
 
     Args:
         recipe: The recipe.
-        data: Its data.
+        stages: The data of each stage, read and checked.
+        data_hashes: Path → SHA-256 of its content, so that a resumed run has the same data.
         output: Folder of the trained model; new or empty, except with `resume`.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run from its last complete checkpoint.
-        keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
 
     Raises:
@@ -250,17 +208,15 @@ def run_with_data(
     recorded = folder.precision() if resume and recipe.precision == "auto" else None
     precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
     run = RunSettings(recipe, folder, torch_device, precision, resume, report)
-    data_hashes = data.hashes()
     model_hashes = {name: hash_model(path) for name, path in models.items()}
     with folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume):
         if resume and folder.finished():
             run.report(f"the run in {output} has finished: there is nothing to resume")
             return TrainingResult(output, (), _exported_fingerprint(output))
-        results = _train_stages(run, data.stages)
-        test = None if data.test is None else _measure_test_set(run, data.stages, data.test)
-        fingerprint = _export(run, _training_record(run, data_hashes, test))
-        folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
-    return TrainingResult(output, results, fingerprint, test, str(precision))
+        results = _train_stages(run, stages)
+        fingerprint = _export(run, _training_record(run, data_hashes))
+        folder.publish([stage.name for stage in recipe.stages])
+    return TrainingResult(output, results, fingerprint, str(precision))
 
 
 def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageResult, ...]:
@@ -271,42 +227,13 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
         if not (folder / "model").is_dir():
             sizes = ", ".join(f"{each.name} ({len(each):,})" for each in data.examples)
             run.report(f"Training {stage.name} on {run.device} in {run.precision}: {sizes}")
-            results.append(StageTraining(run, stage, _augment_examples(run, stage, data)).train(start))
+            augmented = augment_examples(stage, data, folder, run.device, run.report)
+            results.append(train_stage(run, stage, augmented, start))
         start = ModelSpec(base=str(folder / "model"))
     return tuple(results)
 
 
-def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-    """Mine negatives, and add teachers' labels. Both are stored in the stage's folder for a resumed run."""
-    folder, examples = run.folder.stage(stage.name), []
-    datasets = zip(stage.data, data.examples, data.objectives, strict=True)
-    for number, (spec, dataset, objective) in enumerate(datasets):
-        labels, negatives = folder / f"teacher-{number}.npy", folder / f"negatives-{number}.npy"
-        one_each = not isinstance(objective, InBatchSpec)
-        mined = add_hard_negatives(dataset, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
-        examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
-    dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
-    return replace(data, examples=tuple(examples), dev=dev)
-
-
-def _measure_test_set(run: RunSettings, stages: Sequence[StageData], test: DevData) -> FinalScores:
-    """Measure the start model and the trained model on the test set."""
-
-    def score(model: ModelSpec, stage: StageSpec, data: StageData) -> float:
-        task = open_task(model, stage, data.examples, data.objectives).to(run.device)
-        return dev_score(task.encoder, test, triplet_distance(data.objectives))
-
-    recipe = run.recipe
-    assert recipe.test is not None
-    trained = ModelSpec(base=str(run.folder.stage(recipe.stages[-1].name) / "model"))
-    return FinalScores(
-        dev_metric_name(recipe.test, "test"),
-        score(recipe.model, recipe.stages[0], stages[0]),
-        score(trained, recipe.stages[-1], stages[-1]),
-    )
-
-
-def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
+def _training_record(run: RunSettings, data_hashes: dict[str, str]) -> dict[str, Any]:
     """Build the content of `training.json`: the recipe, hashes of the data, stage results, versions."""
     packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
@@ -315,7 +242,6 @@ def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalS
         "precision": str(run.precision),
         "data": data_hashes,
         "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],
-        "test": None if test is None else asdict(test),
         "versions": {"python": platform.python_version(), "es-sbert": __version__, **packages},
     }
 
@@ -360,7 +286,7 @@ def model_card(name: str, record: Mapping[str, Any]) -> str:
 
     Args:
         name: The model's name.
-        record: The training record: recipe, data, stages, test, versions.
+        record: The training record: recipe, data, stages, versions.
     """
     stages = [{key: value for key, value in stage.items() if key != "course"} for stage in record["stages"]]
     sections = [f"---\n{_yaml(_ABOUT)}---", f"# {name}", record["recipe"].get("description", "")]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from es_sbert.errors import CheckpointInvalid, DeviceError, SourceError
 from es_sbert.filesystem import staged_folder
@@ -197,113 +197,99 @@ class OneGpuArguments(TrainingArguments):
         return min(1, gpus)
 
 
-class StageTraining:
-    """Trains one stage and writes its best model to `folder.stage(name)/model`.
+def train_stage(run: RunSettings, stage: StageSpec, data: StageData, start: ModelSpec) -> StageResult:
+    """Train one stage from the model `start`, and write its best model to `folder.stage(name)/model`.
 
     Args:
         run: Settings of the run.
         stage: The stage.
         data: Its data, read and checked.
+        start: The model to start from.
+
+    Raises:
+        SourceError: no batch of in-batch negatives can hold two pairs.
+        CheckpointInvalid: several processes have written the checkpoint to resume.
+        TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
     """
-
-    def __init__(self, run: RunSettings, stage: StageSpec, data: StageData) -> None:
-        self.run = run
-        self.stage = stage
-        self.data = data
-        self.folder = run.folder.stage(stage.name)
-        self.dev_metric = dev_metric_name(stage.dev) if stage.dev else None
-
-    def train(self, start: ModelSpec) -> StageResult:
-        """Train from the model `start`.
-
-        Raises:
-            SourceError: no batch of in-batch negatives can hold two pairs.
-            CheckpointInvalid: several processes have written the checkpoint to resume.
-            TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
-        """
-        transformers.set_seed(self.run.recipe.seed)
-        task = open_task(start, self.stage, self.data.examples, self.data.objectives)
-        sampler = build_batch_sampler(self.run.recipe, self.stage, self.data, task.lengths, self.run.report)
-        remove_checkpoints(self.folder, keep_complete=True)
-        checkpoint = last_complete_checkpoint(self.folder) if self.run.resume else None
-        if checkpoint is not None and (checkpoint / "rng_state_0.pth").exists():
-            # One process would not continue with their random states, and so not end with the same weights.
-            raise CheckpointInvalid(
-                f"{checkpoint} was written by several processes, in which es-sbert no longer trains",
-                "Start a new run in another folder.",
-            )
-        steps_per_epoch = -(-len(sampler) // self.stage.accumulation)
-        bar = ProgressBarCallback(self.stage.name, self.dev_metric, self.run.report)
-        callbacks: list[TrainerCallback] = [
-            StageSchedule(self.stage, steps_per_epoch),
-            MetricsLogCallback(self.run.folder.log(self.stage.name)),
-            bar,
-        ]
-        arguments = self._arguments(steps_per_epoch, resuming=checkpoint is not None)
-        trainer = TaskTrainer(task, self.data, sampler, self.stage, arguments, callbacks)
-        began = time.monotonic()
-        try:
-            with float32_matmul_precision(self.run.precision, self.run.device):
-                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            bar.stop()
-        seconds = time.monotonic() - began
-        first_step = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-        examples = (trainer.state.global_step - first_step) * (sampler.examples / steps_per_epoch)
-        result = self._result(trainer.state, seconds, examples / seconds)
-        # Write the result before the model: a stage with a model counts as finished and is skipped on resume.
-        write_json(self.run.folder.result(self.stage.name), asdict(result))
-        with staged_folder(self.folder / "model") as model_folder, translate_disk_errors(self.folder):
-            task.save(model_folder, name=self.run.recipe.name)
-        return result
-
-    def _arguments(self, steps_per_epoch: int, *, resuming: bool) -> TrainingArguments:
-        run, stage, measured = self.run, self.stage, self.stage.dev is not None
-        return OneGpuArguments(
-            output_dir=str(self.folder),
-            num_train_epochs=stage.epochs,
-            per_device_train_batch_size=stage.batch,
-            gradient_accumulation_steps=stage.accumulation,
-            learning_rate=stage.learning_rate,
-            lr_scheduler_type="linear",
-            warmup_steps=stage.warmup,
-            weight_decay=stage.weight_decay,
-            max_grad_norm=stage.max_grad_norm,
-            bf16=run.precision.products == "bf16",
-            fp16=run.precision.products == "fp16",
-            seed=run.recipe.seed,
-            use_cpu=run.device == "cpu",
-            eval_strategy="steps" if measured else "no",
-            eval_steps=_DISABLED if measured else None,
-            save_strategy="steps",
-            save_steps=_DISABLED,
-            load_best_model_at_end=measured,
-            metric_for_best_model="dev" if measured else None,
-            greater_is_better=True if measured else None,
-            # The log row of step 0: the score of the start model.
-            eval_on_start=measured and not resuming,
-            logging_steps=log_interval(steps_per_epoch * stage.epochs, run.device),
-            logging_nan_inf_filter=False,
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=run.device == "cuda",
+    folder, dev_name = run.folder.stage(stage.name), dev_metric_name(stage.dev) if stage.dev else None
+    transformers.set_seed(run.recipe.seed)
+    task = open_task(start, stage, data.examples, data.objectives)
+    sampler = build_batch_sampler(run.recipe, stage, data, task.lengths, run.report)
+    remove_checkpoints(folder, keep_complete=True)
+    checkpoint = last_complete_checkpoint(folder) if run.resume else None
+    if checkpoint is not None and (checkpoint / "rng_state_0.pth").exists():
+        # One process would not continue with their random states, and so not end with the same weights.
+        raise CheckpointInvalid(
+            f"{checkpoint} was written by several processes, in which es-sbert no longer trains",
+            "Start a new run in another folder.",
         )
+    steps_per_epoch = -(-len(sampler) // stage.accumulation)
+    bar = ProgressBarCallback(stage.name, dev_name, run.report)
+    callbacks = [StageSchedule(stage, steps_per_epoch), MetricsLogCallback(run.folder.log(stage.name)), bar]
+    arguments = _trainer_arguments(run, stage, steps_per_epoch, resuming=checkpoint is not None)
+    trainer = TaskTrainer(task, data, sampler, stage, arguments, callbacks)
+    began = time.monotonic()
+    try:
+        with float32_matmul_precision(run.precision, run.device):
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        bar.stop()
+    seconds, state = time.monotonic() - began, trainer.state
+    first_step = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+    history = metrics_history(state.log_history)
+    result = StageResult(
+        name=stage.name,
+        examples=sum(map(len, data.examples)),
+        steps=state.global_step,
+        dev_name=dev_name,
+        start_dev=next((row["dev"] for row in history if row["step"] == 0 and "dev" in row), None),
+        best_dev=state.best_metric,
+        best_step=state.best_global_step if stage.dev is not None else None,
+        seconds=seconds,
+        examples_per_second=(state.global_step - first_step) * (sampler.examples / steps_per_epoch) / seconds,
+        course=history,
+    )
+    # Write the result before the model: a stage with a model counts as finished and is skipped on resume.
+    write_json(run.folder.result(stage.name), asdict(result))
+    with staged_folder(folder / "model") as model_folder, translate_disk_errors(folder):
+        task.save(model_folder, name=run.recipe.name)
+    return result
 
-    def _result(self, state: TrainerState, seconds: float, examples_per_second: float) -> StageResult:
-        history = metrics_history(state.log_history)
-        return StageResult(
-            name=self.stage.name,
-            examples=sum(map(len, self.data.examples)),
-            steps=state.global_step,
-            dev_name=self.dev_metric,
-            start_dev=next((row["dev"] for row in history if row["step"] == 0 and "dev" in row), None),
-            best_dev=state.best_metric,
-            best_step=state.best_global_step if self.stage.dev is not None else None,
-            seconds=seconds,
-            examples_per_second=examples_per_second,
-            course=history,
-        )
+
+def _trainer_arguments(
+    run: RunSettings, stage: StageSpec, steps_per_epoch: int, *, resuming: bool
+) -> TrainingArguments:
+    measured = stage.dev is not None
+    return OneGpuArguments(
+        output_dir=str(run.folder.stage(stage.name)),
+        num_train_epochs=stage.epochs,
+        per_device_train_batch_size=stage.batch,
+        gradient_accumulation_steps=stage.accumulation,
+        learning_rate=stage.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=stage.warmup,
+        weight_decay=stage.weight_decay,
+        max_grad_norm=stage.max_grad_norm,
+        bf16=run.precision.products == "bf16",
+        fp16=run.precision.products == "fp16",
+        seed=run.recipe.seed,
+        use_cpu=run.device == "cpu",
+        eval_strategy="steps" if measured else "no",
+        eval_steps=_DISABLED if measured else None,
+        save_strategy="steps",
+        save_steps=_DISABLED,
+        load_best_model_at_end=measured,
+        metric_for_best_model="dev" if measured else None,
+        greater_is_better=True if measured else None,
+        # The log row of step 0: the score of the start model.
+        eval_on_start=measured and not resuming,
+        logging_steps=log_interval(steps_per_epoch * stage.epochs, run.device),
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=run.device == "cuda",
+    )
 
 
 def build_batch_sampler(

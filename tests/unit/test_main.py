@@ -66,6 +66,8 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
         (["duplicates", "--index", "docs", "--dry-run"], "duplicates --dry-run", "--json"),
         (["duplicates", "d.txt", "--keep", "longest"], "duplicates --keep", "sort the file"),
         (["duplicates", "--index", "docs", "--method", "knn"], "duplicates --method", "--num-candidates"),
+        (["distill", "a-model", "-o", "out", "--as", "query"], "distill --as", "learns the prompts"),
+        (["train", "quickstart", "--keep-checkpoints"], "train --keep-checkpoints", "the best one becomes the model"),
         (["model", "tune"], "model tune", "es-sbert encode"),
         (["serve", "--max-requests", "9"], "--max-requests", "Start another"),
         (["serve", "--answer-timeout", "9"], "--answer-timeout", "wait_for_completion=false"),

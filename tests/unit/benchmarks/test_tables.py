@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.baselines.open_baseline import TorchPairScorer
 from benchmarks.tables import lab
 from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, NotRun
 from benchmarks.tables.mlm import masked
 from benchmarks.tables.profiles import PROFILES
-from es_sbert.training.teacher_labels import TorchPairScorer
 from tests.unit.checkpoints import write_checkpoint
 
 
@@ -63,5 +63,5 @@ def test_cross_encoder_of_the_tables_is_trained(tmp_path: Path) -> None:
     train_cross_encoder(
         base, pairs, tmp_path / "out", epochs=2, learning_rate=1e-3, seed=1, device="cpu", dev=pairs[10:30]
     )
-    same, other = TorchPairScorer(str(tmp_path / "out"), "cpu").score(["a cat 3", "a dog"], ["a cat", "the news"])
+    same, other = TorchPairScorer(tmp_path / "out", "cpu").score(["a cat 3", "a dog"], ["a cat", "the news"])
     assert same > other

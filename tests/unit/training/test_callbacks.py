@@ -16,14 +16,13 @@ from es_sbert.training.run_folder import last_complete_checkpoint, mark_checkpoi
 from es_sbert.training.trainer import (
     checkpoint_steps,
     dev_score,
-    is_out_of_patience,
     metrics_csv,
     metrics_history,
     reciprocal_rank,
     triplet_distance,
 )
 from es_sbert.training.training_examples import DevData
-from es_sbert.training.training_run import FinalScores, TrainingResult
+from es_sbert.training.training_run import TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval
 
 
@@ -45,21 +44,6 @@ def test_log_interval_is_longer_on_cuda() -> None:
     """Each row of the log makes the host wait for the card."""
     assert [log_interval(steps, "cpu") for steps in (20, 90, 2000, 40_000)] == [1, 1, 10, 200]
     assert [log_interval(steps, "cuda") for steps in (20, 90, 2000, 40_000)] == [10, 10, 10, 200]
-
-
-@pytest.mark.parametrize(
-    ("dev", "patience", "ended"),
-    [
-        ([], 1, False),
-        ([50.0], 1, False),
-        ([50.0, 50.0], 1, True),  # as good is not better
-        ([50.0, 49.0, 51.0, 50.5], 2, False),
-        ([50.0, 49.0, 51.0, 50.5, 51.0], 2, True),
-        ([60.0, 1.0, 2.0, 3.0], 3, True),  # it rises again, and stays below its best
-    ],
-)
-def test_patience_ends_without_improvement(dev: list[float], patience: int, ended: bool) -> None:
-    assert is_out_of_patience(dev, patience) is ended
 
 
 LOG = [
@@ -175,13 +159,11 @@ def test_summary_says_whether_the_result_improved() -> None:
     stage = StageResult("fine-tune", 10, 1200, "dev accuracy × 100", 81.2, 86.1, 400, 2.0, 310.4, [])
     worse = replace(stage, name="again", start_dev=97.724, best_dev=97.722)
     unmeasured = replace(stage, name="bare", dev_name=None, start_dev=None, best_dev=None, best_step=None)
-    test = FinalScores("test accuracy × 100", 80.0, 85.5)
-    lines = train_summary(TrainingResult(Path("tuned"), (stage, worse, unmeasured), "f" * 32, test), 12).splitlines()
+    lines = train_summary(TrainingResult(Path("tuned"), (stage, worse, unmeasured), "f" * 32), 12).splitlines()
     assert lines == [
         "fine-tune: 1,200 steps, 310 examples/s, dev accuracy × 100: 81.20 → 86.10 (+4.90) at step 400",
         "again: 1,200 steps, 310 examples/s, dev accuracy × 100: 97.72 → 97.72 (no better than the model it started "
         "from) at step 400",
         "bare: 1,200 steps, 310 examples/s",
-        "test accuracy × 100: 80.00 → 85.50 (+5.50)",
         f"→ tuned (fingerprint {'f' * 32}), 12 s",
     ]

@@ -9,11 +9,10 @@ import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.retrieval import search_exact, unit_vectors
-from es_sbert.training.hard_negatives import (
+from es_sbert.training.example_augmentation import (
     choose_negatives,
     fill_up,
     keep_below_margin,
-    keep_below_reranker,
     merge_rankings,
     relevant_rows,
 )
@@ -39,21 +38,6 @@ def test_negatives_are_farther_than_the_positive_by_the_margin() -> None:
     assert keep_below_margin(candidates, [[1, 3]], query, documents, 0.1) == [[4]]
 
 
-class ByLength:
-    """A pair scorer that prefers long documents."""
-
-    name = "by length"
-
-    def score(self, first: list[str], second: list[str]) -> np.ndarray:
-        return np.array([len(text) for text in second], np.float32)
-
-
-def test_reranker_drops_what_it_prefers_to_the_positive() -> None:
-    documents = ["aaa", "aaaaa", "a", "aa", "aaaa"]
-    kept = keep_below_reranker([[1, 2, 3, 4], [0, 2]], [[0], [4]], ["q", "r"], documents, ByLength())
-    assert kept == [[2, 3], [0, 2]]
-
-
 def test_random_documents_fill_up_and_are_never_positives() -> None:
     chosen = fill_up([[3], [1, 2, 4]], [[0, 1], [0]], 6, 3, seed=0)
     assert chosen[0, 0] == 3
@@ -73,9 +57,8 @@ def test_negatives_are_the_nearest_that_are_allowed(margin: float | None) -> Non
     queries, documents = (random.normal(size=(size, 4)).astype(np.float32) for size in (20, 50))
     positives = [[number, 30] for number in range(20)]
     ranking, _ = search_exact(queries, documents, 50)
-    texts = [str(number) for number in range(20)], [f"d{number}" for number in range(50)]
     spec = HardNegativesSpec(count=2, margin=margin)
-    chosen = choose_negatives([ranking], positives, texts, (queries, documents), spec)
+    chosen = choose_negatives([ranking], positives, (queries, documents), spec)
     cosines = unit_vectors(queries) @ unit_vectors(documents).T
     for number, rows in enumerate(chosen.tolist()):
         highest = 1.1 if margin is None else cosines[number, number] - margin
@@ -83,7 +66,7 @@ def test_negatives_are_the_nearest_that_are_allowed(margin: float | None) -> Non
         assert rows[: len(allowed[:2])] == allowed[:2]
         assert not {number, 30} & set(rows)
     with pytest.raises(SourceError, match="too few"):
-        choose_negatives([ranking[:, :3]], positives, texts, (queries, documents[:3]), spec)
+        choose_negatives([ranking[:, :3]], positives, (queries, documents[:3]), spec)
 
 
 def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
@@ -95,7 +78,7 @@ def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
 def test_run_mines_negatives_once(model: Path, folder: Path) -> None:
     mined = {"model": str(model), "count": 2, "ranks": [1, 10], "margin": 0.0}
     path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined))
-    train_here(path, folder / "out", keep_checkpoints=True)
+    train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
     chosen = np.load(stage / "negatives-0.npy")
     assert chosen.shape == (128, 2)
@@ -107,7 +90,7 @@ def test_run_mines_negatives_once(model: Path, folder: Path) -> None:
     [
         ({"objective": {"kind": "regression"}}, "requires the objective in-batch"),
         (
-            {"objective": {"kind": "margin-distillation", "teacher": "a-model"}},
+            {"objective": {"kind": "margin-distillation"}},
             r"no longer has .*\(GPL\).*transformers",
         ),
         ({"hard_negatives": {"ranks": [5, 2]}}, "are not in ascending order"),

@@ -26,6 +26,8 @@ def test_cpu_loss_is_checked_at_once() -> None:
     losses.add(torch.tensor(0.5), 1, EXAMPLES, batch(1))
     with pytest.raises(TrainingDiverged, match=r"step 2 is nan.*pairs\.tsv, lines 4, 5\n"):
         losses.add(torch.tensor(float("nan")), 2, EXAMPLES, batch(2))
+    with pytest.raises(TrainingDiverged, match=r"lines 2, 3, 4, 5, 6, 7, 8, 9 and 4 more\n"):
+        losses.add(torch.tensor(float("inf")), 3, EXAMPLES, np.arange(12))
 
 
 @pytest.mark.parametrize("delay", [1, 3, CHECK_DELAY])

@@ -12,7 +12,6 @@ from es_sbert.training.training_run import model_card
 RECORD = {
     "recipe": {"name": "tuned", "description": "A model for tests.", "seed": 7, "stages": [{"epochs": 4}]},
     "data": {"sts/train.tsv": "ab" * 32},
-    "test": {"name": "test accuracy × 100", "start": 80.0, "trained": 85.5},
     "stages": [{"name": "stage", "examples": 5749, "steps": 1440, "start_dev": 80.5, "best_dev": 88.1234,
                 "best_step": 1080, "seconds": 1.0, "examples_per_second": 2.0, "course": []},
                {"name": "second", "examples": 10, "steps": 2, "start_dev": None, "best_dev": None, "best_step": None}],
@@ -34,5 +33,5 @@ def test_card_describes_the_training() -> None:
 
 
 def test_card_is_readable_by_huggingface_hub(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text(model_card("tuned", RECORD | {"test": None}))
+    (tmp_path / "README.md").write_text(model_card("tuned", RECORD))
     assert ModelCard.load(tmp_path / "README.md").data.library_name == "sentence-transformers"

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_simil
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
-from es_sbert.training.run_folder import last_complete_checkpoint
-from tests.unit.training.support import read_json, recipe, train_here, write_recipe
+from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint
+from tests.unit.training.support import Cut, read_json, recipe, train_here, write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,6 @@ def rho(folder: Path, dev: Path) -> float:
 
 def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=3, checkpoints_per_epoch=2) | {"export": {"precisions": ["fp32"]}}
-    settings["test"] = {**settings["stages"][0]["dev"], "limit": 20}
     output = folder / "out"
     trained = train_here(write_recipe(folder, settings), output)
     bundle = open_encoder_bundle(output)
@@ -67,13 +67,6 @@ def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Pa
     assert set(notes["data"]) == {"train.tsv", "dev.tsv"}
     assert notes["stages"][0]["best_dev"] == pytest.approx(max(measured.values()))
     assert notes["stages"][0]["start_dev"] == pytest.approx(measured[0])
-    assert trained.test is not None
-    few = folder / "few.tsv"
-    few.write_text("\n".join((folder / "dev.tsv").read_text().splitlines()[:21]))
-    assert trained.test.name == "test Spearman's ρ × 100"
-    assert trained.test.start == pytest.approx(rho(model, few), abs=1e-3)
-    assert trained.test.trained == pytest.approx(rho(output, few), abs=1e-3)
-    assert notes["test"]["trained"] == trained.test.trained
 
 
 @pytest.mark.usefixtures("without_metadata")
@@ -83,29 +76,25 @@ def test_training_runs_in_a_checkout(folder: Path, model: Path) -> None:
     assert read_json(output / "training.json")["versions"]["es-sbert"] == es_sbert.__version__
 
 
-def test_stages_run_in_sequence(folder: Path, model: Path) -> None:
+def test_stages_run_in_sequence(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = recipe(model)
     first = dict(settings["stages"][0], name="first", objective={"kind": "cosent"}, dev=None)
     settings["stages"].insert(0, first)
     settings["model"]["dense"] = {"out_features": 12}
-    train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True)
-    dense = {
-        place: load_file(folder / "out" / place / "2_Dense/model.safetensors")["linear.weight"].numpy()
-        for place in ("training/first/model", ".")
-    }
+    path = write_recipe(folder, settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "publish", Mock(side_effect=Cut))  # it removes the models of the stages
+        with pytest.raises(Cut):
+            train_here(path, folder / "out")
+    dense = "model/2_Dense/model.safetensors"
+    first_layer, last = (
+        load_file(folder / "out/training" / stage / dense)["linear.weight"].numpy() for stage in ("first", "pairs")
+    )
     # The second stage starts from the first one's Dense layer, and not from a new one.
-    first_layer, last = dense.values()
     assert 0 < np.abs(first_layer - last).max() < 0.1
+    train_here(path, folder / "out", resume=True)
     assert [stage["name"] for stage in read_json(folder / "out/training.json")["stages"]] == ["first", "pairs"]
-
-
-def test_early_stopping_ends_a_run_without_improvement(folder: Path, model: Path) -> None:
-    settings = recipe(model, epochs=50, batch=19, learning_rate=1e-12, patience=2)
-    (stage,) = train_here(write_recipe(folder, settings), folder / "out").stages
-    # Of 350: what is measured after the first epoch is no better than what the run started from, or hardly.
-    assert stage.steps <= 35
-    # 128 examples in 7 batches, none of which is full.
-    assert stage.examples_per_second * stage.seconds == pytest.approx(stage.steps * 128 / 7)
+    assert not (folder / "out/training/first/model").exists()
 
 
 def test_non_finite_loss_stops_the_run(folder: Path, model: Path) -> None:
@@ -154,8 +143,8 @@ def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, m
         columns = {"anchor": "sentence1", "positive": "sentence2"}
         settings["stages"][0]["data"] = [{"path": "train.tsv", "columns": columns}]
     if missing == "teacher":
-        settings["stages"][0]["data"][0]["columns"] |= {"negative": "sentence2"}
-        settings["stages"][0]["objective"] = {"kind": "margin-distillation", "teacher": str(folder / "nowhere")}
+        settings["stages"][0]["data"][0]["columns"] = {"source": "sentence1"}
+        settings["stages"][0]["objective"] = {"kind": "vector-distillation", "teacher": str(folder / "nowhere")}
     if missing == "hard_negatives":
         settings["stages"][0]["objective"] = {"kind": "in-batch"}
         settings["stages"][0]["data"][0]["hard_negatives"] = {"model": str(folder / "nowhere")}

@@ -33,7 +33,7 @@ def test_examples_have_texts_and_their_lines(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\tl", "w\tx\tyes", "y\tz\tno")
     examples = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, name="mine"), CLASSES, tmp_path)
     assert (examples.name, examples.texts) == ("mine", (["w", "y"], ["x", "z"]))
-    assert examples.origin(1) == f"{tmp_path / 't.tsv'}, line 3"
+    assert (examples.path, examples.lines.tolist()) == (tmp_path / "t.tsv", [2, 3])
     assert read_examples(spec({**TEXT_COLUMNS, "class": "l"}), CLASSES, tmp_path).name == "t.tsv"
 
 

@@ -29,7 +29,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "vector-distillation": {"kind": "vector-distillation", "teacher": "a-model"},
     "margin-distillation": {"kind": "margin-distillation"},
 }
-MATRYOSHKA = {"dimensions": [12, 6, 3], "weights": [1, 0.5, 0.25]}
+MATRYOSHKA = {"dimensions": [12, 6, 3]}
 ALL_SPECS = SPECS | {f"matryoshka of {name}": spec | {"matryoshka": MATRYOSHKA} for name, spec in SPECS.items()}
 
 

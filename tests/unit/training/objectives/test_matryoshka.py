@@ -21,16 +21,15 @@ from tests.unit.training.objectives.samples import (
 )
 
 
-def build(values: dict[str, Any], *shapes: int, weights: tuple[float, ...] | None = None) -> Objective:
-    matryoshka = {"dimensions": shapes, "weights": weights}
-    return build_objective(settings(values | {"matryoshka": matryoshka}), DIMENSIONS)
+def build(values: dict[str, Any], *shapes: int) -> Objective:
+    return build_objective(settings(values | {"matryoshka": {"dimensions": shapes}}), DIMENSIONS)
 
 
 def test_loss_by_hand() -> None:
-    # Of one value each the cosine is 1, of two (9 − 16) / 25 = −0.28; gold 0. 1 · 1² + ½ · 0.28².
+    # Of one value each the cosine is 1, of two (9 − 16) / 25 = −0.28; gold 0. 1² + 0.28².
     u, v = tensor([3, 4]), tensor([3, -4])
-    objective = build({"kind": "regression"}, 1, 2, weights=(1, 0.5))
-    assert objective([u, v], torch.tensor([0.0])).item() == pytest.approx(1 + 0.5 * 0.0784)
+    objective = build({"kind": "regression"}, 1, 2)
+    assert objective([u, v], torch.tensor([0.0])).item() == pytest.approx(1 + 0.0784)
 
 
 def test_teacher_vectors_are_truncated_too() -> None:
@@ -39,20 +38,17 @@ def test_teacher_vectors_are_truncated_too() -> None:
     assert objective([tensor([1, 2])], tensor([3, 1])).item() == pytest.approx(4 + 2.5)
 
 
-@pytest.mark.parametrize("weights", [None, (1, 0.5, 0.25)])
 @pytest.mark.parametrize(("values", "count", "reference"), [
     ({"kind": "regression"}, 2, losses.CosineSimilarityLoss),
     ({"kind": "cosent"}, 2, losses.CoSENTLoss),
     ({"kind": "in-batch"}, 2, losses.MultipleNegativesRankingLoss),
     ({"kind": "in-batch"}, 4, losses.MultipleNegativesRankingLoss),
 ])  # fmt: skip
-def test_equals_sentence_transformers(
-    values: dict[str, Any], count: int, reference: Any, weights: tuple[float, ...] | None
-) -> None:
-    objective = build(values, DIMENSIONS, 6, 3, weights=weights)
+def test_equals_sentence_transformers(values: dict[str, Any], count: int, reference: Any) -> None:
+    objective = build(values, DIMENSIONS, 6, 3)
     assert_same_as_reference(
         objective,
-        lambda model: losses.MatryoshkaLoss(model, reference(model), [DIMENSIONS, 6, 3], weights),
+        lambda model: losses.MatryoshkaLoss(model, reference(model), [DIMENSIONS, 6, 3]),
         columns(count),
         labels_for(objective.schema.label),
     )

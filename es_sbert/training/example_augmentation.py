@@ -1,34 +1,136 @@
-"""Hard negatives: texts that a ranking places near a query although they are not relevant to it.
+"""What other models add to examples before training: a teacher's labels, and hard negatives.
 
-Most texts that rank high for a query and are not labeled are in fact relevant (Qu et al. 2021, RocketQA, arXiv
-2010.08191). A candidate is therefore dropped unless its cosine with the query is lower than that of the positive by a
-margin (de Souza P. Moreira et al. 2024, NV-Retriever, arXiv 2407.15831), and, if there is a reranker, unless its score
-is lower than the positive's as well.
+Hard negatives are texts that a ranking places near a query although they are not relevant to it. Most texts that rank
+high for a query and are not labeled are in fact relevant (Qu et al. 2021, RocketQA, arXiv 2010.08191). A candidate is
+therefore dropped unless its cosine with the query is lower than that of the positive by a margin (de Souza P. Moreira
+et al. 2024, NV-Retriever, arXiv 2407.15831).
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.evaluation.retrieval import search_exact, unit_vectors
+from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.recipe import HardNegativesSpec
-from es_sbert.training.teacher_labels import TorchPairScorer, save_array
-from es_sbert.training.training_examples import Examples
+from es_sbert.training.recipe import (
+    HardNegativesSpec,
+    InBatchSpec,
+    ObjectiveSpec,
+    StageSpec,
+    VectorDistillationSpec,
+)
+from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import DevData, Examples, StageData
 
-# Candidates that the reranker scores for each negative that is needed.
-_RERANKED_PER_NEGATIVE = 4
+# Seconds between two progress messages of the teacher.
+_REPORT_SECONDS = 30.0
+
+
+def _add_teacher_labels(
+    examples: Examples, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
+) -> Examples:
+    """Add a teacher's labels; return the examples unchanged if the objective has no teacher.
+
+    Args:
+        examples: One data set.
+        objective: Its objective.
+        cache: File (.npy) of the labels, memory-mapped. A resumed run reuses it.
+        device: Device of the teacher, as torch names it.
+        report: Called with progress messages.
+
+    Raises:
+        ModelError: the teacher cannot be opened.
+        OutputError: the cache cannot be written.
+    """
+    if not isinstance(objective, VectorDistillationSpec):
+        return examples
+    if not cache.exists():
+        report(f"Labeling {pluralize(len(examples), 'example')} of {examples.name} with {objective.teacher}")
+        _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
+    return replace(examples, labels=np.load(cache, mmap_mode="r"))
+
+
+def _add_teacher_vectors(
+    dev: DevData | None, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
+) -> DevData | None:
+    """Add the teacher's vectors to a dev set whose task is `vectors`; return any other dev set unchanged.
+
+    Args:
+        dev: The dev set; its prompt will be that of the teacher.
+        objective: The stage's objective, vector distillation.
+        cache, device, report: As for `add_teacher_labels`.
+
+    Raises:
+        ModelError: the teacher cannot be opened.
+        OutputError: the cache cannot be written.
+    """
+    if dev is None or dev.task != "vectors":
+        return dev
+    assert isinstance(objective, VectorDistillationSpec), "the recipe's validator has made sure of it"
+    if not cache.exists():
+        _save_teacher_vectors(cache, dev.texts[0], objective, device, report)
+    return replace(dev, gold=np.load(cache, mmap_mode="r"), kinds=(objective.teacher_prompt,))
+
+
+def _save_teacher_vectors(
+    path: Path, texts: Sequence[str], objective: VectorDistillationSpec, device: str, report: Callable[[str], None]
+) -> None:
+    """Write the teacher's vectors of texts, *shape* ``(texts, dimensions)``, completely or not at all.
+
+    On a CPU, they are computed with the ONNX encoder, which is faster than torch. It runs in fp32, so that the vectors
+    do not depend on the processor.
+    """
+    name, kind = objective.teacher, objective.teacher_prompt
+    folder = resolve_model(name)
+    if device != "cpu":
+        _save_array(path, open_siamese_encoder(folder, name=name).to(device).embed(texts, kind))
+        return
+    with ExitStack() as stack:
+        encoder = stack.enter_context(Encoder(folder, device="cpu", precision="fp32", called=name, report=report))
+        stack.enter_context(translate_disk_errors(path.parent))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        vectors = np.lib.format.open_memmap(
+            partial, mode="w+", dtype=np.float32, shape=(len(texts), encoder.info.dimensions)
+        )
+        done, told = 0, time.monotonic()
+        for part in encoder.encode_stream(texts, kind):
+            vectors[done : done + len(part.vectors)] = part.vectors
+            done += len(part.vectors)
+            if time.monotonic() - told > _REPORT_SECONDS:
+                told = time.monotonic()
+                report(f"{name} has embedded {done:,} of {pluralize(len(texts), 'text')}")
+        vectors.flush()
+        del vectors  # Windows cannot rename a mapped file
+        partial.replace(path)
+
+
+def _save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an array completely or not at all.
+
+    Raises:
+        OutputError: the folder cannot be written to.
+    """
+    with translate_disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_output(path) as file:
+            np.save(file, array)
+
 
 Rows = NDArray[np.int64]
 
@@ -73,31 +175,6 @@ def keep_below_margin(
     return kept
 
 
-def keep_below_reranker(
-    candidates: Sequence[Sequence[int]],
-    positives: Sequence[Sequence[int]],
-    queries: Sequence[str],
-    documents: Sequence[str],
-    reranker: PairScorer,
-) -> list[list[int]]:
-    """Keep the candidates that a reranker scores lower than the pair's own positive, in their order.
-
-    Args:
-        candidates, positives: As for `keep_below_margin`.
-        queries, documents: The texts.
-        reranker: Scores a query and a document.
-    """
-    numbered = [(number, row) for number, rows in enumerate(candidates) for row in rows]
-    first_positives = [relevant[0] for relevant in positives]
-    limits = reranker.score(queries, [documents[row] for row in first_positives])  # (queries,)
-    scores = reranker.score([queries[number] for number, _ in numbered], [documents[row] for _, row in numbered])
-    kept: list[list[int]] = [[] for _ in candidates]
-    for (number, row), score in zip(numbered, scores.tolist(), strict=True):
-        if score < limits[number]:
-            kept[number].append(row)
-    return kept
-
-
 def fill_up(
     candidates: Sequence[Sequence[int]], positives: Sequence[Sequence[int]], documents: int, count: int, seed: int
 ) -> Rows:
@@ -129,10 +206,8 @@ def fill_up(
 def choose_negatives(
     rankings: Sequence[Rows],
     positives: Sequence[Sequence[int]],
-    texts: tuple[Sequence[str], Sequence[str]],
     vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
     spec: HardNegativesSpec,
-    reranker: PairScorer | None = None,
 ) -> Rows:
     """Choose the hard negatives of each query.
 
@@ -140,10 +215,9 @@ def choose_negatives(
         rankings: Rows of documents, best first, −1 where a ranking ends. *Shape:* ``(queries, ranks)`` each.
         positives: Rows of the documents that are relevant to each query, the pair's own first; also those of equal
             text.
-        texts: The queries and the documents.
-        vectors: Their vectors, of any length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        vectors: Vectors of queries and documents, of any length. *Shape:*
+             ``(queries, dimensions)``, ``(documents, dimensions)``.
         spec: Ranks, margin and count.
-        reranker: Checks the candidates too.
 
     Returns:
         *Shape:* ``(queries, spec.count)``.
@@ -161,9 +235,6 @@ def choose_negatives(
     candidates = merge_rankings(rankings, *spec.ranks)
     margin = -math.inf if spec.margin is None else spec.margin
     candidates = keep_below_margin(candidates, positives, queries, documents, margin)
-    if reranker is not None:
-        candidates = [rows[: spec.count * _RERANKED_PER_NEGATIVE] for rows in candidates]
-        candidates = keep_below_reranker(candidates, positives, *texts, reranker)
     return fill_up(candidates, positives, len(documents), spec.count, spec.seed)
 
 
@@ -194,7 +265,7 @@ def relevant_rows(queries: Sequence[str], positives: Sequence[int], documents: S
     return [[row, *(other for other in rows_of[key] if other != row)] for key, row in zip(keys, positives, strict=True)]
 
 
-def add_hard_negatives(
+def _add_hard_negatives(
     examples: Examples,
     spec: HardNegativesSpec | None,
     cache: Path,
@@ -207,7 +278,7 @@ def add_hard_negatives(
 
     Args:
         examples: Pairs of anchor and positive.
-        spec: The models, ranks and margin.
+        spec: The model, ranks and margin.
         cache: File (.npy) that stores the negatives, so that a resumed run uses the same ones.
         device: Device of the models, as torch names it.
         report: Called with progress messages.
@@ -235,8 +306,7 @@ def add_hard_negatives(
         vectors = encoder.embed(anchors, "query"), encoder.embed(documents, "document")
         relevant = relevant_rows(anchors, [rows[normalized_text(text)] for text in positives], documents)
         nearest, _ = search_exact(*vectors, spec.ranks[1])
-        reranker = None if spec.reranker is None else TorchPairScorer(spec.reranker, device)
-        save_array(cache, choose_negatives([nearest], relevant, (anchors, documents), vectors, spec, reranker))
+        _save_array(cache, choose_negatives([nearest], relevant, vectors, spec))
     chosen = np.load(cache)  # (pairs, count)
     if one_each:
         repeated = [[text for text in column for _ in range(spec.count)] for column in examples.texts]
@@ -244,3 +314,30 @@ def add_hard_negatives(
         return replace(examples, texts=(*repeated, negatives), lines=np.repeat(examples.lines, spec.count))
     columns = [[documents[row] for row in column] for column in chosen.T.tolist()]
     return replace(examples, texts=(*examples.texts, *columns))
+
+
+def augment_examples(
+    stage: StageSpec, data: StageData, folder: Path, device: str, report: Callable[[str], None]
+) -> StageData:
+    """Mine negatives, and add teachers' labels. Both are stored in the stage's folder for a resumed run.
+
+    Args:
+        stage, data: The stage and its data.
+        folder: Its folder.
+        device: Device of the models, as torch names it.
+        report: Called with progress messages.
+
+    Raises:
+        ModelError: a model cannot be opened.
+        SourceError: there are too few positives.
+        OutputError: the folder cannot be written to.
+    """
+    examples = []
+    datasets = zip(stage.data, data.examples, data.objectives, strict=True)
+    for number, (spec, dataset, objective) in enumerate(datasets):
+        labels, negatives = folder / f"teacher-{number}.npy", folder / f"negatives-{number}.npy"
+        one_each = not isinstance(objective, InBatchSpec)
+        mined = _add_hard_negatives(dataset, spec.hard_negatives, negatives, device, report, one_each=one_each)
+        examples.append(_add_teacher_labels(mined, objective, labels, device, report))
+    dev = _add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", device, report)
+    return replace(data, examples=tuple(examples), dev=dev)
