@@ -276,6 +276,21 @@ def group_actions(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Bo
     return slice_by_size(actions, lambda action: len(action.body), max_bytes)
 
 
+def split_in_half(actions: list[_Body]) -> tuple[list[_Body], list[_Body]]:
+    """Split actions into two groups of about the same number of bytes, neither of them empty.
+
+    Args:
+        actions: At least two actions.
+    """
+    total = sum(len(action.body) for action in actions)
+    size = 0
+    for count, action in enumerate(actions[:-1], 1):
+        size += len(action.body)
+        if 2 * size >= total:
+            return actions[:count], actions[count:]
+    return actions[:-1], actions[-1:]
+
+
 def member_names(source: Mapping[str, Any], field: str) -> list[str]:
     """Names of the members of a document that hold a field: its own name, and dotted names of its members."""
     start = f"{field}."

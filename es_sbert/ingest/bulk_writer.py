@@ -39,6 +39,7 @@ from es_sbert.index.document_vectors import (
     read_document_meta,
     read_stored_vectors,
     row_cosines,
+    split_in_half,
     stored_text,
     targets_to_fill,
     vector_members,
@@ -95,21 +96,6 @@ def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: 
         head["routing"] = document.routing
     source = append_members(document.source, vector_members(fields))
     return b"".join((orjson.dumps({"index": head}), b"\n", source, b"\n"))
-
-
-def split_in_half(actions: list[DocumentAction]) -> tuple[list[DocumentAction], list[DocumentAction]]:
-    """Split actions into two groups of about the same number of bytes, neither of them empty.
-
-    Args:
-        actions: At least two actions.
-    """
-    total = sum(len(action.body) for action in actions)
-    size = 0
-    for count, action in enumerate(actions[:-1], 1):
-        size += len(action.body)
-        if 2 * size >= total:
-            return actions[:count], actions[count:]
-    return actions[:-1], actions[-1:]
 
 
 # Documents read back after the first bulk request, and at the end of a load.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from urllib.parse import parse_qs, unquote
 
@@ -49,7 +49,7 @@ from es_sbert.gateway.writes.bulk_items import ActionWeight, BulkBody, BulkItem,
 from es_sbert.gateway.writes.destinations import DestinationResolver
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
 from es_sbert.gateway.writes.prepare_items import ItemPreparer
-from es_sbert.index.document_vectors import group_actions
+from es_sbert.index.document_vectors import group_actions, split_in_half
 
 _OP_TYPES = {EngineApi.DOCUMENT: OpType.INDEX, EngineApi.CREATE: OpType.CREATE, EngineApi.UPDATE: OpType.UPDATE}
 # Size of a window: the part of a bulk request that is processed at once.
@@ -143,7 +143,8 @@ class WriteHandler:
                 try:
                     return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(enlarged=bool(items)))
                 except RefusedAsTooLargeError:
-                    await cancel_on_disconnect(incoming, sender.send_refused(items))
+                    self._part_limit.refused(len(outgoing.body or b""))
+                    await cancel_on_disconnect(incoming, sender.send(items, {}))
         except BulkRejectedError as rejected:
             return await send_response(send, rejected.answer)
         return await sender.reply(send)
@@ -261,18 +262,15 @@ class BulkRejectedError(Exception):
 _MIN_PART_BYTES = 64 * 1024
 
 
+@dataclass
 class PartLimit:
     """The maximum size of a bulk request to the engine, shared by all requests and lowered when the engine refuses one.
-
-    Args:
-        limit: The initial limit.
 
     Attributes:
         bytes: The limit.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.bytes = limit
+    bytes: int
 
     def refused(self, size: int) -> None:
         """Lower the limit: the engine, or a proxy before it, has refused a request of this size."""
@@ -324,16 +322,18 @@ class BulkSender:
             BulkRejectedError: the engine rejected the first part.
             EngineUnreachable: the engine did not respond to the first part.
         """
-        answers = [answer for part in await self.parts(items, rejected) for answer in await self._send(part)]
+        answers: list[Json] = []
+        parts = await self.parts(items, rejected)
+        while parts:
+            part = parts.pop(0)
+            answer = await self._post(await join_items(part))
+            if isinstance(answer, BufferedResponse) and answer.status == TOO_LARGE and len(part) > 1:
+                size = sum(len(item.body) for item in part)
+                self._limit.refused(size)
+                parts[:0] = await offload_if_large(size, split_in_half, part)
+            else:
+                answers.append(await _part_response(part, answer))
         await self._add(answers, items, rejected)
-
-    async def send_refused(self, items: Sequence[BulkItem]) -> None:
-        """Send items in smaller parts, because all of them together were refused as too large.
-
-        Raises:
-            BulkRejectedError, EngineUnreachable: see `send`.
-        """
-        await self._add(await self._send_smaller(items), items, {})
 
     async def reject(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
         """Reject the next items without sending them: add an error result for each."""
@@ -356,22 +356,6 @@ class BulkSender:
         self, answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]
     ) -> None:
         await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, rejected)
-
-    async def _send(self, part: Sequence[BulkItem]) -> list[Json]:
-        """Send a part, and return the responses; several if it had to be split."""
-        answer = await self._post(await join_items(part))
-        if isinstance(answer, BufferedResponse) and answer.status == TOO_LARGE:
-            return await self._send_smaller(part)
-        return [await _part_response(part, answer)]
-
-    async def _send_smaller(self, part: Sequence[BulkItem]) -> list[Json]:
-        """Send a refused part in two halves; a single item fails, because it cannot be split."""
-        if len(part) == 1:
-            error = enlarged_error("the document", len(part[0].source))
-            return [failed_part_response(part, http_status(error), error_object(error))]
-        size = sum(len(item.body) for item in part)
-        self._limit.refused(size)
-        return [answer for half in await offload_if_large(size, halves, part) for answer in await self._send(half)]
 
     async def _post(self, body: bytes) -> BufferedResponse | EngineUnreachable:
         """Send a part; return the response, or the error if the engine did not respond to a later part."""
@@ -399,16 +383,6 @@ async def join_items(items: Sequence[BulkItem]) -> bytes:
     return await offload_if_large(_source_bytes(items), lambda: b"".join([item.body for item in items]))
 
 
-def halves(items: Sequence[BulkItem]) -> list[Sequence[BulkItem]]:
-    """Split at least two items into two parts of about the same size."""
-    size, half = 0, sum(len(item.body) for item in items) / 2
-    for number, item in enumerate(items[:-1], 1):
-        size += len(item.body)
-        if size + len(items[number].body) > half:
-            return [items[:number], items[number:]]
-    return [items[:-1], items[-1:]]
-
-
 def _source_bytes(items: Sequence[BulkItem]) -> int:
     return sum(len(item.source) for item in items)
 
@@ -421,9 +395,11 @@ def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
     return replace(outgoing, headers=headers, target=path + mark + parameters)
 
 
-async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EngineUnreachable) -> Json:
+async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EsSbertError) -> Json:
     """Return a part's contribution to the joined response, even if the engine rejected the part."""
-    if isinstance(answer, EngineUnreachable):
+    if isinstance(answer, BufferedResponse) and answer.status == TOO_LARGE:  # one item, which cannot be split
+        answer = enlarged_error("the document", len(part[0].source))
+    if isinstance(answer, EsSbertError):
         return failed_part_response(part, http_status(answer), error_object(answer))
     whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
     if answer.status == 200 and whole is not None:

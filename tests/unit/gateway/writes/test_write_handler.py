@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.write_handler import (
     JoinedBulkResponse,
     failed_part_response,
-    halves,
     parse_bulk_response,
 )
 
@@ -93,17 +91,6 @@ def test_errors_of_the_gateway_are_complete_in_a_filtered_response() -> None:
     assert [one["index"]["_id"] for one in whole["items"]] == ["1"]
     assert joined(([{"took": 1}], items, {}), ([{"took": 2}], items, {})) == {"took": 3}
     assert joined(([{}], items, {})) == {}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [((4, 4, 4, 4), (2, 2)), ((5, 5, 5), (1, 2)), ((9, 1, 1), (1, 2)), ((1, 1, 9), (2, 1)), ((3, 3), (1, 1))],
-)
-def test_refused_part_is_split_into_two_balanced_halves(sizes: Sequence[int], expected: tuple[int, int]) -> None:
-    items = [replace(item(number), source=b"x" * size) for number, size in enumerate(sizes)]
-    first, second = halves(items)
-    assert (len(first), len(second)) == expected
-    assert [*first, *second] == items
 
 
 def test_other_response_members_are_kept() -> None:
