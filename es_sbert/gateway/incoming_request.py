@@ -68,9 +68,9 @@ Headers = list[tuple[bytes, bytes]]
 
 _INFLATE_BYTES = 1024 * 1024
 _JOIN_INLINE_BYTES = 4 * 1024 * 1024
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_GZIP = 16 + zlib.MAX_WBITS
 _RESEND = "Send it again, or uncompressed."
-_GZIP_MEMBER = b"\x1f\x8b"  # a gzip file may have several members
+_PASS_THROUGH = "X-Es-Sbert: off passes the request through unchanged."
 # `.` and `..`, also percent-encoded: engines never need them, and a reverse proxy before an engine might resolve them.
 _DOT_SEGMENT = re.compile(rb"(?:^|/|%2f|\\|%5c)(?:\.|%2e){1,2}(?:$|/|%2f|\\|%5c)", re.IGNORECASE)
 _NOT_ASCII = re.compile(rb"[^\x21-\x7e]")
@@ -226,19 +226,16 @@ class IncomingRequest:
             RequestTimeout: the message did not arrive in time.
         """
         limits = self.limits
-        total = limits.body_seconds - waited
-        at_rate = limits.body_grace_seconds + received / limits.body_rate - waited
+        seconds = min(limits.body_seconds, limits.body_grace_seconds + received / limits.body_rate) - waited
         try:
-            async with asyncio.timeout(min(limits.idle_seconds, total, at_rate)):
+            async with asyncio.timeout(min(limits.idle_seconds, seconds)):
                 return await self.receive()
         except TimeoutError:
-            if limits.idle_seconds <= min(total, at_rate):
-                reason = f"no data of the request's body arrived for {limits.idle_seconds:g} seconds"
-            elif total <= at_rate:
-                reason = f"the request's body did not arrive within {limits.body_seconds:g} seconds"
-            else:
-                reason = f"the request's body arrived at less than {limits.body_rate:,g} bytes per second"
-            raise RequestTimeout(reason, "Send it again, in smaller requests.") from None
+            raise RequestTimeout(
+                f"the request's body arrived too slowly: it may pause for {limits.idle_seconds:g} seconds and take "
+                f"{limits.body_seconds:g} seconds, at {limits.body_rate:,} bytes per second or more",
+                "Send it again, in smaller requests.",
+            ) from None
 
     async def body(self) -> bytes:
         """Read the whole body, as sent.
@@ -270,14 +267,13 @@ class IncomingRequest:
 
 
 NO_ENCODING = (b"", b"identity")
-_ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"x-deflate")
 
 
 def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes:
     """Undo a body's content encoding.
 
     Raises:
-        UnsupportedMediaType: the encoding is neither gzip nor deflate. Engines read others as if there were none.
+        UnsupportedMediaType: the encoding is not gzip. Engines also read deflate, and others as if there were none.
         RequestTooLarge: the decompressed body exceeds the limit.
         Overloaded: request bodies use all memory that is allowed for them.
         BadRequest: the body is damaged, or something follows the compressed data. Engines read the part before.
@@ -285,41 +281,29 @@ def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes:
     encoding = incoming.content_encoding
     if encoding in NO_ENCODING or not body:
         return body
-    if encoding not in _ENCODINGS:
+    if encoding not in (b"gzip", b"x-gzip"):
         name = encoding.decode("latin-1")
         raise UnsupportedMediaType(
             f"the gateway cannot read a body with the content encoding {name!r}",
-            "Use gzip or deflate, or send it uncompressed. X-Es-Sbert: off passes the request through unchanged.",
+            f"Use gzip, or send it uncompressed. {_PASS_THROUGH}",
         )
-    # Some clients send raw deflate without the zlib header, and engines accept it.
-    raw = encoding.endswith(b"deflate") and not _has_zlib_header(body)
+    decompressor = zlib.decompressobj(_GZIP)
     chunks: list[bytes] = []
     size = 0
-    while True:
-        decompressor = zlib.decompressobj(-zlib.MAX_WBITS if raw else _GZIP_OR_ZLIB)
-        while body and not decompressor.eof:
-            try:
-                chunk = decompressor.decompress(body, _INFLATE_BYTES)
-            except zlib.error as error:
-                raise BadRequest(f"the compressed body cannot be read: {error}", _RESEND) from None
-            body = decompressor.unconsumed_tail
-            size += len(chunk)
-            if size > incoming.limits.body_bytes:
-                raise incoming.body_too_large()
-            incoming.slot.reserve(len(chunk))
-            chunks.append(chunk)
-        if not decompressor.eof:
-            raise BadRequest("the compressed body ends too early", _RESEND)
-        body = decompressor.unused_data
-        if not body:
-            return b"".join(chunks)
-        if not body.startswith(_GZIP_MEMBER):
-            raise BadRequest("something follows the compressed data of the body", _RESEND)
-
-
-def _has_zlib_header(body: bytes) -> bool:
-    """Whether a body has a zlib header (RFC 1950): method 8, and a checksum over the first two bytes."""
-    return len(body) > 1 and body[0] & 0x0F == zlib.DEFLATED and int.from_bytes(body[:2]) % 31 == 0
+    while body and not decompressor.eof:
+        try:
+            chunk = decompressor.decompress(body, _INFLATE_BYTES)
+        except zlib.error as error:
+            raise BadRequest(f"the compressed body cannot be read: {error}", _RESEND) from None
+        body = decompressor.unconsumed_tail
+        size += len(chunk)
+        if size > incoming.limits.body_bytes:
+            raise incoming.body_too_large()
+        incoming.slot.reserve(len(chunk))
+        chunks.append(chunk)
+    if not decompressor.eof or decompressor.unused_data:
+        raise BadRequest("the body is not exactly one complete gzip stream", _RESEND)
+    return b"".join(chunks)
 
 
 def _percent_encode(target: bytes) -> bytes:
@@ -332,9 +316,6 @@ def is_uncompressed_json(request: Request) -> bool:
     # Browsers let a page of another origin post text without a preflight request, but not JSON.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media_type == "application/json" and request.headers.get("content-encoding", "identity") == "identity"
-
-
-_PASS_THROUGH = "X-Es-Sbert: off passes the request through unchanged."
 
 
 class UnreadableJson(BadRequest):
@@ -356,7 +337,7 @@ async def read_json(incoming: IncomingRequest, raw: bytes) -> bytes:
         raw: The body, as sent.
 
     Raises:
-        UnsupportedMediaType: the body is not JSON, or has another encoding than gzip and deflate.
+        UnsupportedMediaType: the body is not JSON, or has another encoding than gzip.
         RequestTooLarge, Overloaded, BadRequest: see `decompress_body`.
     """
     if not raw:

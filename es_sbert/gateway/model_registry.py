@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from es_sbert.bundle.fingerprint import is_fingerprint
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, resolve_model
@@ -44,8 +43,8 @@ class TrustedModels:
     def __init__(self, served: tuple[str, ...]) -> None:
         self._served = served
         self._fingerprints: dict[str, str] = {}
-        # Name and fingerprint → time when registered folders were searched for it, and problems with them.
-        self._unusable: LRUCache[tuple[str | None, str], tuple[float, str]] = LRUCache(_MAX_NAMES)
+        # Name and fingerprint → problems with the registered folders that were searched for it.
+        self._unusable: TTLCache[tuple[str | None, str], str] = TTLCache(_MAX_NAMES, _RECHECK_SECONDS)
 
     def find(self, name: str | None, fingerprint: str) -> str:
         """Find a model with that fingerprint; return its name or folder, for `Encoder`.
@@ -71,13 +70,12 @@ class TrustedModels:
         for model in sorted(self._served, key=lambda model: model != name):
             if self._fingerprint(model) == fingerprint:
                 return model
-        checked, problem = self._unusable.get((name, fingerprint), (0.0, ""))
-        if not problem or time.monotonic() - checked >= _RECHECK_SECONDS:
+        problem = self._unusable.get((name, fingerprint), "")
+        if not problem:
             problems: list[str] = []
             if (folder := find_registered_folder(name, fingerprint, problems)) is not None:
                 return str(folder)
-            problem = "; ".join(problems)
-            self._unusable[name, fingerprint] = time.monotonic(), problem
+            self._unusable[name, fingerprint] = problem = "; ".join(problems)
         if name is not None and installed_model_folder(name) and self._fingerprint(name) == fingerprint:
             return name
         raise self._unknown(name, fingerprint, problem)

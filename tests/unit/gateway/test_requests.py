@@ -51,7 +51,7 @@ from es_sbert.gateway.incoming_request import (
 )
 from es_sbert.gateway.index_lookup import resolve_mappings, split_expression, split_remote
 from es_sbert.gateway.search.search_handler import split_entries
-from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
+from es_sbert.gateway.settings import Limits, ListenSettings, SemanticSettings
 from es_sbert.gateway.upstream import Upstream, UpstreamReply, end_to_end_headers
 
 
@@ -171,37 +171,24 @@ def test_only_json_bodies_are_read(content_type: str, json: bool) -> None:
     assert asyncio.run(read_json(incoming("/_search", "POST", {}), b"")) == b""
 
 
-def bare_deflate(body: bytes) -> bytes:
-    """Deflate without zlib's head."""
-    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return packing.compress(body) + packing.flush()
-
-
-@pytest.mark.parametrize(
-    ("name", "pack"),
-    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", bare_deflate), ("x-deflate", zlib.compress)],
-)
-def test_decompressed_body_is_limited_in_size(name: str, pack: Any) -> None:
-    request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
-    assert decompress_body(pack(b"x" * 1000), request) == b"x" * 1000
-    with pytest.raises(RequestTooLarge):
-        decompress_body(pack(b"x" * 1001), request)
-    with pytest.raises(BadRequest, match="ends too early"):
-        decompress_body(pack(b"x" * 1000)[:-1], request)
-    with pytest.raises(BadRequest, match="cannot be read"):
-        decompress_body(b"no such thing", request)
-    assert decompress_body(b"", request) == b""
-    with pytest.raises(UnsupportedMediaType, match="'br'"):
-        decompress_body(b"x", incoming("/", "POST", {"content-encoding": "br"}))
-    with pytest.raises(BadRequest, match="follows the compressed data"):
-        decompress_body(pack(b"x") + b"behind it", request)
-
-
-def test_multi_member_gzip_is_decompressed() -> None:
+def test_decompressed_body_is_limited_in_size() -> None:
     request = incoming("/", "POST", {"content-encoding": "gzip"}, limits=Limits(body_bytes=1000))
-    assert decompress_body(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
+    assert decompress_body(gzip.compress(b"x" * 1000), request) == b"x" * 1000
+    assert decompress_body(b"", request) == b""
     with pytest.raises(RequestTooLarge):
-        decompress_body(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 401), request)
+        decompress_body(gzip.compress(b"x" * 1001), request)
+
+
+@pytest.mark.parametrize("body", [gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"y", gzip.compress(b"x") * 2, b"x"])
+def test_body_that_is_not_one_gzip_stream_is_refused(body: bytes) -> None:
+    with pytest.raises(BadRequest, match="uncompressed"):
+        decompress_body(body, incoming("/", "POST", {"content-encoding": "gzip"}))
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate"])
+def test_other_content_encoding_is_refused_by_name(encoding: str) -> None:
+    with pytest.raises(UnsupportedMediaType, match=f"'{encoding}'"):
+        decompress_body(zlib.compress(b"x"), incoming("/", "POST", {"content-encoding": encoding}))
 
 
 @pytest.mark.parametrize("encoding", [f"utf-{bits}{end}" for bits in (16, 32) for end in ("", "-le", "-be")])
@@ -382,7 +369,6 @@ def test_long_index_expressions_are_split() -> None:
         lambda: SemanticSettings(virtual_field="a.b"),
         lambda: SemanticSettings(virtual_field="_source"),
         lambda: ListenSettings(key="key.pem"),
-        lambda: GatewaySettings.model_validate({"upstream": {"url": "localhost:9200"}}),
     ],
 )
 def test_invalid_settings_are_rejected(wrong: Any) -> None:
