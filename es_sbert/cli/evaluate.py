@@ -12,7 +12,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.output import check_output_file, print_report, write_output_file
+from es_sbert.cli.output import print_report
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
 
@@ -74,12 +74,6 @@ TASKS = ("sts", "triplet", "duplicates", "retrieval")
 @option_group(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each task instead of tables."),
-    click.option(
-        "--scores",
-        type=shared.OUTPUT_FILE_TYPE,
-        metavar="FILE",
-        help="With the task retrieval: also write the scores of each query as CSV.",
-    ),
     log_format_option,
 )
 @option_group(
@@ -115,7 +109,7 @@ def evaluate(model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...],
       es-sbert evaluate ./my-model --compare all-MiniLM-L6-v2 --task retrieval --data NanoBEIR
       es-sbert evaluate --task retrieval --judgements judgements.csv --index docs --index docs-new
     """
-    from es_sbert.evaluation.evaluation_report import score_lines, text_table
+    from es_sbert.evaluation.evaluation_report import text_table
     from es_sbert.evaluation.significance import compare_reports, comparison_json, comparison_lines
 
     _check_options(model, tasks, files, options)
@@ -132,10 +126,6 @@ def evaluate(model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...],
         differences = compare_reports(first, second)
         compared = comparison_json(differences, names)
         print_report({"comparison": compared}, comparison_lines(differences, names), as_json=as_json)
-    if options["scores"] is not None:
-        systems = list(zip(names, (*reports, *others), strict=True)) if others else [(reports[0].model, reports[0])]
-        write_output_file(options["scores"], score_lines(systems), "Choose another file for --scores.")
-        report(f"Wrote {options['scores']}")
 
 
 def _check_options(
@@ -147,14 +137,9 @@ def _check_options(
         UsageError: options conflict, or a required one is missing.
     """
     indices, judgements, other = options["indices"], options["judgements"], options["compare"]
-    scores = options["scores"]
-    for flag, value in (
-        ("--index", indices), ("--judgements", judgements), ("--compare", other), ("--scores", scores),
-    ):  # fmt: skip
+    for flag, value in (("--index", indices), ("--judgements", judgements), ("--compare", other)):
         if value and tasks != ("retrieval",):
             raise UsageError(f"{flag} requires the task retrieval", "Use --task retrieval and no other task.")
-    if scores is not None:
-        check_output_file(scores, "Choose another file for --scores.")
     if not indices:
         if judgements is not None:
             raise UsageError("--judgements requires --index", "Add --index NAME, the index that holds the documents.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,7 +13,6 @@ from es_sbert import __version__
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.ranking_metrics import METRICS, Rankings, mean_scores, measure_queries
 from es_sbert.evaluation.task_data import EvaluationTask
-from es_sbert.io.text_formats import format_csv_line
 from es_sbert.messages import pluralize
 
 AVERAGE = "average"
@@ -79,24 +78,6 @@ class EvaluationReport:
         for row in plain["rows"]:
             del row["scores"]
         return orjson.dumps(plain)
-
-
-def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[bytes]:
-    """Format the figures of each query as lines of CSV; the first column is the name of the system.
-
-    Args:
-        systems: Name and retrieval report of each system.
-    """
-    rows = [
-        (system, row.data, query, figures)
-        for system, report in systems
-        for row in report.rows
-        for query, figures in row.scores.items()
-    ]
-    names = list(rows[0][3]) if rows else []
-    yield format_csv_line(["system", "data", "query", *names])
-    for system, data, query, figures in rows:
-        yield format_csv_line([system, data, query, *(f"{figures[name]:.4f}" for name in names)])
 
 
 def metric_label(name: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -128,13 +127,6 @@ def parse_json_line(data: bytes) -> dict[str, Any] | str:
     except orjson.JSONDecodeError as error:
         return utf8_problem(data) or f"malformed JSON: {error}"
     return value if isinstance(value, dict) else f"the line is a JSON {json_type_name(value)}, not an object"
-
-
-def format_csv_line(values: Iterable[object]) -> bytes:
-    """Format a line of CSV in UTF-8, with quotes if necessary."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
-    return line.getvalue().encode()
 
 
 def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:

@@ -68,6 +68,7 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
         (["duplicates", "--index", "docs", "--method", "knn"], "duplicates --method", "--num-candidates"),
         (["distill", "a-model", "-o", "out", "--as", "query"], "distill --as", "learns the prompts"),
         (["train", "quickstart", "--keep-checkpoints"], "train --keep-checkpoints", "the best one becomes the model"),
+        (["evaluate", "m", "--task", "retrieval", "--scores", "x"], "evaluate --scores", "`report.rows`"),
         (["model", "tune"], "model tune", "es-sbert encode"),
         (["serve", "--max-requests", "9"], "--max-requests", "Start another"),
         (["serve", "--answer-timeout", "9"], "--answer-timeout", "wait_for_completion=false"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -90,8 +89,6 @@ def test_json_report_has_figures_and_settings(tiny: Path, data: Path, capsys: py
         (["--task", "sts", "--data", ".", "--index", "docs"], "--index requires the task retrieval"),
         (["--task", "retrieval", "--file", "x"], "needs documents, queries and judgements"),
         (["--task", "sts", "--data", ".", "--compare", "x"], "--compare requires the task retrieval"),
-        (["--task", "sts", "--data", ".", "--scores", "x"], "--scores requires the task retrieval"),
-        (["--task", "retrieval", "--data", ".", "--scores", "no/x"], "its folder does not exist"),
         (["--task", "retrieval", "--judgements", "x.csv"], "--judgements requires --index"),
         (["--task", "retrieval", "--index", "a"], "--index requires either --judgements FILE or --data FOLDER"),
         (["--task", "retrieval", "--index", "a", "--data", ".", "--judgements", "x"], "--index requires either"),
@@ -170,8 +167,7 @@ def test_compare_prints_the_verdict_and_all_metrics(
     assert [line.split()[0] for line in lines[9:]] == [
         *("ndcg@10", "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
     ]
-    scores = tmp_path / "scores.csv"
-    code, out, _ = run(capsys, tiny, "--compare", other, *how, "--json", "--scores", scores)
+    code, out, _ = run(capsys, tiny, "--compare", other, *how, "--json")
     assert code == 0
     first, second, compared = map(json.loads, out.splitlines())
     difference = compared["comparison"]["differences"]["grammar"]["ndcg@10"]
@@ -179,13 +175,6 @@ def test_compare_prints_the_verdict_and_all_metrics(
     assert [difference["first"], difference["second"]] == pytest.approx(figures)
     assert difference["difference"] == pytest.approx(figures[0] - figures[1])
     assert "scores" not in first["rows"][0]
-    with scores.open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["system"], row["query"]) for row in rows] == [
-        (str(model), f"q{number}") for model in (tiny, other) for number in range(12)
-    ]
-    means = [sum(float(row["ndcg@10"]) for row in own) / 12 for own in (rows[:12], rows[12:])]
-    assert means == pytest.approx(figures, abs=0.001)
 
 
 def test_documents_without_text_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
