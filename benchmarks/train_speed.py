@@ -1,10 +1,10 @@
 """Sentence pairs a second while training, compared with sentence-transformers' trainer on the same machine and data.
 
-    python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16 --batch 256]
+    python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16]
 
 Cosine regression on STSb-train, the trainers alternate, each in its own process, in the same precision (on
 CUDA with TF32 for what bf16 and fp16 leave in float32). The time is that of the steps alone: without opening the model,
-measuring or saving. The GPU is waited for at the first and the last of them only.
+measuring or saving. The GPU is waited for at the first and the last of them only. Prints rates and ratios as JSON.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
 
-from benchmarks.common import machine, read_tsv, spread, table
+from benchmarks.common import read_tsv
 
 THEIRS, OURS = "sentence-transformers' trainer", "es-sbert train"
 
@@ -35,81 +34,26 @@ _EXAMPLES = 5749  # of STSb-train
 @click.option("--model", default="all-MiniLM-L6-v2", show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="bf16", show_default=True)
-@click.option("--batch", "batches", type=int, multiple=True, default=(16, 256), show_default=True)
+@click.option("--batch", type=int, default=16, show_default=True)
 @click.option("--steps", type=int, default=120, show_default=True, help="Steps of a round.")
 @click.option("--rounds", type=int, default=3, show_default=True)
-@click.option("--output", type=click.Path(path_type=Path), help="Write the figures as JSON.")
 @click.option("--side", type=click.Choice([THEIRS, OURS]), help="Train once, here (what the others call).")
-def main(
-    data: Path,
-    model: str,
-    device: str,
-    precision: str,
-    batches: tuple[int, ...],
-    steps: int,
-    rounds: int,
-    output: Path | None,
-    side: str | None,
-) -> None:
-    """Print a table of pairs a second for each size of a batch."""
+def main(rounds: int, side: str | None, **options: Any) -> None:
+    """Print pairs a second of both sides, a number for each round, and their ratios within a round."""
     if side is not None:
-        run = _theirs if side == THEIRS else _ours
-        done = run(data, model, device, precision, batches[0], steps)
-        click.echo(json.dumps(done))
+        click.echo(json.dumps((_theirs if side == THEIRS else _ours)(**options)))
         return
-    found: dict[str, Any] = {"device": device, "precision": precision, "model": model, **machine()}
-    options = ["--data", data, "--model", model, "--device", device, "--precision", precision, "--steps", steps]
-    found["training"] = [_measured(batch, rounds, [*map(str, options)]) for batch in batches]
-    for measured in found["training"]:
-        click.echo(f"batch {measured['batch']}, {precision}\n{_table(measured)}\n")
-    if device == "cuda":
-        found["gpu"] = _gpu()
-    if output is not None:
-        output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    click.echo(json.dumps({name: value for name, value in found.items() if name != "training"}), err=True)
-
-
-def _measured(batch: int, rounds: int, options: list[str]) -> dict[str, Any]:
-    """Rates of both sides in turn, each round in processes of their own, and their ratios within a round."""
     rates: dict[str, list[float]] = {THEIRS: [], OURS: []}
+    settings = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     for _ in range(rounds):
         for side in rates:
-            command = [sys.executable, "-m", "benchmarks.train_speed", *options, "--batch", str(batch), "--side", side]
+            command = [sys.executable, "-m", "benchmarks.train_speed", *settings, "--side", side]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise click.ClickException(f"{side}, batch {batch}: {done.stderr[-2000:]}")
+                raise click.ClickException(f"{side}: {done.stderr[-2000:]}")
             rates[side].append(json.loads(done.stdout.splitlines()[-1])["pairs_per_second"])
-    return {
-        "batch": batch,
-        "pairs_per_second": rates,
-        "steps_per_second": {side: median(rates[side]) / batch for side in rates},
-        "ratio": {
-            side: [ours / theirs for ours, theirs in zip(rates[side], rates[THEIRS], strict=True)] for side in rates
-        },
-    }
-
-
-def _table(measured: dict[str, Any]) -> str:
-    rates, ratios = measured["pairs_per_second"], measured["ratio"]
-    return table(
-        ["", "pairs/s", "steps/s", "× sentence-transformers"],
-        [
-            [
-                side,
-                spread(rates[side]),
-                f"{measured['steps_per_second'][side]:.1f}",
-                "1.00" if side == THEIRS else spread(ratios[side], 2),
-            ]
-            for side in rates
-        ],
-    )
-
-
-def _gpu() -> str:
-    import torch
-
-    name: str = torch.cuda.get_device_name()
-    return name
+    ratios = {side: [ours / theirs for ours, theirs in zip(rates[side], rates[THEIRS], strict=True)] for side in rates}
+    click.echo(json.dumps({"batch": options["batch"], "pairs_per_second": rates, "ratio": ratios}))
 
 
 class StepClock:
@@ -208,19 +152,7 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
 
 
 def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
-    changes = {"model.base": model, "stages.0.dev": "null"}
-    clock = train_timed(data, changes, device=device, precision=precision, batch=batch, steps=steps)[1]
-    return clock.rate(batch)
-
-
-def train_timed(
-    data: Path, changes: dict[str, str], *, device: str, precision: str, batch: int, steps: int
-) -> tuple[Any, StepClock]:
-    """Train by the recipe `stsb-regression`, cut after so many steps, without exporting anything.
-
-    Returns:
-        The finished run (`es_sbert.training.training_run.TrainingResult`), and the time of its steps.
-    """
+    """Train by the recipe `stsb-regression`, cut after so many steps, without exporting anything."""
     from es_sbert.training import train, training_stage
     from es_sbert.training.recipe import load_recipe
     from es_sbert.training.trainer import TaskTrainer
@@ -233,15 +165,17 @@ def train_timed(
             self.add_callback(_clock_callback(clock))
 
     training_stage.TaskTrainer = Timed  # type: ignore[misc]
-    changes = changes | {
+    changes = {
+        "model.base": model,
+        "stages.0.dev": "null",
         "stages.0.epochs": str(steps / -(-_EXAMPLES // batch)),
         "stages.0.batch": str(batch),
         "precision": precision,
         "export.precisions": "[]",
     }
     with tempfile.TemporaryDirectory() as folder:
-        done = train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
-    return done, clock
+        train(load_recipe("stsb-regression", changes), Path(folder) / "out", data_folder=data, device=device)
+    return clock.rate(batch)
 
 
 if __name__ == "__main__":
