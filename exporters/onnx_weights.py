@@ -140,13 +140,6 @@ def write_onnx_weights(path: Path, folder: Path) -> None:
     save_file(read_onnx_weights(path), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def has_text_output(path: Path) -> bool:
-    """Whether an ONNX file computes sentence vectors, not only token vectors."""
-    graph = onnx.load(path, load_external_data=False).graph
-    has_tokens = any(len(one.type.tensor_type.shape.dim) == 3 for one in graph.output)
-    return not has_tokens or any(one.name == TEXT_OUTPUT for one in graph.output)
-
-
 def check_against_onnx(model: SentenceModel, path: Path) -> float:
     """Compare a model whose weights were read from an ONNX file with the output of the file itself.
 

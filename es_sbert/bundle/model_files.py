@@ -183,7 +183,7 @@ def find_weight_files(folder: Path) -> list[Path]:
         )
     raise BundleInvalid(
         f"{folder} holds no model.safetensors",
-        f"{COPY_AGAIN} If its weights are an ONNX file, convert it: `es-sbert model fetch NAME --from FOLDER`.",
+        f"{COPY_AGAIN} If its only weights are an ONNX file, use the model from which that was made.",
     )
 
 

