@@ -157,13 +157,6 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         help="Number of dimensions to measure. Repeatable.  [default: all, 512, 256, 128 and 64, without those whose "
         "exact search misses --min-recall]",
     ),
-    click.option(
-        "--index-type",
-        "index_types",
-        multiple=True,
-        help="Index type to measure. Repeatable.  [default: all that the engine has; those without a graph only for up "
-        "to 50,000 vectors]",
-    ),
     shared.json_option,
     shared.vector_field_option,
 )
@@ -175,7 +168,8 @@ def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) ->
     First, 300 queries are searched for in NAME with several num_candidates, and their hits are compared with those of
     exact search, for which the command reads all vectors once. No other program should write to the index at that time.
 
-    Then documents are sampled. For each layout, their stored vectors are truncated and written to a temporary index on
+    Then documents are sampled. For each layout (dimensions and index type, those without a graph only for up to 50,000
+    vectors), their stored vectors are truncated and written to a temporary index on
     the same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents by full-length
     vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all vectors
     of the index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is

@@ -70,6 +70,7 @@ _REMOVED = {
     "--database": _DATABASE_REMEDY,
     "--database-file": _DATABASE_REMEDY,
     "--metrics": "`--log-format json` logs the counts every few seconds (docs/operations.md, Monitoring).",
+    "advise --index-type": "All index types of the engine are measured. `--sample` and `--dimensions` limit the time.",
     "cluster --method": "It uses k-means. `es-sbert duplicates` finds groups above a cosine.",
     "cluster --min-size": "Leave it out, and set the number of clusters with `--k`.",
     "cluster --dry-run": "Leave `--write-field` out: `--json` and `--html` show the clusters before they are written.",
@@ -84,6 +85,9 @@ _REMOVED = {
     "--answer-timeout": "The gateway waits an hour. Send a longer request with `wait_for_completion=false`.",
     "--health-timeout": "A node has 3 seconds to answer each of two health requests.",
     "--model-alias": "A model is served under the name of its folder: rename the folder as clients name the model.",
+    "fetch --pooling": "The weights of ONNX files are not read any more: use the model from which the file was made.",
+    "fetch --prompt": "Write them into config_sentence_transformers.json of a copy of the folder, and register that: "
+    "`es-sbert model add FOLDER`.",
     "model tune": "The kind of processor decides which variant runs. `es-sbert encode` with `--runtime`, `--precision` "
     "and `--threads` shows the speed of others.",
     "evaluate --scores": "In Python, `es_sbert.evaluation.evaluate` and `evaluate_index` return a report that has the "

@@ -3,11 +3,26 @@
 A layout is a number of dimensions, an element type and an index type. Documents are sampled at random. For each layout,
 a temporary index of one shard and one segment is built from their stored vectors, truncated to the first dimensions.
 Recall is measured against the exact ranking by the whole vectors.
+
+Memory and disk are calculated. Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's formats:
+
+| part | bytes | source |
+|---|---|---|
+| float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
+| int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
+| int4 | ⌈D/2⌉ + correction | the same formats |
+| bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
+| graph | GRAPH_BYTES | at most 32 neighbors on the lowest layer (m = 16), delta-encoded |
+
+Elasticsearch's guide "Tune approximate kNN search" gives the same numbers, except 4·m bytes for the graph, which is its
+heap usage while it is built. For fast searches the file system cache must hold the data that a search reads: the graph
+and the vectors it compares. The whole vectors of a quantized type are read only for rescoring.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +32,6 @@ import numpy as np
 from es_sbert.bundle.shortened_model import shortened_name, whole_name
 from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.diagnostics.index_size import VectorIndexSize, estimate_size, is_unsupported
 from es_sbert.diagnostics.recall import (
     PREFIX,
     K,
@@ -33,18 +47,18 @@ from es_sbert.diagnostics.recall import (
     temporary_index,
 )
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import (
+    BBQ_MIN_DIMENSIONS,
     IndexType,
     VectorFieldMeta,
     has_vector_query,
     index_body,
-    parse_index_type,
     supported_index_types,
     vector_path,
 )
@@ -68,6 +82,93 @@ _MIN_SAVED_SHARE = 0.1
 # Minimum bytes of a node and its neighbors in a graph. An index without room for them has no graph.
 _LEAST_GRAPH_BYTES = 8
 _FIELD = "vector"
+# Bytes of a node's neighbors at the engines' default of m = 16, between those for random and for clustered vectors
+# (docs/results.md).
+GRAPH_BYTES = 48
+# Mean characters of a vector's number as JSON text, comma included.
+_CHARACTERS_PER_NUMBER = 11.5
+_OPTIMIZED_FORMAT_SINCE = (9, 4, 0)
+
+
+@dataclass(frozen=True)
+class VectorIndexSize:
+    """Size of one copy of all vectors in bytes.
+
+    Attributes:
+        vectors: Whole vectors, on disk.
+        quantized: Quantized vectors, on disk; 0 if there are none.
+        graph: The graph, on disk; 0 if there is none.
+        source: The second copy of the vectors inside `_source`, on disk.
+        memory: The part that should fit into the file system cache, outside the heap.
+    """
+
+    vectors: int
+    quantized: int
+    graph: int
+    source: int
+    memory: int
+
+    @property
+    def index(self) -> int:
+        """Bytes on disk of the vector index, without `_source`."""
+        return self.vectors + self.quantized + self.graph
+
+    @property
+    def disk(self) -> int:
+        """Bytes on disk."""
+        return self.index + self.source
+
+
+def estimate_size(
+    info: EngineInfo,
+    index_type: IndexType,
+    count: int,
+    dimensions: int,
+) -> VectorIndexSize:
+    """Estimate the size of `count` vectors in one copy (replicas not counted), merged.
+
+    Args:
+        info: The engine. Engines and versions have different formats.
+        index_type: Index type of the field.
+        count: Number of vectors.
+        dimensions: Dimensions of each vector.
+    """
+    vectors = count * 4 * dimensions
+    quantized = count * _quantized_bytes(info, index_type, dimensions)
+    graph = count * GRAPH_BYTES if index_type.endswith("hnsw") else 0
+    source = round(count * _source_bytes(info, index_type, dimensions))
+    memory = graph + (quantized or vectors)
+    return VectorIndexSize(vectors, quantized, graph, source, memory)
+
+
+def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
+    """Compute the bytes of one quantized vector."""
+    is_optimized = info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMIZED_FORMAT_SINCE
+    correction = 16 if is_optimized else 4
+    sizes = {
+        "int8": dimensions + correction,
+        "int4": math.ceil(dimensions / 2) + correction,
+        "bbq": math.ceil(dimensions / 8) + 14,
+    }
+    return sizes.get(index_type.partition("_")[0], 0)
+
+
+def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
+    """Estimate the bytes of one vector inside `_source`, as numbers in JSON text.
+
+    Elasticsearch 9.2+ does not store vectors there, nor does OpenSearch 3 in an index with graphs (`index.knn`).
+    """
+    is_derived = info.derives_vectors_in_source and index_type is not IndexType.FLAT
+    if info.excludes_vectors_from_source or is_derived:
+        return 0.0
+    return _CHARACTERS_PER_NUMBER * dimensions
+
+
+def is_unsupported(index_type: IndexType, dimensions: int) -> bool:
+    """Whether an index type does not support vectors of this length."""
+    too_short = index_type.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS
+    is_odd = index_type.startswith("int4") and dimensions % 2 == 1
+    return too_short or is_odd
 
 
 @dataclass(frozen=True)
@@ -194,18 +295,17 @@ class AdviceRequest:
         min_recall: The recall@10 to keep.
         dimensions: Lengths of vectors; empty for the whole length and some shorter ones, without those whose exact
             search misses the recall.
-        index_types: Names; empty for all types of the engine, without flat types if the index has more than 50,000
-            vectors.
     """
 
     sample: int = 5_000
     min_recall: float = 0.95
     dimensions: tuple[int, ...] = ()
-    index_types: tuple[str, ...] = ()
 
 
 def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: AdviceRequest) -> list[VectorLayout]:
-    """List all requested layouts that the engine supports.
+    """List the layouts of the requested lengths that the engine supports.
+
+    Types without a graph are left out if the index has more than 50,000 vectors.
 
     Args:
         info: The engine.
@@ -214,29 +314,18 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
         request: The measurement to make.
 
     Raises:
-        UsageError: more dimensions than those of the index are requested, or a type that the engine lacks.
+        UsageError: more dimensions than those of the index are requested.
     """
     too_long = [length for length in request.dimensions if length > whole]
     if too_long:
         raise UsageError(f"the vectors have {whole} dimensions, not {too_long[0]}", f"Use at most {whole}.")
     lengths = request.dimensions or (whole, *(length for length in _SHORTER_LENGTHS if length < whole))
-    types = [parse_index_type(name, info, whole) for name in request.index_types] or [
-        index_type
-        for index_type in supported_index_types(info)
-        if index_type.endswith("hnsw") or vectors <= FLAT_MOST_VECTORS
-    ]
-    layouts = [
+    types = [kind for kind in supported_index_types(info) if kind.endswith("hnsw") or vectors <= FLAT_MOST_VECTORS]
+    return [
         VectorLayout(*combination)
         for combination in itertools.product(sorted(set(lengths), reverse=True), types)
         if not is_unsupported(combination[1], combination[0])
     ]
-    if not layouts:
-        raise UsageError(
-            f"{info.label} supports none of these layouts: int4 requires an even number of dimensions, and bbq "
-            "at least 64",
-            "Leave out `dimensions` or `index_type`.",
-        )
-    return layouts
 
 
 def read_sample(engine: Engine, field: VectorField, documents: int, queries: Vectors | None) -> VectorSample:
@@ -302,7 +391,7 @@ def advise(
     Raises:
         AccessDenied: the user may not create temporary indices.
         IndexMismatch: the index has too few vectors, or its index type was changed in place.
-        UsageError: the engine supports none of the layouts, or lacks a requested type.
+        UsageError: more dimensions than those of the index are requested.
         EngineError: the engine failed.
     """
     info, meta = engine.info, field.meta

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,7 @@ class PseudoQuery:
     Attributes:
         text: The query, never the whole text of the document.
         kind: The part of the document, in words.
-        end: Position in the document's text after the query; 0 for a field, which may be anywhere in the text.
+        end: Position in the document's text after the query.
         rest: The document's text without the query. None if the text is one sentence, because its halves make no sense
             on their own; the query is then compared with the whole text.
     """
@@ -62,28 +61,14 @@ class PseudoQuery:
     rest: str | None
 
 
-def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text: str) -> PseudoQuery | None:
-    """Make a query that should find the document.
+def make_pseudo_query(text: str) -> PseudoQuery | None:
+    """Make a query that should find the document with this text; None if the text is too short for one.
 
-    The query is the first sentence if the text has several. Otherwise it is the first field if the template has
-    several, or else the first half of the words.
-
-    Args:
-        template: Template of the text.
-        document: The document.
-        text: Text of the document by the template.
-
-    Returns:
-        The query; None if the text is too short for one.
+    The query is the first sentence if the text has several, or else the first half of the words.
     """
     end = first_sentence_end(text)
     if end is not None:
         return PseudoQuery(text[:end].strip(), "first sentence", end, text[end:].strip())
-    if len(template.fields) > 1:
-        field = (template.of_fields(template.fields[:1]).text_of(document) or "").strip()
-        rest = text.replace(field, "", 1).strip()
-        if field and any(map(str.isalnum, rest)):
-            return PseudoQuery(field, "first field", 0, rest)
     half = first_half(text)
     return None if half is None else PseudoQuery(half, "first half of the words", len(half), None)
 
@@ -120,8 +105,8 @@ MAX_UNRELATED_SHARE = 0.05
 _BLOCK_COSINES = 4_000_000
 # Rounding error of a mean of shares.
 _ROUNDING = 1e-9
-_TABLE_STEPS = (1, 2, 5, 10, 20)
-_MAX_TABLE_ROWS = 16
+# Every so many values of the grid are in the table.
+_TABLE_STEP = 5
 
 
 @dataclass(frozen=True)
@@ -262,9 +247,8 @@ def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
     """
     first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
     last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
-    step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
-    # The cosines are multiples of the step because the grid starts at -1, a multiple of every step.
-    return sorted({*range(first - first % step, last + 1, step), best})
+    # The cosines are multiples of the step because the grid starts at -1.
+    return sorted({*range(first - first % _TABLE_STEP, last + 1, _TABLE_STEP), best})
 
 
 def _count_reaching(cosines: Doubles) -> Counts:
@@ -528,7 +512,7 @@ class IndexCalibrator:
                 kept.append(document.vectors)
                 continue
             first_end = document.spans[0][1]
-            later = [place for place, (start, _) in enumerate(document.spans) if 0 < query.end <= start]
+            later = [place for place, (start, _) in enumerate(document.spans) if query.end <= start]
             # Later passages keep their vectors; the first one is embedded again without the query.
             rest = document.text[query.end : first_end].strip() if later else query.rest
             kept.append(document.vectors[later])
@@ -541,13 +525,12 @@ class IndexCalibrator:
 
     def _pseudo_query(self, document: CalibrationDocument) -> PseudoQuery | str:
         """Make a query from a document's text, or return the reason why none can be made."""
-        assert self._template is not None
         if not document.text or document.text.isspace():
             return "documents without a text"
         made = read_document_meta(document.source, document_meta_field(self.field.name))
         if made is not None and made.text_hash != text_hash(document.text):
             return "documents whose text changed after their vector was made"
-        query = make_pseudo_query(self._template, document.source, document.text)
+        query = make_pseudo_query(document.text)
         return query or "documents whose text is too short for a query"
 
     def _labeled(

@@ -28,11 +28,18 @@ def filled(engine: Engine, index: str, count: int = COUNT, dimensions: int = DIM
     return fill(engine, index, count, dimensions)
 
 
-def test_layouts_are_measured_on_temporary_indices(engine: Engine, index_name: str) -> None:
+def measure_only(monkeypatch: pytest.MonkeyPatch, *index_types: IndexType) -> None:
+    monkeypatch.setattr("es_sbert.diagnostics.index_advice.supported_index_types", lambda info: index_types)
+
+
+def test_layouts_are_measured_on_temporary_indices(
+    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_only(monkeypatch, IndexType.INT8_HNSW, IndexType.FLAT)
     field = filled(engine, index_name)
     before = engine.get_index(index_name)
     queries = random_vectors(QUERIES, DIMENSIONS, seed=7)
-    request = AdviceRequest(dimensions=(DIMENSIONS, 32), index_types=("int8_hnsw", "flat"), min_recall=0.9)
+    request = AdviceRequest(dimensions=(DIMENSIONS, 32), min_recall=0.9)
     said: list[str] = []
     found = advise(engine, index_name, field, request, queries, report=said.append)
 
@@ -66,9 +73,12 @@ def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> fl
     return float(np.mean([len(one & other) / 10 for one, other in pairs]))
 
 
-def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(engine: Engine, index_name: str) -> None:
+def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(
+    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_only(monkeypatch, IndexType.FLAT)
     field = filled(engine, index_name, dimensions=80)
-    request = AdviceRequest(index_types=("flat",), sample=300)
+    request = AdviceRequest(sample=300)
     said: list[str] = []
     found = advise(engine, index_name, field, request, report=said.append)
     assert [row.dimensions for row in found.layouts] == [80]
@@ -123,7 +133,10 @@ def refuse(name: str) -> None:
     raise RequestFailed("gone", "Try again.", 503)
 
 
-def test_passages_are_measured_by_their_best_passage(engine: Engine, index_name: str) -> None:
+def test_passages_are_measured_by_their_best_passage(
+    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_only(monkeypatch, IndexType.HNSW)
     rules = ChunkRules.from_tokens(16)
     request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, passages=rules)
     field = ensure_vector_field(engine, index_name, request, shards=1, replicas=0)
@@ -137,7 +150,7 @@ def test_passages_are_measured_by_their_best_passage(engine: Engine, index_name:
         document = orjson.dumps({"embedding": chunks}, option=orjson.OPT_SERIALIZE_NUMPY)
         lines += [b'{"index":{"_id":"%d"}}' % row, document]
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    wanted = AdviceRequest(dimensions=(DIMENSIONS,), index_types=("hnsw",))
+    wanted = AdviceRequest(dimensions=(DIMENSIONS,))
     found = advise(engine, index_name, field, wanted, random_vectors(QUERIES, DIMENSIONS, seed=7))
     assert (found.vectors, found.sampled) == (2 * COUNT, COUNT)
     [row] = found.layouts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from es_sbert.diagnostics.index_size import estimate_size
+from es_sbert.diagnostics.index_advice import estimate_size
 from es_sbert.diagnostics.recall import force_merge
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType

@@ -31,7 +31,7 @@ _ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Leave `pooling` out.", "Leave --pooling out."),
+        ("Leave `device` out.", "Leave --device out."),
         ('`device="cuda"` is given', "--device cuda is given"),
         ("`passages=256`", "--passages 256"),
         ("`output=FOLDER`", "--output FOLDER"),

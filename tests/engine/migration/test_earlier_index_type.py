@@ -60,5 +60,5 @@ def test_index_of_a_changed_type_is_loaded_searched_and_moved_but_not_measured(
     assert result.finished
     place.assert_holds(everything() | {"new": {"text": text_of(1000)}}, encoder)
     moved = read_vector_field(engine, result.target, "embedding")
-    wanted = AdviceRequest(index_types=("int8_hnsw",))
+    wanted = AdviceRequest(dimensions=(moved.meta.dimensions,))
     assert advise(engine, result.target, moved, wanted).searches[-1].recall.mean > 0.9

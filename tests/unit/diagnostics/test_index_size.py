@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics.index_size import estimate_size
+from es_sbert.diagnostics.index_advice import estimate_size
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import IndexType
 from es_sbert.messages import size_text

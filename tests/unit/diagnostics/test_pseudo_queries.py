@@ -7,10 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.diagnostics.index_calibration import PseudoQuery, make_pseudo_query
-from es_sbert.index.text_template import TextTemplate
-
-TEXT = TextTemplate.parse("{text}")
-TITLED = TextTemplate.parse("{title}. {text}")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +22,7 @@ TITLED = TextTemplate.parse("{title}. {text}")
     ],
 )
 def test_first_sentence_becomes_the_query(text: str, query: str, rest: str) -> None:
-    made = make_pseudo_query(TEXT, {"text": text}, text)
+    made = make_pseudo_query(text)
     assert made is not None
     assert (made.text, made.kind, made.rest) == (query, "first sentence", rest)
     assert text[: made.end].strip() == query
@@ -42,40 +38,18 @@ def test_first_sentence_becomes_the_query(text: str, query: str, rest: str) -> N
     ],
 )
 def test_single_sentence_yields_the_first_half_of_its_words(text: str, query: str) -> None:
-    assert make_pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(
-        query, "first half of the words", len(query), None
-    )
-
-
-def test_single_sentence_over_fields_yields_the_first_field() -> None:
-    document = {"title": "Storm", "text": "trees fell"}
-    made = make_pseudo_query(TITLED, document, "Storm. trees fell")
-    assert made == PseudoQuery("Storm", "first field", 0, ". trees fell")
-    assert make_pseudo_query(TITLED, {"title": "Storm at sea"}, "Storm at sea.") == PseudoQuery(
-        "Storm at", "first half of the words", 8, None
-    )
-
-
-def test_first_field_is_the_query_as_it_is_embedded() -> None:
-    template = TextTemplate.parse("{title|strip_html}. {text}")
-    document = {"title": "<b>Storm</b>", "text": "trees fell"}
-    made = make_pseudo_query(template, document, "Storm. trees fell")
-    assert made == PseudoQuery("Storm", "first field", 0, ". trees fell")
+    assert make_pseudo_query(text) == PseudoQuery(query, "first half of the words", len(query), None)
 
 
 @pytest.mark.parametrize("text", ["guitar", "guitar.", " x ", "…"])
 def test_single_word_text_yields_no_query(text: str) -> None:
-    assert make_pseudo_query(TEXT, {"text": text}, text) is None
+    assert make_pseudo_query(text) is None
 
 
-@given(st.text(alphabet="ab c.。!\n ", max_size=40), st.text(alphabet="xy z.\n", max_size=10))
-def test_query_is_never_empty_or_the_whole_text(text: str, title: str) -> None:
-    document = {"title": title, "text": text}
-    for template in (TEXT, TITLED):
-        whole = template.text_of(document) or ""
-        made = make_pseudo_query(template, document, whole)
-        if made is not None:
-            assert made.text
-            assert made.text in " ".join(whole.split()) or made.text in whole
-            assert made.text != whole.strip()
-            assert made.rest is None or (made.rest and made.rest in whole)
+@given(st.text(alphabet="ab c.。!\n ", max_size=40))
+def test_query_is_never_empty_or_the_whole_text(text: str) -> None:
+    made = make_pseudo_query(text)
+    if made is not None:
+        assert made.text
+        assert made.text in " ".join(text.split()) or made.text in text
+        assert made.text != text.strip()
