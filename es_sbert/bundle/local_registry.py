@@ -251,16 +251,12 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
     """
     if is_taken(name):
         raise UsageError(f"an installed model has the name {name!r}", "Choose another name: `name=NAME`.")
-    if len(name) > _MAX_NAME_CHARACTERS:
+    is_too_long = len(name) > _MAX_NAME_CHARACTERS
+    if not name or is_too_long or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(
-            f"a model cannot be registered with a name of {len(name):,} characters",
-            f"Choose a name of at most {_MAX_NAME_CHARACTERS} characters: `name=NAME`.",
-        )
-    if not name or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
-        raise UsageError(
-            f"a model cannot be registered as {name!r}",
-            "Choose a name without a slash or control character that does not begin with a dot, a tilde or a hyphen: "
-            "`name=NAME`.",
+            f"a model cannot be registered as {name[:_MAX_NAME_CHARACTERS]!r}",
+            f"Choose a name of at most {_MAX_NAME_CHARACTERS} characters, without a slash or control character, that "
+            "does not begin with a dot, a tilde or a hyphen: `name=NAME`.",
         )
 
 

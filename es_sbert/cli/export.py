@@ -12,12 +12,8 @@ from cloup import option_group
 from es_sbert import exporters
 from es_sbert.bundle.bundle import (
     EncoderManifest,
-    EncoderVariant,
-    GraphFile,
     ParityReport,
     RerankerManifest,
-    RerankerVariant,
-    ScoreParityReport,
 )
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.trained_prompts import prompt_warning
@@ -112,30 +108,19 @@ def export(model: str, output: Path, variants: list[Variant] | None, as_json: bo
 
 def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:
     """Format the written variants as a table, one line each."""
-    rows: list[tuple[str, ...]]
-    if isinstance(manifest, RerankerManifest):
-        rows = [("variant", "device", "mean difference", "max difference", "rank", "parity")]
-        rows += [_reranker_row(name, variant) for name, variant in manifest.variants.items()]
-    else:
-        rows = [("variant", "device", "min cosine", "mean cosine", "rank", "parity")]
-        rows += [_encoder_row(name, variant) for name, variant in manifest.variants.items()]
+    is_encoder = isinstance(manifest, EncoderManifest)
+    measures = ("min cosine", "mean cosine") if is_encoder else ("mean difference", "max difference")
+    rows = [("variant", "device", *measures, "rank", "parity")]
+    for name, variant in manifest.variants.items():
+        report = variant.parity
+        if report is None:
+            rows.append((name, variant.device, "–", "–", "–", "NOT CHECKED on CUDA"))
+            continue
+        if isinstance(report, ParityReport):
+            shown = f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}"
+        else:
+            shown = f"{report.mean_difference:.6f} sd", f"{report.max_difference:.6f} sd"
+        label = f"{'FORCED below its bar' if variant.forced else 'passed'} ({report.bar})"
+        label += f", {variant.precision} emulated: no CUDA on this machine" if report.emulated else ""
+        rows.append((name, variant.device, *shown, f"{report.rank_agreement:.2f}", label))
     return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *align_columns(rows)])
-
-
-def _encoder_row(name: str, variant: EncoderVariant) -> tuple[str, ...]:
-    report = variant.parity
-    if report is None:
-        return name, variant.device, "–", "–", "–", "NOT CHECKED on CUDA"
-    figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, _parity_label(variant, report)
-
-
-def _reranker_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:
-    report = variant.parity
-    figures = (f"{report.mean_difference:.6f} sd", f"{report.max_difference:.6f} sd", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, _parity_label(variant, report)
-
-
-def _parity_label(variant: GraphFile, report: ParityReport | ScoreParityReport) -> str:
-    label = f"{'FORCED below its bar' if variant.forced else 'passed'} ({report.bar})"
-    return f"{label}, {variant.precision} emulated: no CUDA on this machine" if report.emulated else label

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from es_sbert.cli.output import wrap_for
 from es_sbert.cli.setting_names import as_options, with_options
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
@@ -51,7 +50,7 @@ class _TextHandler(_StderrHandler):
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
         line = escape_unprintable(record.getMessage().rstrip("\n")) if text is None else escape_unprintable_lines(text)
-        line = wrap_for(self.stream, as_options(line))
+        line = as_options(line)
         if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
             return line
         trace = escape_unprintable_lines(_TRACEBACK_FORMATTER.formatException(record.exc_info))

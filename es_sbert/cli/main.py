@@ -17,7 +17,6 @@ import cloup
 
 from es_sbert import __version__
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
-from es_sbert.cli.output import wrap_for
 from es_sbert.errors import EsSbertError, OutputError, SourceError, UsageError
 from es_sbert.messages import log_event
 
@@ -236,9 +235,7 @@ def main(args: list[str] | None = None) -> None:
         if is_json_logging():
             log_event("failed", error.format_message(), logging.ERROR, error=type(error).__name__, remedy="See --help.")
         else:
-            shown = io.StringIO()
-            error.show(shown)
-            click.echo(wrap_for(sys.stderr, shown.getvalue()), nl=False, err=True)
+            error.show()
         sys.exit(error.exit_code)
     sys.exit(result if isinstance(result, int) else 0)
 

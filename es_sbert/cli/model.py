@@ -9,7 +9,6 @@ import click
 import cloup
 
 from es_sbert.cli.output import align_columns
-from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import escape_unprintable
 
 
@@ -33,7 +32,7 @@ def model() -> None:
     help="Print one JSON object per model and line: name, fingerprint, folder, state.",
 )
 def list_models(as_json: bool) -> None:
-    """List the registered models and the state of their folders, and where the default model comes from.
+    """List the registered models and the state of their folders.
 
     To find the state, each folder is read and its weights are hashed: present if it holds the registered model, missing
     if it was moved or deleted, changed if it now holds another model. A changed or missing model stays in the list, so
@@ -45,7 +44,6 @@ def list_models(as_json: bool) -> None:
       es-sbert model list --json
     """
     from es_sbert.bundle.local_registry import read_registry
-    from es_sbert.bundle.model_lookup import install_hint, installed_model_folder
 
     models = read_registry()
     rows = [(one.name, one.fingerprint, str(one.folder), str(one.state())) for one in models]
@@ -61,14 +59,6 @@ def list_models(as_json: bool) -> None:
         click.echo("\n".join(align_columns(shown)))
     else:
         click.echo("No models are registered. Register one: es-sbert model add FOLDER.", err=True)
-    installed = installed_model_folder(DEFAULT_MODEL)
-    if installed is not None:
-        place = f"of an installed package: {escape_unprintable(str(installed))}"
-    elif any(one.name == DEFAULT_MODEL for one in models):
-        place = "registered"
-    else:
-        place = f"not installed. {install_hint(DEFAULT_MODEL)}"
-    click.echo(f"Default model: {DEFAULT_MODEL}, {place}")
 
 
 @model.command()

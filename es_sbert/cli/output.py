@@ -1,16 +1,12 @@
-"""The output of commands: messages, results, tables and files.
-
-Messages are wrapped at words to the width of the terminal; commands and paths stay in one piece.
-"""
+"""The output of commands: messages, results, tables and files."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,15 +17,10 @@ from es_sbert.filesystem import is_stream, open_output
 if TYPE_CHECKING:
     from es_sbert.engines.rest import Json
 
-_MIN_WIDTH = 40
-# A command in a message, with or without backticks, is one word: a line end in it would end the command when pasted.
-# So are paths and addresses, which have no blanks.
-_WORD = re.compile(r"`[^`]*`[^\s`]*|(?:[A-Z_]+=\S+ )?\bes-sbert [a-z]+(?: [^\s,;]*[^\s,;.:])+|\S+")
-
 
 def print_message(message: str) -> None:
     """Print a message on stderr, for commands without --log-format."""
-    click.echo(wrap_for(sys.stderr, as_options(message)), err=True)
+    click.echo(as_options(message), err=True)
 
 
 def require_terminal(consequence: str) -> None:
@@ -86,38 +77,3 @@ def write_output_file(path: Path, parts: Iterable[bytes], remedy: str) -> None:
             target.flush()
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}", remedy) from error
-
-
-def wrap_for(stream: TextIO, text: str) -> str:
-    """Format a text for a stream: wrapped for a terminal, unchanged for files and pipes."""
-    width = _terminal_width(stream)
-    return text if width is None else wrap(text, width)
-
-
-def wrap(text: str, width: int) -> str:
-    """Wrap each line that is longer than the width. The rest of a line is indented like its beginning."""
-    return "\n".join(_wrap_line(line, width) for line in text.split("\n"))
-
-
-def _wrap_line(line: str, width: int) -> str:
-    if len(line) <= width:
-        return line
-    indent = line[: len(line) - len(line.lstrip())]
-    rows, end = [indent], len(indent)
-    for word in _WORD.finditer(line, len(indent)):
-        blank = line[end : word.start()]  # columns of a table may be several blanks apart
-        if rows[-1].strip() and len(rows[-1]) + len(blank) + len(word[0]) > width:
-            rows.append(indent + word[0])
-        else:
-            rows[-1] += blank + word[0]
-        end = word.end()
-    return "\n".join(rows)
-
-
-def _terminal_width(stream: TextIO) -> int | None:
-    """Number of columns of a terminal; None for other streams, or if the width is not known."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
-    except (OSError, ValueError):
-        return None
-    return columns if columns >= _MIN_WIDTH else None

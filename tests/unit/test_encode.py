@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.cli.encode import encode_file, npy_header
 from es_sbert.cli.main import cli
-from es_sbert.encoder.encode_file import encode_file, npy_header
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.ingest.read_texts import read_texts

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.cli.main import main
+from tests.terminal import Frame, run_in_terminal
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,22 @@ def test_configuration_file_and_profiles_of_earlier_versions_are_refused(
         with pytest.raises(SystemExit) as ended:
             main([help])
         assert ended.value.code == 0
+
+
+def test_a_message_after_ctrl_c_begins_a_line() -> None:
+    pressed = False
+
+    def press(frame: Frame) -> bytes:
+        nonlocal pressed
+        if pressed or "Ready" not in "\n".join(frame.rows):
+            return b""
+        pressed = True
+        return b"\x03"
+
+    program = (
+        "import time, click; from es_sbert.cli import main; "
+        "main.cli = click.Command('cli', callback=lambda: (click.echo('Ready'), time.sleep(60))); main.main([])"
+    )
+    run = run_in_terminal([sys.executable, "-c", program], environment=dict(os.environ), press=press)
+    assert run.code == 130
+    assert run.frames[-1].rows[-1] == "Interrupted."

@@ -13,8 +13,8 @@ import pytest
 from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
+from es_sbert.cli.encode import EncodeSummary
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.encode_file import EncodeSummary
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.errors import ParityFailed
