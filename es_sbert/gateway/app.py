@@ -114,8 +114,6 @@ class Gateway:
         # A fast check: most requests go to the engine.
         self._own_prefixes = tuple(f"/{route.path.split('/')[1]}" for route in routes)
         self._search_log = None if settings.search_log is None else SearchLog(settings.search_log)
-        if self._search_log is not None:
-            self._metrics.track_search_log(self._search_log)
         self._loading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

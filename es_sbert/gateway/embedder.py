@@ -236,7 +236,6 @@ class BatchingEmbedder:
                 "Send them in several requests.",
             )
         if self._occupied + len(texts) > limit:
-            self._metrics.texts_refused.inc(len(texts))
             raise Overloaded(
                 f"{self._occupied:,} texts wait to be embedded, and the limit is {limit:,}",
                 "Send the request again in a moment, and fewer at a time.",

@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, has_bearer_key
-from es_sbert.gateway.search_log import SearchLog
 from es_sbert.gateway.upstream_nodes import UpstreamNode
 
 _SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -44,7 +43,7 @@ class GatewayMetrics:
     Attributes:
         registry: Holds the metrics.
         upstream_errors: Requests without a response of the engine; the reason is `unreachable` or `timeout`.
-        texts_waiting, texts_refused, cache_hits: Metrics of the embedder.
+        texts_waiting, cache_hits: Metrics of the embedder.
         documents: Documents with changed texts, by outcome.
         documents_without_vector: Documents written without the vector of a vector field, by reason.
         unread_writes: Write requests that pass through without being read, by reason.
@@ -70,7 +69,6 @@ class GatewayMetrics:
         self.upstream_errors = counter("upstream_errors", unanswered, "reason")
         self._nodes = gauge("upstream_up", "1 if requests are sent to the node, 0 if it is excluded.", "node")
         self.texts_waiting = gauge("texts_waiting", "Texts waiting to be embedded.")
-        self.texts_refused = counter("texts_refused", "Texts refused because too many waited.")
         self._vectors = counter("vectors", "Vectors by source: cache or model.", "source")
         self.cache_hits = self._vectors.labels("cache")
         self._batch_texts = histogram("batch_texts", "Texts per batch.", _TEXTS_BUCKETS)
@@ -79,7 +77,6 @@ class GatewayMetrics:
         self._models = gauge("model_loaded", in_memory, "model", "fingerprint")
         self._connections = gauge("connections", "Open connections.")
         self._refused = counter("connections_refused", "Connections refused because too many were open.")
-        self._dropped = counter("search_log_dropped", "Records of searches that are missing from the search log.")
         self._buffered = gauge("buffered_bytes", "Bytes of request bodies in memory.")
         self.documents = counter(
             "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", "outcome"
@@ -131,10 +128,6 @@ class GatewayMetrics:
         self._buffered.set_function(lambda: admission.buffered_bytes)
         self._connections.set_function(lambda: connections.open)
         connections.on_refused = self._refused.inc
-
-    def track_search_log(self, log: SearchLog) -> None:
-        """Count the dropped records of the search log."""
-        log.on_dropped = self._dropped.inc
 
 
 def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> list[Route]:

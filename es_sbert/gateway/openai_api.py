@@ -176,18 +176,16 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
             if unknown is not None:
                 raise UsageError(f"{unknown}: Extra inputs are not permitted", example)
             items = parsed.get("input")
+            if isinstance(items, list) and items and isinstance(items[0], int | list):
+                raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY)
             if isinstance(items, list) and len(items) > most:
-                remedy = _TOKEN_IDS_REMEDY if isinstance(items[0], int | list) else limit
-                raise UsageError(f"'input' holds {pluralize(len(items), 'item')}", remedy)
+                raise UsageError(f"'input' holds {pluralize(len(items), 'text')}", limit)
         request = EmbeddingsRequest.model_validate(parsed)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the body is not JSON: {error}", example) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        field, value, remedy = problem["loc"][:1], problem["input"], example
-        if field == ("input",) and isinstance(value, list) and all(isinstance(text, int | list) for text in value):
-            remedy = _TOKEN_IDS_REMEDY
-        raise UsageError(f"{field[0] if field else 'the body'}: {problem['msg']}", remedy) from None
+        raise UsageError(f"{problem['loc'][0] if problem['loc'] else 'the body'}: {problem['msg']}", example) from None
     texts = request.texts
     if not texts or not all(texts):
         raise UsageError("'input' is empty, or has an empty text", "Leave empty texts out.")
@@ -263,18 +261,16 @@ def exception_response(error: Exception) -> Response:
 
     Errors that are not the caller's fault are logged, and the caller gets no details.
     """
-    if not isinstance(error, EsSbertError):
-        logger.error("an embeddings request failed", exc_info=error)
-        return error_response(500, "The gateway failed; its log says why.", kind="server_error")
-    message = error_text(error)
     match error:
         case UsageError():
-            return error_response(http_status(error), message)
+            return error_response(http_status(error), error_text(error))
         case ModelNotServed():
-            return error_response(404, message, code="model_not_found")
+            return error_response(404, error_text(error), code="model_not_found")
         case Overloaded():
-            return error_response(429, message, kind="requests", code="rate_limit_exceeded")
-        case _:
-            logger.error("an embeddings request failed: %s", message)
-            # Not the message: it may contain the path of a model, or a response of the hub.
-            return error_response(503, "The model cannot be used; the gateway's log says why.", kind="server_error")
+            return error_response(429, error_text(error), kind="requests", code="rate_limit_exceeded")
+    is_expected = isinstance(error, EsSbertError)
+    logger.error("an embeddings request failed: %s", error, exc_info=None if is_expected else error)
+    # Not the message: it may contain the path of a model, or a response of the hub.
+    return error_response(
+        503 if is_expected else 500, "The gateway cannot embed the texts; its log says why.", kind="server_error"
+    )

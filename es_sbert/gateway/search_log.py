@@ -15,7 +15,6 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -50,7 +49,6 @@ class SearchLog:
 
     Attributes:
         dropped: Records lost because too many waited, or because the file could not be written.
-        on_dropped: Called with the number of lost records.
 
     Raises:
         UsageError: the file cannot be opened.
@@ -67,7 +65,6 @@ class SearchLog:
         self._lock = threading.Lock()  # for the two lines below
         self._last_warning = float("-inf")
         self.dropped = 0
-        self.on_dropped: Callable[[float], None] = lambda count: None
 
     def start(self) -> None:
         """Start writing."""
@@ -125,7 +122,6 @@ class SearchLog:
         """Count lost records, and warn at most once a minute."""
         with self._lock:
             self.dropped += count
-            self.on_dropped(count)
             now = time.monotonic()
             if now < self._last_warning + _WARNING_INTERVAL_SECONDS:
                 return

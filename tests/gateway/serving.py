@@ -15,8 +15,8 @@ from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter
-from es_sbert.gateway.http_protocol import limited_protocol
 from es_sbert.gateway.server import create_server as gateway_server
+from es_sbert.gateway.server import limited_protocol
 from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings, SemanticSettings
 
 # Generous: a server that has not started by then never will.

@@ -12,12 +12,11 @@ from packaging.version import Version
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.http_protocol import TESTED_UVICORN, LimitedHttpProtocol, check_uvicorn
-from es_sbert.gateway.server import DrainingServer
+from es_sbert.gateway.server import TESTED_UVICORN, DrainingServer, LimitedHttpProtocol, check_uvicorn
 from tests.unit.test_packaging import PYPROJECT, ROOT
 
 # Private names of others, by module. Each of these modules says in its docstring why there is no other way.
-_PRIVATE = {"es_sbert/gateway/http_protocol.py": {"_unset_keepalive_if_required"}}
+_PRIVATE = {"es_sbert/gateway/server.py": {"_unset_keepalive_if_required"}}
 # Python documents these: `os._exit`, members of named tuples.
 _DOCUMENTED = {"_exit", "_asdict", "_fields", "_replace"}
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from es_sbert.gateway.http_protocol import MAX_HEAD_BYTES
+from es_sbert.gateway.server import MAX_HEAD_BYTES
 from tests.gateway.echo import OK, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS, assert_error, status_of

@@ -16,10 +16,10 @@ from es_sbert.gateway.settings import Limits
 @pytest.mark.parametrize(
     ("body", "message", "remedy"),
     [
-        ({"input": list(range(300_000))}, "'input' holds 300,000 items", "Send the texts themselves"),
-        ({"input": [[7]] * 300_000}, "'input' holds 300,000 items", "Send the texts themselves"),
-        ({"input": [None] * 300_000}, "'input' holds 300,000 items", "Send at most 2,048 texts"),
-        ({"input": ["a"] * 2049}, "'input' holds 2,049 items", "Send at most 2,048 texts"),
+        ({"input": list(range(300_000))}, "'input' holds token ids", "Send the texts themselves"),
+        ({"input": [[7]] * 300_000}, "'input' holds token ids", "Send the texts themselves"),
+        ({"input": [None] * 300_000}, "'input' holds 300,000 texts", "Send at most 2,048 texts"),
+        ({"input": ["a"] * 2049}, "'input' holds 2,049 texts", "Send at most 2,048 texts"),
         ({"input": "a"} | {f"x{number}": 1 for number in range(300_000)}, "x0: Extra inputs", 'such as {"input"'),
     ],
 )
