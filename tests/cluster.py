@@ -18,7 +18,7 @@ import pytest
 
 from es_sbert.engines.local import RunningEngine, start_engine, stop_engine
 from tests.conftest import build_of, free_ports, port_is_free, transport_port
-from tests.engine_builds import find_build
+from tests.engine_builds import find_build, with_settings
 from tests.memory import folder_in_memory
 
 NODES = 3
@@ -154,7 +154,7 @@ class OwnCluster(Cluster):
         settings = self._settings | {"transport.port": str(transport_port(port))}
         if self._data is not None:
             settings["path.data"] = str(self._data / str(port))
-        return start_engine(self._build, port=port, heap=_HEAP, timeout=_STARTED_WITHIN, settings=settings)
+        return start_engine(with_settings(self._build, settings), port=port, heap=_HEAP, timeout=_STARTED_WITHIN)
 
     def kill(self, *numbers: int) -> None:
         """SIGKILL to nodes, at the same time; returns when nothing listens on their ports any more."""

@@ -312,7 +312,7 @@ def _server(factory: pytest.TempPathFactory, engine: str, build: str = "", heap:
 def start_server(build: str, heap: str) -> dict[str, Any]:
     """Start a server with its data in memory where that is possible; described so that any process can stop it."""
     from es_sbert.engines.local import start_engine
-    from tests.engine_builds import find_build
+    from tests.engine_builds import find_build, with_settings
     from tests.memory import make_folder_in_memory
 
     data = make_folder_in_memory()
@@ -320,7 +320,7 @@ def start_server(build: str, heap: str) -> dict[str, Any]:
     try:
         settings = {"path.data": str(data)} if data else {}
         # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-        server = start_engine(find_build(build), port=free_port(), heap=heap, timeout=600, settings=settings)
+        server = start_engine(with_settings(find_build(build), settings), port=free_port(), heap=heap, timeout=600)
         return described | {"engine": server.model_dump(mode="json")}
     except BaseException:
         stop_server(described)

@@ -7,7 +7,7 @@ assembled from their jars.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,15 +104,14 @@ _ES8 = replace(
     ENGINES["es9"],
     name="es8",
     version="8.19.8",
-    minimum_jdk=17,
+    jdks=range(17, 1000),
     pieces=(server_zip("Elasticsearch", "8.19.8", 98), sonarqube_modules("26.2.0.119303", 910, SONARQUBE_MODULES)),
 )
 _OPENSEARCH2 = replace(
     ENGINES["opensearch"],
     name="opensearch2",
     version=_OPENSEARCH2_VERSION,
-    minimum_jdk=17,
-    newest_jdk=23,  # it needs the security manager, which Java 24 lacks
+    jdks=range(17, 24),  # it needs the security manager, which Java 24 lacks
     pieces=(
         server_zip("OpenSearch", _OPENSEARCH2_VERSION, 51),
         opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "2.19.1.0", 3),
@@ -121,6 +120,11 @@ _OPENSEARCH2 = replace(
     ),
 )
 BUILDS: dict[str, EngineBuild] = {**ENGINES, **{build.name: build for build in (_ES8, _OPENSEARCH2)}}
+
+
+def with_settings(build: EngineBuild, settings: Mapping[str, str]) -> EngineBuild:
+    """The build with further entries of its configuration file."""
+    return replace(build, settings={**build.settings, **settings})
 
 
 def find_build(name: str) -> EngineBuild:

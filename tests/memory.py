@@ -23,7 +23,7 @@ def make_folder_in_memory() -> Path | None:
     folder = Path(tempfile.mkdtemp(prefix="es-sbert-test-", dir=_MEMORY))
     account = server_account()
     if account is not None:
-        os.chown(folder, account.uid, account.gid)
+        os.chown(folder, account.pw_uid, account.pw_gid)
     return folder
 
 

@@ -14,7 +14,6 @@ from es_sbert.engines.local.local_engine import (
     DEFAULT_HEAP,
     DEFAULT_TIMEOUT,
     SERVER_NAMES,
-    purge_stopped,
     unknown_engine,
 )
 from es_sbert.errors import UsageError
@@ -99,8 +98,5 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
         require_terminal(f"--purge removes the data of {listed}")
         click.confirm(f"Remove the data of {listed}?", abort=True, err=True)
     for each in selected:
-        if each.running:
-            stop_engine(each.running, purge=purge)
-        elif purge:
-            purge_stopped(each)
+        stop_engine(each, purge=purge)
         print_message(f"{each}: {'stopped' if each.running else 'was stopped'}; data {'removed' if purge else 'kept'}.")

@@ -26,8 +26,7 @@ from cryptography.x509.oid import NameOID
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.server_process import prepare_work_folder, server_account, server_environment
+from es_sbert.engines.local.server_process import find_jdk, prepare_work_folder, server_account, server_environment
 from tests.conftest import build_of, free_port
 from tests.engine_builds import BUILDS, install_build
 from tests.memory import make_folder_in_memory
@@ -140,9 +139,9 @@ def start_server(
     """
     account = server_account()
     layout = EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
-    layout.create(account)
+    layout.create(server_account())
     home = install_build(build)
-    jdk = find_jdk(build.minimum_jdk, os.environ, account, newest=build.newest_jdk)
+    jdk = find_jdk(build.jdks, os.environ, account)
     port = free_port()
     work = layout.work("secured", port)
     folders = [str(work)]
@@ -163,8 +162,8 @@ def start_server(
                 text=True,
                 check=True,
                 cwd=work,
-                user=account.uid if account else None,
-                group=account.gid if account else None,
+                user=account.pw_uid if account else None,
+                group=account.pw_gid if account else None,
                 extra_groups=[] if account else None,
             )
 
@@ -219,7 +218,7 @@ def stop_server(described: dict[str, Any]) -> None:
 
 def _wait(server: SecuredServer, pid: int, console: Path) -> None:
     deadline = time.monotonic() + 600
-    while time.monotonic() < deadline and server_process.process_exit_code(pid) is None:
+    while time.monotonic() < deadline and server_process.process_identity(pid) is not None:
         try:
             server.ask("GET", "/_cluster/health")
             return

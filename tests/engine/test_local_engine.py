@@ -21,8 +21,7 @@ import pytest
 
 from es_sbert.engines.local import RunningEngine, find_servers
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.server_process import process_identity, server_account
+from es_sbert.engines.local.server_process import find_jdk, process_identity, server_account
 from es_sbert.filesystem import file_lock
 from tests.conftest import free_port
 
@@ -185,7 +184,6 @@ def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[
     assert "is already running" not in begun.first.stderr
     assert "is already running" in begun.second.stderr
     assert "an earlier `es-sbert engine up` started it" in begun.second.stderr
-    assert "It holds 0 indices." in begun.second.stderr
     assert "Starting Elasticsearch" not in begun.second.stderr
     assert [each.port for each in home.noted()] == [begun.port]
 
@@ -194,10 +192,10 @@ def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[
 def test_server_started_by_root_runs_as_unprivileged_user(home: Home, server: dict[str, Any]) -> None:
     account = server_account()
     assert account is not None
-    assert Path(f"/proc/{server['pid']}").stat().st_uid == account.uid
+    assert Path(f"/proc/{server['pid']}").stat().st_uid == account.pw_uid
     program = [path.stat() for path in (home.folder / "engines" / "dist").rglob("*")]
     assert program
-    assert not [status for status in program if status.st_uid == account.uid or status.st_mode & 0o022]
+    assert not [status for status in program if status.st_uid == account.pw_uid or status.st_mode & 0o022]
 
 
 def test_down_refuses_when_several_servers_match(home: Home, begun: Begun, server: dict[str, Any], port: int) -> None:
@@ -269,7 +267,7 @@ def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
 def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
     done = home.run("up", NAME, "--port", str(port), "--heap", "1k", code=2)
     assert done.stdout == ""
-    assert "exited with exit code" in done.stderr
+    assert "exited during startup" in done.stderr
     assert "console.log" in done.stderr
     assert "Too small" in done.stderr  # the JVM's own words about a heap of 1 kB
     assert "--purge" in done.stderr
@@ -297,7 +295,7 @@ def test_port_used_by_another_engine_is_refused(home: Home, es9_url: str) -> Non
 def bare_home(home: Home, tmp_path: Path) -> Iterator[Home]:
     """Nothing installed, and only the JDK of the other home known."""
     folder = home.folder / "bare"
-    java = find_jdk(21, os.environ, server_account()).home
+    java = find_jdk(range(21, 1000), os.environ, server_account()).home
     yield Home(folder, {**home.environ, "ES_SBERT_ENGINE_HOME": str(folder), "ES_JAVA_HOME": str(java)})
     shutil.rmtree(folder)
 

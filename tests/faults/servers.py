@@ -14,7 +14,7 @@ import orjson
 
 from es_sbert.engines.local import start_engine, stop_engine
 from tests.conftest import build_of, free_port, port_is_free
-from tests.engine_builds import find_build
+from tests.engine_builds import find_build, with_settings
 
 
 class OwnServer:
@@ -38,7 +38,7 @@ class OwnServer:
     def start(self) -> None:
         """Start it, or start it again."""
         self._server = start_engine(
-            find_build(build_of(self._name)), port=self._port, heap="512m", timeout=400, settings=self._settings
+            with_settings(find_build(build_of(self._name)), self._settings), port=self._port, heap="512m", timeout=400
         )
 
     def stop(self) -> None:

@@ -42,8 +42,7 @@ class EngineBuild:
         name: The name that the user types.
         product: `Elasticsearch` or `OpenSearch`.
         port: Default HTTP port.
-        minimum_jdk: Oldest Java feature release that runs it.
-        newest_jdk: Newest Java feature release that runs it; None for no limit.
+        jdks: Java feature releases that run it.
         settings: Its configuration in addition to that of all servers.
     """
 
@@ -52,8 +51,7 @@ class EngineBuild:
     version: str
     port: int
     pieces: tuple[Piece, ...]
-    minimum_jdk: int = 21
-    newest_jdk: int | None = None
+    jdks: range = range(21, 1000)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -12,6 +12,7 @@ HOME is `ES_SBERT_ENGINE_HOME`, else `/var/lib/es-sbert/engines` for root (the s
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.config import expand_home, home_folder
-from es_sbert.engines.local.server_process import Account, process_identity
+from es_sbert.engines.local.server_process import may_enter, process_identity
 from es_sbert.errors import LocalEngineError
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
@@ -95,7 +96,7 @@ class EngineHome:
             )
         return cls(home)
 
-    def create(self, account: Account | None) -> None:
+    def create(self, account: pwd.struct_passwd | None) -> None:
         """Create the folders.
 
         Raises:
@@ -104,9 +105,9 @@ class EngineHome:
         with storage_errors(self.home):
             for folder in (self.dist, self.servers, self.state):
                 make_folder(folder)
-        if account is not None and not account.can_enter(self.servers):
+        if account is not None and not may_enter(account, self.servers):
             raise LocalEngineError(
-                f"root's search engines run as the user {account.name}, who cannot enter {self.home}",
+                f"root's search engines run as the user {account.pw_name}, who cannot enter {self.home}",
                 f"Set {HOME_VARIABLE} to a folder that every user may enter, such as /var/lib/es-sbert.",
             )
 

@@ -8,24 +8,20 @@ import os
 import re
 import shutil
 import socket
-import stat
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, make_folder, storage_errors
-from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.errors import LocalEngineError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.io.maven import Artifact, find_maven
-from es_sbert.messages import pluralize
 
 ProgressCallback = Callable[[str], None]
 DEFAULT_HEAP = "1g"
@@ -39,8 +35,6 @@ _LOG_LINES = 15
 _EARLIER_NAMES = frozenset({"es8", "opensearch2"})
 # The servers whose data may exist.
 SERVER_NAMES = _EARLIER_NAMES.union(ENGINES)
-# Setting that a start of several nodes by an earlier version of es-sbert wrote.
-_CLUSTER_SETTING = re.compile(r"^cluster\.initial_\w+_nodes:", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,8 +60,8 @@ def _no_progress(message: str) -> None: ...
 
 def unknown_engine(name: str) -> UsageError:
     """Return the error for a name that no build has."""
-    docker = " Docker has other versions (docker-compose.yml)." if name in _EARLIER_NAMES else ""
-    return UsageError(f"unknown engine {name!r}", f"Use one of {', '.join(ENGINES)}.{docker}")
+    builds = ", ".join(ENGINES)
+    return UsageError(f"unknown engine {name!r}", f"Use one of {builds}, or another version with docker-compose.yml.")
 
 
 def start_engine(
@@ -76,7 +70,6 @@ def start_engine(
     port: int | None = None,
     heap: str = DEFAULT_HEAP,
     timeout: float = DEFAULT_TIMEOUT,
-    settings: Mapping[str, str] | None = None,
     progress: ProgressCallback = _no_progress,
 ) -> RunningEngine:
     """Start a server, or find the one of that name that already runs on that port.
@@ -86,8 +79,6 @@ def start_engine(
         port: HTTP port on the loopback interface; None is the default of the build.
         heap: Java heap, `1g`; without effect on a server that already runs.
         timeout: Seconds to wait until it answers, counted from its start; the download is not limited.
-        settings: Entries of its configuration file, such as `{"http.max_content_length": "1mb"}`, in addition to or
-            instead of the defaults; without effect on a server that already runs.
         progress: Called with one line for each step.
 
     Raises:
@@ -100,7 +91,6 @@ def start_engine(
         build = ENGINES[build]
     if not re.fullmatch(r"[1-9][0-9]*[kKmMgG]", heap):
         raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
-    build = replace(build, settings={**build.settings, **(settings or {})})
     port = build.port if port is None else port
     home = _engine_home()
     home.create(server_process.server_account())
@@ -117,35 +107,26 @@ def start_engine(
     if running is None:
         progress(f"Ready after {seconds:.0f} s; log: {engine.log}")
     else:
-        _report_running(running, progress)
+        progress(
+            f"{engine.name} {engine.version} is already running on port {port}: an earlier `es-sbert engine up` "
+            "started it."
+        )
     progress(f"This build of {build.product} is for tests: docs/commands/engine.md lists what it lacks.")
     return engine
 
 
-def stop_engine(engine: RunningEngine, *, purge: bool = False) -> None:
+def stop_engine(server: LocalServer | RunningEngine, *, purge: bool = False) -> None:
     """Stop a server; no error if it has ended already.
 
     Args:
-        purge: Also remove its data and logs.
+        purge: Also remove its data and logs, unless it was started again.
 
     Raises:
-        LocalEngineError: the server belongs to another user or does not end.
-    """
-    home = _engine_home()
-    with storage_errors(home.home), _locked(home, engine.name, engine.port):
-        _stop(home, engine, purge=purge)
-
-
-def purge_stopped(server: LocalServer) -> None:
-    """Remove data and logs of a server, unless it was started again.
-
-    Raises:
-        LocalEngineError: the folder cannot be removed.
+        LocalEngineError: the server belongs to another user or does not end, or its folder cannot be removed.
     """
     home = _engine_home()
     with storage_errors(home.home), _locked(home, server.name, server.port):
-        if home.running(server.name, server.port) is None:
-            home.forget(server.name, server.port, purge=True)
+        _stop(home, server, purge=purge)
 
 
 def find_servers() -> list[LocalServer]:
@@ -172,19 +153,12 @@ def _locked(
     return file_lock(home.lock_file(name, port), partial(progress, waiting))
 
 
-def _stop(home: EngineHome, engine: RunningEngine, *, purge: bool = False) -> None:
-    server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
-    if home.running(engine.name, engine.port) is None:
-        home.forget(engine.name, engine.port, purge=purge)
-
-
-def _report_running(engine: RunningEngine, progress: ProgressCallback) -> None:
-    indices = (_get_json(engine.port, "/_resolve/index/*") or {}).get("indices")
-    holds = f" It holds {pluralize(len(indices), 'index', 'indices')}." if isinstance(indices, list) else ""
-    progress(
-        f"{engine.name} {engine.version} is already running on port {engine.port}: an earlier `es-sbert engine up` "
-        f"started it.{holds}"
-    )
+def _stop(home: EngineHome, server: LocalServer | RunningEngine, *, purge: bool = False) -> None:
+    running = server.running if isinstance(server, LocalServer) else server
+    if running is not None:
+        server_process.stop_process(running.pid, running.started, grace=SHUTDOWN_SECONDS)
+    if home.running(server.name, server.port) is None:
+        home.forget(server.name, server.port, purge=purge)
 
 
 def _launch(build: EngineBuild, port: int, heap: str, home: EngineHome, progress: ProgressCallback) -> RunningEngine:
@@ -195,8 +169,7 @@ def _launch(build: EngineBuild, port: int, heap: str, home: EngineHome, progress
         server_process.wait_for_group(last.pid)
     _check_port(port)
     work = home.work(build.name, port)
-    _check_data(build, work, port)
-    jdk = find_jdk(build.minimum_jdk, os.environ, account, newest=build.newest_jdk)
+    jdk = server_process.find_jdk(build.jdks, os.environ, account)
     folder = home.dist / build.folder_name
     if not folder.is_dir():
         maven = find_maven(os.environ, progress, "Or use docker-compose.yml.")
@@ -204,7 +177,7 @@ def _launch(build: EngineBuild, port: int, heap: str, home: EngineHome, progress
     if (work / "data").exists() and any((work / "data").iterdir()):
         progress(f"The server continues with the data of an earlier run in {work}.")
     console = server_process.prepare_work_folder(build, folder, port, work, account)
-    who = f" as {account.name}" if account else ""
+    who = f" as {account.pw_name}" if account else ""
     progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {heap} heap …")
     environment = server_process.server_environment(build, jdk.home, heap, work, os.environ)
     command = [str(folder / "bin" / build.product.lower())]
@@ -238,41 +211,25 @@ def _check_port(port: int) -> None:
         try:
             probe.bind((server_process.LOOPBACK, port))
         except OSError as error:
-            user = next((str(server) for server in find_servers() if server.port == port and server.running), None)
-            what = f"{user} runs there: use it" if user else "If a search engine runs there, use it"
             raise LocalEngineError(
                 f"port {port} cannot be used: {error.strerror}",
-                f'{what} with `url="http://localhost:{port}"`, or choose another `port`.',
+                f'If an engine runs there, use it with `url="http://localhost:{port}"`, or choose another `port`.',
             ) from error
 
 
-def _check_data(build: EngineBuild, work: Path, port: int) -> None:
-    """Refuse data of a node of a cluster, which earlier versions could start: it would wait for the others forever.
-
-    Raises:
-        LocalEngineError: the data is that of a node.
-    """
-    conf = work / "conf" / f"{build.product.lower()}.yml"
-    if "discovery.seed_hosts" in build.settings:
-        return
-    if conf.exists() and (work / "data").exists() and _CLUSTER_SETTING.search(conf.read_text(encoding="utf-8")):
-        raise LocalEngineError(
-            f"{work} holds the data of a node of a cluster, and es-sbert starts single servers only",
-            f"Remove it: `es-sbert engine down {build.name} --port {port} --purge`",
-        )
-
-
-def _get_json(port: int, path: str) -> dict[str, Any] | None:
+def _health(port: int) -> object:
+    """`green`, `yellow` or `red`; another value if no engine answers yet."""
     connection = http.client.HTTPConnection(server_process.LOOPBACK, port, timeout=2.0)
     try:
-        connection.request("GET", path)
+        connection.request("GET", "/_cluster/health")
         answer = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
         # Refused, cut off or not JSON: all mean "no search engine answers here (yet)", which is the result.
         return None
     finally:
         connection.close()
-    return answer if isinstance(answer, dict) else None
+    # A node without a master answers with an error, whose status is a number.
+    return answer.get("status") if isinstance(answer, dict) else None
 
 
 def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressCallback) -> float:
@@ -284,30 +241,29 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
     Raises:
         LocalEngineError: the server ended, or is not ready in time.
     """
+    afresh = (
+        "If the data is from another version, of a cluster or damaged, start afresh: "
+        f"`es-sbert engine down {engine.name} --port {engine.port} --purge`"
+    )
     begin = reported = time.monotonic()
     answered: float | None = None
     while True:
-        status = (_get_json(engine.port, "/_cluster/health") or {}).get("status")
+        status = _health(engine.port)
         now = time.monotonic()
-        # A node without a master answers with an error, whose status is a number.
         if isinstance(status, str):
             answered = answered or now
             if status != "red" or now - answered > _RED_STATUS_SECONDS:
                 return now - begin
         if not engine.is_alive:
-            code = server_process.process_exit_code(engine.pid)
-            with_code = "" if code is None else f" with exit code {code}"
             raise LocalEngineError(
-                f"{engine.name} {engine.version} exited{with_code} during startup{_log_tail(engine.log)}",
-                'See the log for the cause. Most often, memory is too small: set a smaller heap (`heap="512m"`). '
-                "If the data is from another version or damaged, start afresh: "
-                f"`es-sbert engine down {engine.name} --port {engine.port} --purge`",
+                f"{engine.name} {engine.version} exited during startup{_log_tail(engine.log)}",
+                f'See the log for the cause. Often, memory is too small: set a smaller heap (`heap="512m"`). {afresh}',
             )
         if now - begin > timeout:
             raise LocalEngineError(
                 f"{engine.name} {engine.version} does not answer on port {engine.port} after {timeout:g} s"
                 + _log_tail(engine.log),
-                "Allow a slow machine more time (`timeout=600`), or look for the reason in the log.",
+                f"Allow a slow machine more time (`timeout=600`), or look for the reason in the log. {afresh}",
             )
         if now - reported >= _REPORT_SECONDS:
             reported = now
@@ -364,48 +320,31 @@ def install(build: EngineBuild, dist: Path, fetch: Fetch, progress: Callable[[st
 def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) -> None:
     """Unpack some folders of a zip.
 
-    Files become world-readable and keep their executable bit. Nothing is ever written outside the target.
+    Files become world-readable and keep their executable bit. `ZipFile.extract` writes nothing outside the target, and
+    no symbolic links.
 
     Args:
         folders: Pairs (prefix inside the zip, folder inside the target).
 
     Raises:
-        LocalEngineError: the zip is damaged, contains an unsafe name or lacks one of the folders.
+        LocalEngineError: the zip is damaged, or lacks one of the folders.
     """
     missing = {inside for inside, _ in folders}
+    make_folder(target)
     try:
         with zipfile.ZipFile(archive) as source:
             for member in source.infolist():
                 for inside, outside in folders:
                     if member.filename.startswith(inside):
                         missing.discard(inside)
-                        name = outside + member.filename[len(inside) :]
-                        _unpack_member(source, member, target / safe_name(name, archive))
+                        member.filename = outside + member.filename[len(inside) :]
+                        if member.filename:
+                            path = Path(source.extract(member, target))
+                            executable = member.external_attr >> 16 & 0o111
+                            path.chmod(0o755 if path.is_dir() or executable else 0o644)
     except (zipfile.BadZipFile, EOFError) as error:
         raise LocalEngineError(f"{archive.name} is damaged: {error}", _REMEDY) from error
+    for folder in target.rglob("*/"):  # also those without a member, which the umask may have closed
+        folder.chmod(0o755)
     if missing:
         raise LocalEngineError(f"{archive.name} does not contain {', '.join(sorted(missing))}", _REMEDY)
-
-
-def safe_name(name: str, archive: Path) -> PurePosixPath:
-    """Check a zip member's name, and return it as a relative path.
-
-    Raises:
-        LocalEngineError: the name is absolute, contains `..`, or means something else on another system.
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
-        raise LocalEngineError(f"{archive.name} contains the unsafe name {name!r}, so it is not used", _REMEDY)
-    return path
-
-
-def _unpack_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
-    mode = member.external_attr >> 16
-    if stat.S_ISLNK(mode):
-        what = f"the symbolic link {member.filename!r}"
-        raise LocalEngineError(f"{source.filename} contains {what}, so it is not used", _REMEDY)
-    make_folder(path if member.is_dir() else path.parent)
-    if not member.is_dir():
-        with source.open(member) as data, path.open("wb") as copy:
-            shutil.copyfileobj(data, copy, 1 << 20)
-        path.chmod(0o755 if mode & 0o111 else 0o644)

@@ -1,11 +1,15 @@
-"""Configure, start, identify and stop a server's process, and choose the user that it runs as.
+"""Configure, start, identify and stop a server's process, and choose the user and the Java runtime that it runs with.
 
 A process is identified by its id and its start time, because ids are reused. Both engines refuse to run as root: if
 root starts a server, it runs as `nobody`; otherwise it runs as the calling user.
+
+A Java runtime is looked for in `ES_JAVA_HOME`, `JAVA_HOME`, the `java` on PATH, then the folders where systems and
+version managers install JDKs. Among those folders, the newest release up to `NEWEST_TESTED_JDK` is chosen.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pwd
@@ -15,10 +19,11 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from es_sbert.config import expand_home
 from es_sbert.engines.local.engine_builds import EngineBuild
 from es_sbert.errors import LocalEngineError
 
@@ -30,28 +35,117 @@ JAVA_OPTS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
 _KILL_SECONDS = 10.0
 
 
+NEWEST_TESTED_JDK = 25
+
+# Modules that the servers and their jvm.options need. Runtimes made with jlink, such as those in pip packages, lack the
+# vector incubator and fail at the start with "Module not found".
+REQUIRED_MODULES = frozenset({
+    "java.desktop", "java.instrument", "java.logging", "java.management", "java.naming", "java.net.http",
+    "java.security.jgss", "java.sql", "jdk.attach", "jdk.incubator.vector", "jdk.management", "jdk.net",
+    "jdk.unsupported",
+})  # fmt: skip
+
+JDK_FOLDERS = (
+    "/usr/lib/jvm/*", "/usr/lib64/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*", "/opt/*jdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "~/.sdkman/candidates/java/*", "~/.jdks/*", "~/.asdf/installs/java/*", "~/.local/share/mise/installs/java/*",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Account:
-    """A user other than the calling user."""
+class Jdk:
+    """A Java runtime, and its feature release (21, 25)."""
 
-    name: str
-    uid: int
-    gid: int
-
-    def can_enter(self, folder: Path) -> bool:
-        """Whether the user may pass through a folder and every folder above it.
-
-        Only the classic permission bits are checked, not access-control lists or supplementary groups.
-        """
-        resolved = folder.resolve()
-        return all(self._may_pass(each.stat()) for each in (resolved, *resolved.parents))
-
-    def _may_pass(self, status: os.stat_result) -> bool:
-        of_group = stat.S_IXGRP if status.st_gid == self.gid else stat.S_IXOTH
-        return bool(status.st_mode & (stat.S_IXUSR if status.st_uid == self.uid else of_group))
+    home: Path
+    version: int
 
 
-def server_account(user: str = UNPRIVILEGED_USER) -> Account | None:
+def find_jdk(
+    releases: range,
+    environ: Mapping[str, str],
+    account: pwd.struct_passwd | None = None,
+    places: Iterable[str] = JDK_FOLDERS,
+) -> Jdk:
+    """Find a Java runtime that fits; the module describes the search order.
+
+    Args:
+        releases: Suitable feature releases.
+        account: The user who will run Java, if not the caller.
+        places: Patterns of folders to search after those that the environment names.
+
+    Raises:
+        LocalEngineError: no runtime fits; the message lists the folders that were checked and why each was refused.
+    """
+    refused: dict[Path, str] = {}
+
+    def fitting(homes: Iterable[Path]) -> Iterator[Jdk]:
+        for home in homes:
+            try:
+                if account is not None and (home / "bin").exists() and not may_enter(account, home / "bin"):
+                    raise ValueError(f"the user {account.pw_name}, who will run the server, cannot enter it")
+                yield _read_jdk(home, releases)
+            except ValueError as error:
+                refused[home] = str(error)
+
+    def preference(jdk: Jdk) -> tuple[bool, int]:
+        """The newest tested release, else the oldest of those that are not tested."""
+        return jdk.version <= NEWEST_TESTED_JDK, -abs(jdk.version - NEWEST_TESTED_JDK)
+
+    named = next(fitting(_environment_homes(environ)), None)
+    chosen = named or max(fitting(_installed_homes(places)), key=preference, default=None)
+    if chosen is None:
+        seen = "".join(f"\n    {home}: {reason}" for home, reason in refused.items())
+        raise LocalEngineError(
+            f"no JDK {releases.start} or newer was found" + (f"; looked at:{seen}" if seen else ""),
+            "Install one (apt install openjdk-21-jdk, dnf install java-21-openjdk-devel, brew install openjdk@21, "
+            "or from adoptium.net), or set ES_JAVA_HOME to its folder.",
+        )
+    return chosen
+
+
+def _environment_homes(environ: Mapping[str, str]) -> Iterator[Path]:
+    yield from (Path(environ[name]) for name in ("ES_JAVA_HOME", "JAVA_HOME") if environ.get(name))
+    if program := shutil.which("java", path=environ.get("PATH", "")):
+        # …/bin/java is often a link out of /usr/bin into the JDK.
+        yield Path(program).resolve().parent.parent
+
+
+def _installed_homes(places: Iterable[str]) -> Iterable[Path]:
+    """Folders with a `java`. Distributions link several names to one JDK: the links are followed."""
+    found = [Path(folder).resolve() for place in places for folder in sorted(glob.glob(str(expand_home(place))))]
+    return dict.fromkeys(home for home in found if (home / "bin" / "java").exists())
+
+
+def _read_jdk(home: Path, releases: range) -> Jdk:
+    """Read the version and the modules of a JDK.
+
+    Raises:
+        ValueError: it does not fit; the message says why.
+    """
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ValueError(f"its file release cannot be read: {error.strerror}") from error
+    entries = dict(re.findall(r'^(\w+)="?([^"\n]*)"?\s*$', text, flags=re.MULTILINE))
+    # `25.0.3` is 25, `21-ea` is 21, `1.8.0_412` is 8.
+    number = re.match(r"(?:1\.)?(\d+)", entries.get("JAVA_VERSION", ""))
+    version = int(number[1]) if number else 0
+    if version not in releases:
+        raise ValueError(f"Java {version} is too {'old' if version < releases.start else 'new'}")
+    if missing := REQUIRED_MODULES - set(entries.get("MODULES", "").split()):
+        raise ValueError(f"Java {version}, but without {', '.join(sorted(missing))}: not a full JDK")
+    return Jdk(home, version)
+
+
+def may_enter(account: pwd.struct_passwd, folder: Path) -> bool:
+    """Whether a user without privileges may pass through a folder and every folder above it."""
+    resolved = folder.resolve()
+    states = [each.stat() for each in (resolved, *resolved.parents)]
+    return all(each.st_mode & (stat.S_IXUSR if each.st_uid == account.pw_uid else stat.S_IXOTH) for each in states)
+
+
+def server_account(user: str = UNPRIVILEGED_USER) -> pwd.struct_passwd | None:
     """The account to start servers with; None means the calling user's own.
 
     Raises:
@@ -60,28 +154,21 @@ def server_account(user: str = UNPRIVILEGED_USER) -> Account | None:
     if os.geteuid() != 0:
         return None
     try:
-        entry = pwd.getpwnam(user)
+        return pwd.getpwnam(user)
     except KeyError:
         raise LocalEngineError(
             f"search engines refuse to run as root, and this machine has no user {user!r} to run them as",
             f"Run es-sbert as an ordinary user, or create the user: `useradd --system {user}`",
         ) from None
-    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
-
-
-class _ServerProcess(subprocess.Popen[bytes]):
-    """A process that outlives this one."""
-
-    def __del__(self) -> None:
-        """Do nothing: Popen would warn about children that still run when this process ends, but that is intended."""
-
-
-# Processes started here, to collect their exit status: without a wait they stay in the process table.
-_children: dict[int, _ServerProcess] = {}
 
 
 def start_process(
-    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], console: Path, account: Account | None
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    console: Path,
+    account: pwd.struct_passwd | None,
 ) -> int:
     """Start a process that outlives this one, in a new session and process group.
 
@@ -99,7 +186,7 @@ def start_process(
     """
     with console.open("wb") as output:
         try:
-            child = _ServerProcess(
+            child = subprocess.Popen(
                 command,
                 cwd=folder,
                 env=dict(environment),
@@ -107,8 +194,8 @@ def start_process(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                user=account.uid if account else None,
-                group=account.gid if account else None,
+                user=account.pw_uid if account else None,
+                group=account.pw_gid if account else None,
                 extra_groups=[] if account else None,
                 umask=0o077,
             )
@@ -117,13 +204,8 @@ def start_process(
                 f"the system refuses to run {command[0]}: {error.strerror}",
                 "Its folder may lie on a disk mounted noexec; set ES_SBERT_ENGINE_HOME to one that is not.",
             ) from error
-    _children[child.pid] = child
+    child.returncode = 0  # it outlives this process: Popen would warn about a child that still runs
     return child.pid
-
-
-def process_exit_code(pid: int) -> int | None:
-    """Exit status of a process that ended; None while it runs, or if another process spawned it."""
-    return _children[pid].poll() if pid in _children else None
 
 
 def process_identity(pid: int) -> str | None:
@@ -156,12 +238,7 @@ def _processes(pid: int | None = None) -> dict[int, tuple[int, str]]:
     for name in os.listdir("/proc") if pid is None else [str(pid)]:
         try:
             text = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace") if name.isdigit() else ""
-        except (FileNotFoundError, ProcessLookupError):  # the process has ended
-            continue
-        except PermissionError:
-            # The system hides the processes of other users (hidepid=1), which are not those of a server.
-            if pid is not None:
-                raise
+        except OSError:  # it has ended, or belongs to another user from whom the system hides it: not a server of ours
             continue
         # The second field is the program's name in parentheses, and may contain spaces and parentheses itself.
         fields = text.rpartition(")")[2].split()
@@ -199,8 +276,6 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
         raise LocalEngineError(
             f"process {pid} was started by another user", "Stop it as that user, or as root."
         ) from None
-    if pid in _children:
-        _children.pop(pid).wait()
 
 
 def wait_for_group(leader: int) -> bool:
@@ -275,7 +350,9 @@ def server_environment(
     }
 
 
-def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, account: Account | None) -> Path:
+def prepare_work_folder(
+    build: EngineBuild, home: Path, port: int, work: Path, account: pwd.struct_passwd | None
+) -> Path:
     """Create a server's folders and write its configuration; data and earlier logs are kept.
 
     Returns:
@@ -296,6 +373,6 @@ def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, a
         os.replace(console, console.with_name("console.previous.log"))
     if account is not None:
         for path in (*folders, conf, *conf.rglob("*")):
-            os.chown(path, account.uid, account.gid)
+            os.chown(path, account.pw_uid, account.pw_gid)
     work.chmod(0o700)  # documents are private
     return console

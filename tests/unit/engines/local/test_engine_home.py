@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,7 +12,7 @@ import pytest
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import cache_folder
 from es_sbert.engines.local.engine_home import EngineHome, make_folder, storage_errors
-from es_sbert.engines.local.server_process import Account
+from es_sbert.engines.local.server_process import find_jdk
 from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError
 from tests.unit.engines.local.notes import engine
 
@@ -64,12 +65,19 @@ def test_home_that_cannot_be_created_raises(tmp_path: Path) -> None:
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
 
 
-def test_home_inaccessible_to_the_server_user_is_rejected(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    stranger = Account("stranger", os.getuid() + 4242, os.getgid() + 4242)
+@pytest.mark.parametrize("mode", [0o700, 0o070])
+def test_home_and_jdk_closed_to_the_servers_user_are_rejected(tmp_path: Path, mode: int) -> None:
+    stranger = pwd.struct_passwd(("stranger", "x", os.getuid() + 4242, os.getgid() + 4242, "", "/", ""))
+    jdk = tmp_path / "jdk"
+    (jdk / "bin").mkdir(parents=True)
+    (jdk / "bin" / "java").touch()
+    (tmp_path / "engines").mkdir()
+    tmp_path.chmod(mode)
     with pytest.raises(LocalEngineError, match="stranger, who cannot enter"):
-        EngineHome(closed / "engines").create(stranger)
+        EngineHome(tmp_path / "engines").create(stranger)
+    with pytest.raises(LocalEngineError, match="the user stranger, who will run the server, cannot enter it"):
+        find_jdk(range(21, 1000), {"JAVA_HOME": str(jdk)}, stranger, ())
+    tmp_path.chmod(0o700)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full to meet a full disk")

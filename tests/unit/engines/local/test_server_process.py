@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.local import server_process
-from es_sbert.engines.local.server_process import Account, server_account
+from es_sbert.engines.local.server_process import server_account
 from es_sbert.errors import LocalEngineError
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -25,7 +25,7 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
 time.sleep(600)
 """
-# Its first thread ends before another one, which stays until it is told to and says how the whole ended.
+# Its first thread ends before another one, which stays until it is told to.
 HEADLESS = """
 import ctypes, os, threading, time
 
@@ -101,8 +101,6 @@ def test_hidden_processes_of_other_users_are_skipped(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "read_text", read_own)
     server_process.stop_process(pid, started, grace=0)
     assert server_process.process_identity(pid) is None
-    with pytest.raises(PermissionError):
-        server_process.process_identity(1)
 
 
 def test_system_without_proc_and_ps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,19 +138,15 @@ def test_process_lives_until_its_last_thread_ends(tmp_path: Path) -> None:
     stat = Path(f"/proc/{pid}/stat")
     until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
     assert server_process.process_identity(pid) == started
-    assert server_process.process_exit_code(pid) is None
     (tmp_path / "go").touch()
     until(lambda: server_process.process_identity(pid) is None)
-    assert server_process.process_exit_code(pid) == 7
 
 
-def test_exited_process_has_an_exit_code_and_stop_is_a_no_op(tmp_path: Path) -> None:
+def test_stop_of_a_process_that_has_ended_is_a_no_op(tmp_path: Path) -> None:
     console = tmp_path / "console.log"
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     pid = server_process.start_process(command, folder=tmp_path, environment={}, console=console, account=None)
-    until(lambda: server_process.process_exit_code(pid) is not None)
-    assert server_process.process_exit_code(pid) == 3
-    assert server_process.process_identity(pid) is None
+    until(lambda: server_process.process_identity(pid) is None)
     server_process.stop_process(pid, "whenever it was", grace=0)
 
 
@@ -181,28 +175,13 @@ def test_command_that_cannot_run_raises(tmp_path: Path) -> None:
         )
 
 
-def test_permissions_of_owner_group_and_others_say_who_may_enter_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for each in folder.parents[:2]:
-        each.chmod(0o755)
-    me = Account("me", os.getuid(), os.getgid())
-    colleague = Account("colleague", os.getuid() + 4242, folder.stat().st_gid)
-    stranger = Account("stranger", os.getuid() + 4242, os.getgid() + 4242)
-    is_open = stranger.can_enter(folder)  # unless a parent of pytest's folder is closed
-    allowed = {0o700: (True, False, False), 0o077: (False, is_open, is_open), 0o707: (True, False, is_open)}
-    for mode, expected in allowed.items():
-        folder.chmod(mode)
-        assert tuple(each.can_enter(folder) for each in (me, colleague, stranger)) == expected
-
-
 def test_only_root_starts_servers_as_another_user() -> None:
     account = server_account()
     if os.geteuid() != 0:
         assert account is None
         return
     assert account is not None
-    assert account.uid != 0
+    assert account.pw_uid != 0
     with pytest.raises(LocalEngineError, match="refuse to run as root") as caught:
         server_account("no-such-user-here")
     assert "useradd" in caught.value.remedy
