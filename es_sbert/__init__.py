@@ -31,7 +31,6 @@ __version__ = "0.1.0"
 # `disable_telemetry_events()` comes after that. Every module of this package, in worker processes and Ray actors too,
 # is imported after this line.
 NO_TELEMETRY = {
-    "HAYSTACK_TELEMETRY_ENABLED": "False",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "ORT_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",

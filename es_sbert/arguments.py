@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -19,20 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OTHERS = frozenset({"texts", "first", "second", "vector"})
 # The smallest value of arguments that are numbers.
 _LEAST = {
-    "budget": 1,
-    "concurrency": 1,
-    "overlap": 0,
-    "passage_overlap": 0,
-    "passages": 1,
-    "replicas": 0,
-    "retry_seconds": 0,
-    "shards": 1,
-    "threads": 1,
-    "top_k": 1,
-    "window": 1,
+    **dict.fromkeys(("budget", "concurrency", "passages", "shards", "threads", "top_k", "window"), 1),
+    **dict.fromkeys(("overlap", "passage_overlap", "replicas", "retry_seconds"), 0),
 }
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", NoneType: "None", Path: "a Path"}
 
 
 def check_arguments(function: F) -> F:
@@ -44,56 +32,45 @@ def check_arguments(function: F) -> F:
     """
 
     @functools.cache
-    def checks() -> tuple[list[str], dict[str, tuple[TypeAdapter[Any], Any]]]:
+    def checks() -> tuple[list[str], dict[str, TypeAdapter[Any]]]:
         hints = _resolved_hints(function)
         parameters = inspect.signature(function).parameters
         for name, parameter in parameters.items():
             if not isinstance(parameter.annotation, str) and parameter.annotation is not inspect.Parameter.empty:
                 hints[name] = parameter.annotation  # of an option, see `spell_out`
-        known = {name: (TypeAdapter(hint, config=_STRICT), hint) for name, hint in hints.items() if name in parameters}
-        return list(parameters), {name: check for name, check in known.items() if name not in _OTHERS}
+        checked = [name for name in hints if name in parameters and name not in _OTHERS]
+        return list(parameters), {name: TypeAdapter(hints[name], config=_STRICT) for name in checked}
 
     def check(name: str, value: Any) -> Any:
-        known = checks()[1]
-        if name not in known:
-            return value
-        adapter, hint = known[name]
-        if not _fits(adapter, value):
+        adapter = checks()[1].get(name)
+        if adapter is not None and _problem(adapter, value) is not None:
             value, given = _to_python(value), value
-            if not _fits(adapter, value):
-                raise wrong_argument(name, given, describe_hint(hint))
+            if (allowed := _problem(adapter, value)) is not None:
+                raise wrong_argument(name, given, allowed)
         if value is not None and name in _LEAST and not value >= _LEAST[name]:
             raise UsageError(f"`{name}` is {value}", f"Set it to at least {_LEAST[name]}.")
         return value
 
-    def check_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
         positional = checks()[0]
         options = vars(function).get("__signature__")  # spelled out, see `spell_out`
         if options is not None and (unknown := kwargs.keys() - options.parameters.keys()):
             known = [name for name, each in options.parameters.items() if each.kind is each.KEYWORD_ONLY]
             raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(known)}.")
-        checked = list(map(check, positional, args))
-        return [*checked, *args[len(positional) :]], {name: check(name, value) for name, value in kwargs.items()}
+        python_args = [*map(check, positional, args), *args[len(positional) :]]
+        return function(*python_args, **{name: check(name, value) for name, value in kwargs.items()})
 
-    @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        python_args, python_kwargs = check_all(args, kwargs)
-        return function(*python_args, **python_kwargs)
-
-    @functools.wraps(function)
-    async def checked_coroutine(*args: Any, **kwargs: Any) -> Any:
-        python_args, python_kwargs = check_all(args, kwargs)
-        return await function(*python_args, **python_kwargs)
-
-    return cast("F", checked_coroutine if inspect.iscoroutinefunction(function) else checked)
+    return cast("F", checked)
 
 
-def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
+def _problem(adapter: TypeAdapter[Any], value: Any) -> str | None:
+    """The allowed values, in pydantic's words; None if this value is one of them."""
     try:
         adapter.validate_python(value)
-    except ValidationError:  # the caller names the value and what it may be
-        return False
-    return True
+    except ValidationError as error:
+        return " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in error.errors()))
+    return None
 
 
 def _to_python(value: Any) -> Any:
@@ -151,23 +128,6 @@ def as_texts(texts: Iterable[str], name: str = "texts", first: int = 0) -> list[
     return listed
 
 
-def describe_hint(hint: Any) -> str:
-    """Describe the values that a type hint allows, for the remedy of an error."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        *first, last = [describe_hint(each) for each in arguments]
-        return f"{', '.join(first)} or {last}"
-    if origin is Literal:
-        return " or ".join(map(repr, arguments))
-    if isinstance(origin, type) and issubclass(origin, tuple):
-        return f"a tuple of {len(arguments)}: {', '.join(describe_hint(each) for each in arguments)}"
-    if isinstance(origin, type) and issubclass(origin, Iterable) and len(arguments) == 1:
-        return f"a list, each {describe_hint(arguments[0])}"
-    if origin is not None:
-        return "a function" if origin is Callable else "a dict"
-    return _NAMES.get(hint) or f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
-
-
 def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function; those that are only imported for type checkers become `Any`."""
     unknown: dict[str, Any] = {}
@@ -186,14 +146,10 @@ def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
         defaults: Default value of each entry.
     """
     types = get_type_hints(options)
-    if missing := types.keys() - defaults.keys():
-        raise TypeError(f"there is no default for {', '.join(sorted(missing))}")
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        *parameters, last = signature.parameters.values()
-        if last.kind is not inspect.Parameter.VAR_KEYWORD:
-            raise TypeError(f"{function.__qualname__} does not end in **options")
+        *parameters, _ = signature.parameters.values()
         spelled = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
             for name, hint in types.items()

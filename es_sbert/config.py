@@ -73,10 +73,10 @@ def read_secret_file(path: Path, what: str) -> str:
         ) from error
     # Invalid bytes are replaced, because an exception from decode would contain the secret.
     secret = data.decode(errors="replace").rstrip("\r\n")
-    if "\ufffd" in secret:
-        raise UsageError(f"the file {path} with the {what} is not valid UTF-8", "Write only the secret into it.")
-    if not secret or "\n" in secret or len(data) > _MAX_SECRET_BYTES:
-        raise UsageError(f"the file {path} with the {what} must contain one line", "Write only the secret into it.")
+    if not secret or "\n" in secret or "\ufffd" in secret or len(data) > _MAX_SECRET_BYTES:
+        raise UsageError(
+            f"the file {path} with the {what} must contain one line of UTF-8 text", "Write only the secret into it."
+        )
     return secret
 
 

@@ -181,22 +181,18 @@ def staged_folder(output: Path) -> Iterator[Path]:
     output = output.resolve()  # the target of a link is replaced, not the link
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
-    except OSError as error:
-        raise OutputError(
-            f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
-        ) from error
-    try:
-        staging.chmod(0o755)  # mkdtemp makes it private, but others must be able to read a bundle
-        yield staging
-        _replace_folder(staging, output)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{output.name}.", suffix=".partial", dir=output.parent, ignore_cleanup_errors=True
+        ) as name:
+            staging = Path(name)
+            staging.chmod(0o755)  # it is private, but others must be able to read a bundle
+            yield staging
+            _replace_folder(staging, output)
     except OSError as error:
         raise OutputError(
             f"{output} cannot be written: {error}",
             "Free disk space there, or export to a folder that you can write to.",
         ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _replace_folder(staging: Path, output: Path) -> None:

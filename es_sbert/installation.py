@@ -13,18 +13,8 @@ _NAME = "es-sbert"
 # Extras with a build of onnxruntime. No other requirement may include one, so that two are never installed by accident.
 CPU_EXTRA, CUDA_EXTRA = "cpu", "cuda"
 # Packages that install the module onnxruntime.
-RUNTIME_PACKAGES = (
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-azure",
-    "onnxruntime-cann",
-    "onnxruntime-directml",
-    "onnxruntime-migraphx",
-    "onnxruntime-openvino",
-    "onnxruntime-qnn",
-    "onnxruntime-rocm",
-    "onnxruntime-training",
-)
+_BUILDS = ("gpu", "azure", "cann", "directml", "migraphx", "openvino", "qnn", "rocm", "training")
+RUNTIME_PACKAGES = ("onnxruntime", *(f"onnxruntime-{build}" for build in _BUILDS))
 
 
 def install_command(*arguments: str) -> str:

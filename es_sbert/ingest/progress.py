@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
 from es_sbert.messages import escape_unprintable, log_event, pluralize
-from es_sbert.progress_bar import SingleLineProgress
 
 _LINE_SECONDS = 5.0
 # Seconds over which the speed is measured to estimate the time left. Over a shorter span the estimate jumps; over a
@@ -193,7 +192,7 @@ class BarMeter(ProgressMeter):
         text = TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
         bar = BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40))
         elapsed = TextColumn("{task.fields[elapsed]}", table_column=Column(no_wrap=True))
-        self._progress = SingleLineProgress(bar, text, elapsed, console=Console(file=stream), transient=True)
+        self._progress = Progress(bar, text, elapsed, console=Console(file=stream), transient=True)
         self._task = self._progress.add_task("", total=None, line="", elapsed="")
 
     def show(self, snapshot: ProgressSnapshot) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from accelerate.utils import send_to_device
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -29,7 +29,6 @@ from es_sbert.evaluation.pair_metrics import (
     unit_rows,
 )
 from es_sbert.networks.siamese_encoder import eval_mode
-from es_sbert.progress_bar import SingleLineProgress
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import check_dimensions
@@ -361,12 +360,12 @@ class ProgressBarCallback(TrainerCallback):
         self._dev_name = dev_name
         self._report = report
         self._console = console or Console(stderr=True)
-        self._bar: SingleLineProgress | None = None
+        self._bar: Progress | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not self._console.is_terminal:
             return
-        self._bar = SingleLineProgress(
+        self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),

@@ -39,11 +39,11 @@ def test_secret_file_is_stripped_of_line_ends(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "must contain one line"),
-        (b"\n", "must contain one line"),
-        (b"hunter2\nhunter3\n", "must contain one line"),
-        (b"x" * 100_000, "must contain one line"),
-        (b"hunter2\xff", "is not valid UTF-8"),
+        (b"", "must contain one line of UTF-8 text"),
+        (b"\n", "must contain one line of UTF-8 text"),
+        (b"hunter2\nhunter3\n", "must contain one line of UTF-8 text"),
+        (b"x" * 100_000, "must contain one line of UTF-8 text"),
+        (b"hunter2\xff", "one line of UTF-8 text"),
         (None, "cannot be read: No such file"),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
-from es_sbert.arguments import spell_out
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
@@ -67,10 +66,3 @@ def test_shown_defaults_of_a_new_index_are_those_of_a_call_without_options(tmp_p
     tiny = write_tiny_bert(tmp_path / "tiny")
     given: Any = INDEX_DEFAULTS
     assert request_vector_field(str(tiny), **given) == request_vector_field(str(tiny))
-
-
-def test_defaults_must_be_complete() -> None:
-    with pytest.raises(TypeError, match="no default for max_errors, retry_seconds"):
-        spell_out(AddOptions, {"dead_letters": None})(SemanticIndex.add)
-    with pytest.raises(TypeError, match=r"close does not end in \*\*options"):
-        spell_out(AddOptions, ADD_DEFAULTS)(SemanticIndex.close)
