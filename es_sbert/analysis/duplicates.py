@@ -186,7 +186,7 @@ class _DuplicateSearch:
         self._state = state = retrying(partial(require_index, engine, index))
         # Search the index, not the alias: the alias may move, and OpenSearch applies its filter after the kNN search.
         self._index = state.name
-        own = state.alias_filter(index)
+        own = state.alias(index).get("filter")
         self._filter = filter if own is None else and_query(own, filter)
         self._vector = vector_field_from_state(engine, state, vector_field)
         self._doc_values = doc_value_request(engine.info.engine_type, [self._vector])

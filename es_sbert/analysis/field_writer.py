@@ -162,7 +162,7 @@ class FieldWriter:
         self.name = name
         self._state = state = self._retrying(partial(require_index, engine, index))
         self._updates = VersionedUpdates(engine, state, policy, on_wait, source=state)
-        self._alias_filter = state.alias_filter(index)
+        self._alias_filter = state.alias(index).get("filter")
         self._vector = vector_field_from_state(engine, state, vector_field)
         is_field_missing(state, name, [self._vector])
 

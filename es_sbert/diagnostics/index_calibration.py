@@ -370,7 +370,7 @@ class IndexCalibrator:
     def __init__(self, engine: Engine, name: str, vector_field: str) -> None:
         state = require_index(engine, name)
         self._engine, self._name, self._state = engine, name, state
-        self._filter = state.alias_filter(name)
+        self._filter = state.alias(name).get("filter")
         self.field = vector_field_from_state(engine, state, vector_field)
         self._doc_values = doc_value_request(engine.info.engine_type, [self.field])
         self._has_vector = and_query(has_vector_query(vector_field, self.field.meta), self._filter)

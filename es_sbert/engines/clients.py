@@ -9,10 +9,8 @@ from __future__ import annotations
 import copy
 import logging
 import re
-import threading
 import warnings
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -20,11 +18,8 @@ from urllib.parse import quote, urlencode
 
 from elastic_transport import (
     ApiError,
-    BaseNode,
     ConnectionTimeout,
     JsonSerializer,
-    NodeConfig,
-    NodePool,
     SerializationError,
     SerializerCollection,
     TextSerializer,
@@ -41,11 +36,9 @@ from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch
-from es_sbert.engines.rest import EXACT_NUMBERS, EngineResponse, Json, QueryParams, parse_json, quote_index_name
+from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, quote_index_name
 from es_sbert.messages import log_event
 
-# Statuses of a node, or of a proxy in front of it, that cannot answer now.
-_DOWN_STATUSES = (502, 503, 504)
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 # File extensions of Lucene's vectors, quantized vectors and graphs, and of their metadata.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
@@ -76,31 +69,6 @@ class _Serializers(SerializerCollection):
             return data.decode("utf-8", "replace")
 
 
-class _Node(EngineNode):
-    """A node that knows the status of the response to each thread's last request; None if there was none."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        super().__init__(config)
-        self.last = threading.local()
-
-    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        self.last.status = None
-        response = super().perform_request(*args, **kwargs)
-        self.last.status = response.meta.status
-        return response
-
-
-class _NodePool(NodePool):
-    """Leaves out a node that is down, but not one that refuses requests (413), is overloaded (429), or fails (500)."""
-
-    def mark_dead(self, node: BaseNode, _now: float | None = None) -> None:
-        assert isinstance(node, _Node)
-        if node.last.status in (None, *_DOWN_STATUSES):
-            super().mark_dead(node, _now)
-        else:
-            self.mark_live(node)
-
-
 class _TransportClient:
     """A transport with the interface of `EngineClient`."""
 
@@ -109,8 +77,7 @@ class _TransportClient:
         configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
         self._transport = Transport(
             configs,
-            node_class=_Node,
-            node_pool_class=_NodePool,
+            node_class=EngineNode,
             serializers=_SERIALIZERS,
             max_retries=0,
             retry_on_timeout=False,
@@ -120,7 +87,7 @@ class _TransportClient:
         self._transport.serializers = _Serializers(self._transport.serializers.serializers)
         if watch is not None:
             for node in self._transport.node_pool.all():
-                assert isinstance(node, _Node)
+                assert isinstance(node, EngineNode)
                 watch.add(node.config, node.pool)
 
     def perform_request(
@@ -157,26 +124,6 @@ def opensearch_with_exact_json(transport: Any) -> Any:
     copied = copy.copy(transport)
     copied.deserializer = Deserializer({ExactJson.mimetype: ExactJson()})
     return copied
-
-
-class CallersClient:
-    """A client of the caller with its own parser, except for requests whose numbers must be exact, see `exact_numbers`.
-
-    Args:
-        client: The client.
-        with_exact_json: Returns a copy of it that has the same connections and `parse_json` as its parser.
-    """
-
-    def __init__(self, client: Any, with_exact_json: Callable[[Any], Any]) -> None:
-        self._client = client
-        self._with_exact_json = with_exact_json
-
-    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        client = self._with_exact_json(self._client) if EXACT_NUMBERS.get() else self._client
-        return client.perform_request(*args, **kwargs)
-
-    def close(self) -> None:
-        self._client.close()
 
 
 class OpenSearchTransport:
@@ -253,60 +200,29 @@ class TransportEngine(Engine):
                 log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
         return EngineResponse(response.meta.status, response.meta.headers, response.body)
 
-    @abstractmethod
     def _media_type(self, kind: str) -> str:
         """The media type of a body.
 
         Args:
             kind: `json` or `x-ndjson`.
         """
-
-
-class ElasticsearchEngine(TransportEngine):
-    """Elasticsearch, accessed through a client of either major version."""
-
-    def _media_type(self, kind: str) -> str:
+        if self.info.engine_type is EngineType.OPENSEARCH:
+            return f"application/{kind}"
         # Use the media type of the server's major version. The client would use that of its own version, which an older
         # server rejects with 400.
         return f"application/vnd.elasticsearch+{kind}; compatible-with={self.info.version[0]}"
 
-    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
-        answer = self._request("POST", f"/{path}/_pit", params)
-        with self._reading("POST /_pit"):
-            return str(answer["id"])
-
-    def _close_point_in_time(self, pit_id: str) -> None:
-        self._request("DELETE", "/_pit", body={"id": pit_id}, missing_ok=True)
-
     def vector_size(self, name: str, field: str) -> int | None:
-        # Use an API that reads the index's files: `_stats` misses segments that consist of one file.
-        answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
-        with self._reading("POST /_disk_usage"):
-            [fields] = [value["fields"] for key, value in answer.items() if key != "_shards"]
-            return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
-
-
-class OpenSearchEngine(TransportEngine):
-    """OpenSearch."""
-
-    def _media_type(self, kind: str) -> str:
-        return f"application/{kind}"
-
-    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
-        # By default, a point in time leaves out shards without an active copy.
-        params = params | {"allow_partial_pit_creation": "false"}
-        answer = self._request("POST", f"/{path}/_search/point_in_time", params)
-        with self._reading("POST /_search/point_in_time"):
-            return str(answer["pit_id"])
-
-    def _close_point_in_time(self, pit_id: str) -> None:
-        self._request("DELETE", "/_search/point_in_time", body={"pit_id": [pit_id]}, missing_ok=True)
-
-    def vector_size(self, name: str, field: str) -> int | None:
+        if self.info.engine_type is EngineType.ELASTICSEARCH:
+            # Use an API that reads the index's files: `_stats` misses segments that consist of one file.
+            answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
+            with self._reading("POST /_disk_usage"):
+                [fields] = [value["fields"] for key, value in answer.items() if key != "_shards"]
+                return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
         state = self.get_index(name)
         with self._reading(f"GET /{name}"):
-            fields = 0 if state is None else _count_vector_fields(state.mappings)
-        if state is None or fields > 1:
+            count = 0 if state is None else _count_vector_fields(state.mappings)
+        if state is None or count > 1:
             # For several vector fields, the statistics contain only the last file of each kind in a segment.
             return None
         params = {"include_segment_file_sizes": "true"}
@@ -321,9 +237,3 @@ def _count_vector_fields(mappings: Json) -> int:
     """Count the vector fields in a mapping, including those inside objects."""
     fields = mappings.get("properties", {}).values()
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
-
-
-ENGINE_CLASSES: dict[EngineType, type[TransportEngine]] = {
-    EngineType.ELASTICSEARCH: ElasticsearchEngine,
-    EngineType.OPENSEARCH: OpenSearchEngine,
-}

@@ -12,9 +12,8 @@ from typing import Any
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.engines.clients import (
-    ENGINE_CLASSES,
-    CallersClient,
     OpenSearchTransport,
+    TransportEngine,
     opensearch_with_exact_json,
     with_exact_json,
 )
@@ -43,7 +42,7 @@ def connect(settings: EngineSettings) -> Engine:
         message = f"{failed.url} does not answer; the other addresses are used until it does: {failure.message}"
         log_event("address_failed", message, logging.WARNING, url=failed.url, reason=failure.message)
     info = EngineInfo(found.engine_type, found.version, join_urls(addresses))
-    return ENGINE_CLASSES[info.engine_type].at(info, addresses)
+    return TransportEngine.at(info, addresses)
 
 
 def open_engine(engine: Any) -> Engine:
@@ -95,19 +94,18 @@ def from_client(client: Any) -> Engine:
         )
     sender: EngineClient
     if engine_type is EngineType.ELASTICSEARCH:
-        sender, url = CallersClient(client, with_exact_json), str(next(iter(client.transport.node_pool.all())).base_url)
+        sender, url = with_exact_json(client), str(next(iter(client.transport.node_pool.all())).base_url)
     else:
-        sender = OpenSearchTransport(CallersClient(client.transport, opensearch_with_exact_json))
+        sender = OpenSearchTransport(opensearch_with_exact_json(client.transport))
         url = _opensearch_url(client.transport.hosts[0])
-    engine_class = ENGINE_CLASSES[engine_type]
-    probe = engine_class(EngineInfo(engine_type, _COMPATIBLE_VERSION, url), sender, None)
+    probe = TransportEngine(EngineInfo(engine_type, _COMPATIBLE_VERSION, url), sender, None)
     info = identify_engine(lambda path: probe.send("GET", path), url)
     if info.engine_type is not engine_type:
         raise UnsupportedEngine(
             f"the client is for {engine_type.value}, but {info.label} answers at {info.url}",
             "Pass a client for that engine.",
         )
-    return engine_class(info, sender, None)
+    return TransportEngine(info, sender, None)
 
 
 def _client_type(client: object) -> EngineType | None:

@@ -104,15 +104,15 @@ def _identify_all(
 
     for address in addresses:  # in threads that do not keep the process from exiting
         threading.Thread(target=ask, args=(address,), name="detect-engine", daemon=True).start()
+    silent = f"did not answer within {_OTHERS_SECONDS:g} seconds"
+    failures: dict[Address, EsSbertError] = {
+        each: EngineUnreachable(f"{each.url} {silent}", "Check its process and its log.") for each in addresses
+    }
     found: dict[Address, _Identity] = {}
-    failures: dict[Address, EsSbertError] = {}
-    while len(found) + len(failures) < len(addresses):
+    for _ in addresses:
         try:
             address, answer = answers.get(timeout=_OTHERS_SECONDS if found else None)
-        except queue.Empty:
-            silent = f"did not answer within {_OTHERS_SECONDS:g} seconds"
-            for each in set(addresses) - found.keys() - failures.keys():
-                failures[each] = EngineUnreachable(f"{each.url} {silent}", "Check its process and its log.")
+        except queue.Empty:  # the others did not answer
             break
         if isinstance(answer, EsSbertError):
             failures[address] = answer
@@ -120,10 +120,8 @@ def _identify_all(
             raise answer
         else:
             found[address] = answer
-    return (
-        {address: found[address] for address in addresses if address in found},
-        {address: failures[address] for address in addresses if address in failures},
-    )
+            del failures[address]
+    return {address: found[address] for address in addresses if address in found}, failures
 
 
 def _check_same_cluster(found: Mapping[Address, _Identity]) -> None:
@@ -134,14 +132,15 @@ def _check_same_cluster(found: Mapping[Address, _Identity]) -> None:
     """
     remedy = "Use only addresses of nodes of one cluster."
     first, (first_info, _) = next(iter(found.items()))
-    known: tuple[Address, str] | None = None
+    clusters: dict[str, Address] = {}
     for address, (info, uuid) in found.items():
         if info.engine_type is not first_info.engine_type:
             raise UsageError(f"{first_info.label} answers at {first.url}, but {info.label} at {address.url}", remedy)
-        if known is not None and uuid not in (None, known[1]):
-            raise UsageError(f"{known[0].url} and {address.url} belong to different clusters", remedy)
-        if known is None and uuid is not None:
-            known = address, uuid
+        if uuid is not None:
+            clusters.setdefault(uuid, address)
+    if len(clusters) > 1:
+        one, other, *_ = [address.url for address in clusters.values()]
+        raise UsageError(f"{one} and {other} belong to different clusters", remedy)
 
 
 def _identify(address: Address) -> _Identity:

@@ -75,6 +75,11 @@ logger = logging.getLogger(__name__)
 _BAD_GATEWAY = 502
 # Statuses of responses to an API that is disabled, or that the engine was built without. Serverless answers 410.
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405, 410})
+# Path of the API of points in time, and the member of requests and responses that holds the id.
+_POINT_IN_TIME = {
+    EngineType.ELASTICSEARCH: ("/_pit", "id"),
+    EngineType.OPENSEARCH: ("/_search/point_in_time", "pit_id"),
+}
 # Part of the engine's error message if the node in a `preference` has no copy of the shard.
 _NO_SUCH_COPY = "no data nodes with criteria"
 # Maximum characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
@@ -209,11 +214,14 @@ class Engine(ABC):
             shard: The only shard that it contains.
             node: Id of the node whose copy is read; empty for any copy.
         """
+        api, key = _POINT_IN_TIME[self.info.engine_type]
         params = {"preference": shard_preference(shard, node), "keep_alive": KEEP_ALIVE}
-        return self._open_point_in_time(quote_index_name(name), params)
-
-    @abstractmethod
-    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str: ...
+        if self.info.engine_type is EngineType.OPENSEARCH:
+            # By default, a point in time leaves out shards without an active copy.
+            params["allow_partial_pit_creation"] = "false"
+        answer = self._request("POST", f"/{quote_index_name(name)}{api}", params)
+        with self._reading(f"POST {api}"):
+            return str(answer[key])
 
     @abstractmethod
     def vector_size(self, name: str, field: str) -> int | None:
@@ -221,9 +229,6 @@ class Engine(ABC):
 
         None if unknown: on OpenSearch, if the index has several vector fields, or no graphs.
         """
-
-    @abstractmethod
-    def _close_point_in_time(self, pit_id: str) -> None: ...
 
     def close(self) -> None:
         self._client.close()
@@ -335,12 +340,12 @@ class Engine(ABC):
             IndexMismatch: no single search of these indices covers the same shards, because of an alias's routing.
         """
         if all(expression in (state.name, state.data_stream, *state.aliases) for state in states):
-            routings = {state.search_routing(expression) for state in states}
+            routings = {state.alias(expression).get("search_routing") for state in states}
             if len(routings) > 1:
                 raise IndexMismatch(
                     f"the indices of {expression} have different routings (`search_routing`)", _ALIAS_ALONE_REMEDY
                 )
-            return AliasTerms({state.name: state.alias_filter(expression) for state in states}, *routings)
+            return AliasTerms({state.name: state.alias(expression).get("filter") for state in states}, *routings)
         filters: dict[str, Json | None] = dict.fromkeys([state.name for state in states])
         aliases = [alias for state in states for alias in state.aliases.values()]
         if any("filter" in alias or "search_routing" in alias for alias in aliases):
@@ -632,7 +637,7 @@ class Engine(ABC):
             raise IndexMissing(
                 f"there is no index {name} ({self._label})", "Check the name: `GET _cat/indices` lists them."
             )
-        if state.search_routing(name) is None:
+        if state.alias(name).get("search_routing") is None:
             with self._reading(f"GET /{name}"):
                 return list(range(state.shards))
         path = f"/{quote_index_name(name)}/_search_shards"
@@ -685,8 +690,9 @@ class Engine(ABC):
 
     def close_point_in_time(self, pit_id: str) -> None:
         """Close a point in time. Never fails: one that cannot be closed expires."""
+        api, key = _POINT_IN_TIME[self.info.engine_type]
         try:
-            self._close_point_in_time(pit_id)
+            self._request("DELETE", api, body={key: pit_id if key == "id" else [pit_id]}, missing_ok=True)
         except EngineError as error:
             # Only log the error: the point in time expires, and the error that ended the scan must not be hidden.
             logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)

@@ -19,13 +19,11 @@ from es_sbert.engines.engine import Engine, seq_no_range_body
 from es_sbert.engines.index_state import ShardState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import AccessDenied, EngineError, IndexMismatch, IndexMissing, RequestFailed
 
 T = TypeVar("T")
 
 _TOO_MANY_REQUESTS = 429
-# One broken connection says nothing about the point in time; if it breaks again, the node may have failed.
-_FAILURES_BEFORE_REOPENING = 2
 
 
 class ScanPage(NamedTuple):
@@ -209,7 +207,6 @@ class _ShardReader:
         self._snapshot = snapshot
         # `max_seq_no` of the first point in time; None until there is one.
         self._first_max = None if snapshot is None else snapshot.max_seq_no
-        self._failures = 0
 
     def pages(self) -> Iterator[ScanPage]:
         """Read the documents of the first point in time; if it was lost, those written since then follow."""
@@ -250,19 +247,12 @@ class _ShardReader:
         except IndexMissing as error:
             raise self._index_replaced() from error
         except EngineError as error:
-            self._failures += 1
-            if self._is_lost(error):
+            # Another point in time is opened before the request is sent again, unless the engine is only overloaded.
+            if not (isinstance(error, RequestFailed) and error.status == _TOO_MANY_REQUESTS):
                 self.close()
             raise
-        self._failures = 0
         hits: list[Json] = answer["hits"]["hits"]
         return hits
-
-    def _is_lost(self, error: EngineError) -> bool:
-        """Whether to open another point in time before the request is sent again."""
-        if isinstance(error, EngineUnreachable):
-            return self._failures >= _FAILURES_BEFORE_REOPENING
-        return not (isinstance(error, RequestFailed) and error.status == _TOO_MANY_REQUESTS)
 
     def _current_snapshot(self) -> ShardSnapshot:
         """Return the point in time to read from; open one if there is none.
@@ -287,7 +277,6 @@ class _ShardReader:
                 "Give the user the privilege maintenance on the index, or run the command again later.",
                 503,
             )
-        self._failures = 0
         self._snapshot = snapshot
         return snapshot
 

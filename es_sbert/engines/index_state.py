@@ -60,28 +60,13 @@ class IndexState:
         """Whether a setting is `true`."""
         return self.setting(name) == "true"
 
-    def alias_filter(self, name: str) -> Json | None:
-        """The filter of this alias; None if it has none, or if the name is not an alias."""
-        filter: Json | None = self.aliases.get(name, {}).get("filter")
-        return filter
-
-    def search_routing(self, name: str) -> str | None:
-        """The routing values whose shards this alias searches, joined by commas; None for all shards."""
-        routing: str | None = self.aliases.get(name, {}).get("search_routing")
-        return routing
-
-    def is_write_index(self, alias: str) -> bool:
-        """Whether this index is the write index of the alias (`is_write_index`)."""
-        return self.aliases.get(alias, {}).get("is_write_index") is True
+    def alias(self, name: str) -> Json:
+        """The properties of an alias (`filter`, `index_routing`, …); empty if it has none, or if this is no alias."""
+        return self.aliases.get(name, {})
 
     def takes_writes(self, alias: str) -> bool:
         """Whether documents that are written through this alias may go to this index."""
-        return self.aliases.get(alias, {}).get("is_write_index") is not False
-
-    def alias_routing(self, alias: str) -> str | None:
-        """The routing of documents written through this alias; None if it has none, or if the name is not an alias."""
-        routing: str | None = self.aliases.get(alias, {}).get("index_routing")
-        return routing
+        return self.alias(alias).get("is_write_index") is not False
 
 
 def read_aliases(state: Json, stream_aliases: Json) -> dict[str, Json]:
@@ -106,7 +91,9 @@ def find_write_index(name: str, states: Sequence[IndexState]) -> IndexState | No
     """
     if len(states) == 1:
         return states[0]
-    written = [state for state in states if state.data_stream == name or state.is_write_index(name)]
+    written = [
+        state for state in states if state.data_stream == name or state.alias(name).get("is_write_index") is True
+    ]
     # Of a data stream: `.ds-STREAM-DATE-GENERATION`
     return max(written, key=lambda state: state.name.rpartition("-")[2], default=None)
 

@@ -238,7 +238,6 @@ class Throttle:
         self.requests = min(_FIRST_REQUESTS, most_requests)
         self._running = 0
         self._taken = 0
-        self._halved = False
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -263,10 +262,6 @@ class Throttle:
                 self._taken = 0
                 self.requests = min(self._most, self.requests + 1)
                 self._changed.notify()
-            recovered = self._halved and (self.body_bytes, self.requests) == (self._largest, self._most)
-            self._halved &= not recovered
-        if recovered:
-            self._record("the limits on bulk requests are at their maximum again")
 
     def decrease(self) -> None:
         """Record that the engine is overloaded: halve both limits."""
@@ -275,7 +270,6 @@ class Throttle:
             self.body_bytes = max(self._smallest, self.body_bytes // 2)
             self.requests = max(1, self.requests // 2)
             self._taken = 0
-            self._halved = True
             changed = before != (self.body_bytes, self.requests)
         if changed:
             self._record("the engine is overloaded: the limits on bulk requests are halved")

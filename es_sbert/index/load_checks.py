@@ -98,7 +98,7 @@ def check_can_load_files(
             "written by their ids",
             f"{in_place} {in_place_command(state.name)}.",
         )
-    routing = state.alias_routing(name)
+    routing = state.alias(name).get("index_routing")
     if routing is not None and routing_field is not None:
         raise UsageError(
             f"the alias {name} gives all documents the routing {routing!r}, so the routing cannot come from "

@@ -205,7 +205,7 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
     deleted = 0
     for page in batched(list(dict.fromkeys(ids)), _DELETE_PAGE):
         for state in states:
-            place, query = (state.name, state.alias_filter(index)) if is_alias else (index, None)
+            place, query = (state.name, state.alias(index).get("filter")) if is_alias else (index, None)
             hits = retry(partial(multi_get, engine, place, page, query=query)).values()
             # The version is not passed on: a document that another writer changes at the same time is deleted too.
             targets: list[Json] = [{name: hit[name] for name in ("_id", "_routing") if name in hit} for hit in hits]

@@ -264,7 +264,7 @@ class LoadPlan:
         return DocumentRules(
             targets,
             self.settings.id_field,
-            None if index is None else index.alias_routing(self.settings.index),
+            None if index is None else index.alias(self.settings.index).get("index_routing"),
             routing_field=self.settings.routing_field,
             metadata_fields=info.metadata_fields,
             join_fields=tuple(name for name, field in fields.items() if field.get("type") == "join"),

@@ -469,7 +469,7 @@ def _unseen_documents(context: LoadContext, retrying: Retrier, query: Json) -> I
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     name = context.index.alias
-    routing = context.index.state.alias_routing(name)
+    routing = context.index.state.alias(name).get("index_routing")
     for _, hits, is_rewritten in scan_index(
         context.engine, name, query=query, source_includes=[], page=_PAGE, retrying=retrying
     ):

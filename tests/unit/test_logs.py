@@ -140,7 +140,6 @@ def test_throttle_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     changes = [fields for name, fields in events(caplog) if name == "throttle_changed"]
     assert changes == [
         {"body_bytes": 1 << 19, "requests": 1},
-        {"body_bytes": 1 << 20, "requests": 2},
         {"body_bytes": 1 << 19, "requests": 2},
     ]
 

@@ -42,13 +42,11 @@ class LocalServer:
     """A server that runs, or that has left data or logs.
 
     Attributes:
-        work: Folder with its configuration, data and logs.
         running: The server, if it runs.
     """
 
     name: str
     port: int
-    work: Path
     running: RunningEngine | None
 
     def __str__(self) -> str:
@@ -138,7 +136,7 @@ def find_servers() -> list[LocalServer]:
             name, _, port = work.name.rpartition("-")
             # Leave other folders alone, such as a user's copy of one.
             if name in SERVER_NAMES and port.isdecimal() and int(port) <= 65535:
-                found.append(LocalServer(name, int(port), work, home.running(name, int(port))))
+                found.append(LocalServer(name, int(port), home.running(name, int(port))))
     return sorted(found, key=lambda server: (server.name, server.port))
 
 

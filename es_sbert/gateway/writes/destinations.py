@@ -162,7 +162,7 @@ class DestinationResolver:
         if written.is_only and index.data_stream is None:
             return Destination.from_fields(name, write_fields)  # an alias of one index implies its routing
         destination = Destination.from_fields(index.name, write_fields)
-        return replace(destination, missing=missing, routing=index.alias_routing(name))
+        return replace(destination, missing=missing, routing=index.alias(name).get("index_routing"))
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """Look up the vector fields that the index templates give to a new index.

@@ -15,7 +15,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.doctor import Severity, check_engine
-from es_sbert.engines.clients import ENGINE_CLASSES
+from es_sbert.engines.clients import TransportEngine
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
@@ -121,7 +121,7 @@ class _Client:
 def _engine(name: str, body: Any, status: int = 200) -> tuple[Engine, _Client]:
     client, engine_type = _Client(body, status), EngineType(name.lower())
     version = (3, 6, 0) if engine_type is EngineType.OPENSEARCH else (9, 5, 0)
-    return ENGINE_CLASSES[engine_type](EngineInfo(engine_type, version, "http://here:9200"), client, None), client
+    return TransportEngine(EngineInfo(engine_type, version, "http://here:9200"), client, None), client
 
 
 _VALUES: tuple[Any, ...] = (None, 1, "x", [], [1], [None], {}, {"x": 1}, [{"x": 1}], [[]], {"docs": None}, {"0": [{}]})
