@@ -58,11 +58,7 @@ class Clock:
 
     def observe(self, time: str) -> None:
         """Return only times after this one from now on. An invalid time is ignored: dead letters may be edited."""
-        try:
-            seen = datetime.fromisoformat(time)
-        except ValueError:
-            return
-        if seen.tzinfo is None:
-            return
-        with self._lock:
-            self._earliest = max(self._earliest, seen + _MILLISECOND)
+        seen = parse_timestamp(time)
+        if seen is not None:
+            with self._lock:
+                self._earliest = max(self._earliest, datetime.fromisoformat(seen) + _MILLISECOND)

@@ -30,10 +30,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from es_sbert.bundle.shortened_model import shortened_name, whole_name
-from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.recall import (
     PREFIX,
+    ConfidenceInterval,
     K,
     RecallQueries,
     SearchMeasurement,
@@ -42,6 +42,7 @@ from es_sbert.diagnostics.recall import (
     exact_shares,
     fill_index,
     leftover_indices,
+    mean_confidence_interval,
     measure_index,
     measure_searches,
     temporary_index,

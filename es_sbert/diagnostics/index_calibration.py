@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.batched import batched
-from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
-from es_sbert.diagnostics.recall import Doubles, document_cosines
+from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json

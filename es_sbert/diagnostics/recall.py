@@ -7,6 +7,7 @@ scripting and in bounded memory. Temporary indices are merged into one segment, 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
@@ -29,6 +29,48 @@ from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
+
+_Z95 = 1.959963984540054  # standard normal quantile of 0.975
+
+
+@dataclass(frozen=True)
+class ConfidenceInterval:
+    """A mean of shares with its 95 % confidence interval.
+
+    Attributes:
+        mean: The mean, between 0 and 1.
+        low, high: Ends of the interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceInterval:
+    """Compute the mean of shares, each from `size` trials, with Wilson's interval.
+
+    Trials within one query are not independent, because the neighbors of one query are often missed together. The
+    number of trials is therefore adjusted to the variance between queries (the design effect of cluster samples; Korn
+    and Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts"), but never
+    below the number of queries or above that of all trials. Unlike the normal interval, Wilson's has a positive width
+    even if every share is 1.
+
+    Args:
+        shares: Share of each query, between 0 and 1; at least one.
+        size: Number of trials of each query (k).
+    """
+    values = np.asarray(shares, dtype=np.float64)  # (queries,)
+    queries, mean = len(values), float(values.mean())
+    between = float(values.var(ddof=1)) if queries > 1 else 0.0
+    trials = float(queries * size)
+    if between > 0:
+        trials = min(trials, max(float(queries), mean * (1 - mean) * queries / between))
+    spread = _Z95**2 / trials
+    center = (mean + spread / 2) / (1 + spread)
+    half = _Z95 / (1 + spread) * math.sqrt(mean * (1 - mean) / trials + spread / (4 * trials))
+    return ConfidenceInterval(mean, max(0.0, min(mean, center - half)), min(1.0, max(mean, center + half)))
+
 
 Doubles = NDArray[np.float64]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_sbert.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.index_advice import (
     FLAT_MOST_VECTORS,
     AdviceRequest,
@@ -22,7 +21,7 @@ from es_sbert.diagnostics.index_advice import (
     layouts_to_measure,
     recommend_layout,
 )
-from es_sbert.diagnostics.recall import RecallQueries, SearchMeasurement
+from es_sbert.diagnostics.recall import ConfidenceInterval, RecallQueries, SearchMeasurement
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import IndexType, VectorFieldMeta

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.confidence_interval import mean_confidence_interval
+from es_sbert.diagnostics.recall import mean_confidence_interval
 
 
 def test_independent_trials_give_the_wilson_interval() -> None:
