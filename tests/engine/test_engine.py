@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,7 +25,6 @@ from es_sbert.errors import (
     IndexMissing,
     PointInTimeLost,
     RequestFailed,
-    UsageError,
 )
 from tests.conftest import also_es8
 from tests.engine.ingest_support import ask
@@ -51,22 +50,20 @@ def index(engine: Engine, index_name: str) -> str:
     return index_name
 
 
-def test_get_index_returns_mappings_and_settings(engine: Engine, index: str) -> None:
-    state = engine.get_index(index)
-    assert state is not None
-    assert state.name == index
-    assert state.mappings["properties"]["n"] == {"type": "integer"}
-    assert state.settings["index.number_of_shards"] == "2"
-    assert engine.store_size(index) > 0
-
-
-def test_settings_are_as_the_engine_holds_them_lists_included(engine: Engine, index_name: str) -> None:
+def test_an_index_is_as_the_engine_holds_it_lists_included(engine: Engine, index_name: str) -> None:
     settings = {"index.query.default_field": ["word", "n"], "index.max_result_window": "50", "index.hidden": "true"}
     engine.create_index(index_name, MAPPING | {"settings": settings})
+    engine.put_mapping(index_name, {"_meta": {"owner": "x"}, "properties": {"more": {"type": "boolean"}}})
     state = engine.get_index(index_name)
     assert state is not None
+    assert (state.name, state.shards, state.mappings["_meta"]) == (index_name, 1, {"owner": "x"})
+    assert state.mappings["properties"].keys() == {"word", "n", "more"}
     assert {name: state.settings[name] for name in settings} == settings
     assert (state.result_window, state.has_setting("index.hidden"), state.setting("index.codec")) == (50, True, None)
+    assert engine.store_size(index_name) > 0
+    with pytest.raises(RequestFailed, match=r"\[n\]") as caught:
+        engine.put_mapping(index_name, {"properties": {"n": {"type": "keyword"}}})
+    assert caught.value.status == 400
 
 
 def test_shard_states_count_nested_objects_and_what_an_alias_filters_out(engine: Engine, index: str) -> None:
@@ -96,24 +93,6 @@ def test_alias_is_resolved_unless_it_has_several_indices(
         engine.get_index(alias)
 
 
-@pytest.mark.parametrize("name", ["", "_all", "a*", "a,b", "a/b", "..", "a b", "-a"])
-def test_index_patterns_are_rejected(es9_url: str, name: str) -> None:
-    with closing(connect(EngineSettings(url=es9_url))) as engine, pytest.raises(UsageError, match="name of one index"):
-        engine.get_index(name)
-
-
-def test_extend_mapping(engine: Engine, index: str) -> None:
-    engine.put_mapping(index, {"_meta": {"owner": "x"}, "properties": {"more": {"type": "boolean"}}})
-    state = engine.get_index(index)
-    assert state is not None
-    assert state.mappings["_meta"] == {"owner": "x"}
-    assert set(state.mappings["properties"]) == {"word", "n", "more"}
-    with pytest.raises(RequestFailed) as caught:
-        engine.put_mapping(index, {"properties": {"n": {"type": "keyword"}}})
-    assert caught.value.status == 400
-    assert "[n]" in caught.value.message
-
-
 @also_es8
 def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> None:
     body = actions(
@@ -135,13 +114,10 @@ def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> N
     assert "failed to parse field [n] of type [integer]" in results[1].reason
     assert "version conflict" in results[2].reason
     assert "\n" not in "".join(result.reason for result in results)
-    assert read_sources(engine, index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
-
-
-def test_invalid_bulk_raises_with_status(engine: Engine, index: str) -> None:
     with pytest.raises(RequestFailed) as caught:
         engine.bulk(index, b'{"nonsense": {"_id": "1"}}\n{}\n')
     assert caught.value.status == 400
+    assert read_sources(engine, index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
 
 
 def test_mget_finds_documents_before_refresh(engine: Engine, index: str) -> None:
@@ -307,17 +283,6 @@ def retry_at_once(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def test_lost_point_in_time_error_has_remedy(engine: Engine, index: str, losing: Callable[[], None]) -> None:
-    engine.bulk(index, numbered(10))
-    engine.refresh(index)
-    pages = scan_index(engine, index, query={"match_all": {}}, source_includes=[], page=1)
-    next(pages)
-    losing()
-    with pytest.raises(PointInTimeLost, match="has lost the point in time") as caught:
-        list(pages)
-    assert "run the same command again" in caught.value.remedy
-
-
 def test_scan_goes_on_where_it_was_after_loss_of_point_in_time(
     engine: Engine, index: str, losing: Callable[[], None]
 ) -> None:
@@ -352,10 +317,19 @@ def test_scan_goes_on_where_it_was_after_loss_of_point_in_time(
         assert key in read or rewritten[key] == -1
 
 
-def test_scan_refuses_an_index_that_was_replaced(engine: Engine, index: str, losing: Callable[[], None]) -> None:
+def test_lost_point_in_time_and_replaced_index_end_a_scan(
+    engine: Engine, index: str, losing: Callable[[], None]
+) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
-    pages = scan_index(engine, index, query={"match_all": {}}, source_includes=[], page=1, retrying=retry_at_once)
+    scan = partial(scan_index, engine, index, query={"match_all": {}}, source_includes=[], page=1)
+    pages = scan()
+    next(pages)
+    losing()
+    with pytest.raises(PointInTimeLost, match="has lost the point in time") as caught:
+        list(pages)
+    assert "run the same command again" in caught.value.remedy
+    pages = scan(retrying=retry_at_once)
     next(pages)
     engine.delete_index(index)
     engine.create_index(index, MAPPING)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -29,7 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 COMMAND = [sys.executable, "-m", "es_sbert", "engine"]
 NAME = "es9-small"  # which is the quickest to unpack and to start
-Returned = tuple[dict[str, Any], subprocess.CompletedProcess[str], str]
 
 
 def http(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
@@ -163,20 +161,6 @@ def server(home: Home, begun: Begun) -> dict[str, Any]:
     return server
 
 
-@pytest.fixture(scope="module")
-def returned(home: Home, begun: Begun) -> Returned:
-    """The module's server with a document from before, back from a stop: before it, the stop, what the start said."""
-    if not home.servers(begun.port):
-        home.run(*begun.up)
-    [before] = home.servers(begun.port)
-    http(begun.url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
-    down = home.run("down")
-    assert home.servers(begun.port) == []
-    up = home.run(*begun.up)
-    assert up.stdout == f"{begun.url}\n"
-    return before, down, up.stderr
-
-
 def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[str, Any]) -> None:
     assert [begun.first.returncode, begun.second.returncode] == [0, 0], (begun.first.stderr, begun.second.stderr)
     assert [begun.first.stdout, begun.second.stdout] == [f"{begun.url}\n"] * 2
@@ -198,55 +182,22 @@ def test_server_started_by_root_runs_as_unprivileged_user(home: Home, server: di
     assert not [status for status in program if status.st_uid == account.pw_uid or status.st_mode & 0o022]
 
 
-def test_down_refuses_when_several_servers_match(home: Home, begun: Begun, server: dict[str, Any], port: int) -> None:
-    """The second one is stopped while it starts, when nobody waits for it any more: that takes less than its start."""
-    with home.start("up", NAME, "--port", str(port), "--heap", "512m") as starting:
-        other = home.note(port, starting)
-        os.killpg(other.pid, signal.SIGSTOP)
-        starting.kill()
-        starting.communicate(timeout=300)
-    try:
-        for named in ([], [NAME]):
-            refused = home.run("down", *named, "--purge", code=2)
-            assert "several servers match" in refused.stderr
-        assert home.servers(begun.port) == [server]
-        assert len(home.servers(port)) == 1
-    finally:
-        os.killpg(other.pid, signal.SIGCONT)
-    home.run("down", "--port", str(port), "--purge", "--yes")
-    assert not other.is_alive
-    assert not other.work.exists()
-    assert "No such server is running." in home.run("down", "--port", str(port)).stderr
-    assert home.servers(begun.port) == [server]
-
-
-def test_down_and_up_keeps_data(home: Home, begun: Begun, returned: Returned) -> None:
-    before, down, started = returned
-    assert (before["name"], before["url"], before["port"]) == (NAME, begun.url, begun.port)
+def test_down_and_up_keeps_data(home: Home, begun: Begun, server: dict[str, Any]) -> None:
+    http(begun.url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
+    down = home.run("down")
+    assert home.servers(begun.port) == []
     assert f"{NAME} on port {begun.port}: stopped; data kept." in down.stderr
-    assert process_identity(before["pid"]) != before["started"]
-    assert "Starting Elasticsearch 9." in started
-    assert "The server continues with the data of an earlier run" in started
+    assert process_identity(server["pid"]) != server["started"]
+    up = home.run(*begun.up)
+    assert up.stdout == f"{begun.url}\n"
+    assert "Starting Elasticsearch 9." in up.stderr
+    assert "The server continues with the data of an earlier run" in up.stderr
     [now] = home.servers(begun.port)
     assert process_identity(now["pid"]) == now["started"]
     assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}
     # That it has started, it writes after it answers.
-    for log in (Path(now["log"]), Path(before["log"]).with_name("console.previous.log")):
+    for log in (Path(now["log"]), Path(server["log"]).with_name("console.previous.log")):
         assert "starting" in log.read_text()
-
-
-@pytest.mark.usefixtures("returned")
-def test_purge_asks_before_it_removes_data(home: Home, begun: Begun) -> None:
-    refused = home.run("down", NAME, "--port", str(begun.port), "--purge", code=2)
-    assert "--purge removes the data of" in refused.stderr
-    assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}
-
-
-def test_killed_server_is_unlisted(home: Home, begun: Begun, server: dict[str, Any]) -> None:
-    os.killpg(server["pid"], signal.SIGKILL)
-    while process_identity(server["pid"]) == server["started"]:
-        time.sleep(0.01)  # pytest's own timeout ends this if the process survives
-    assert home.servers(begun.port) == []
 
 
 @pytest.mark.long
@@ -280,15 +231,6 @@ def test_server_start_timeout_stops_it(home: Home, port: int) -> None:
     assert f"does not answer on port {port} after 0.5 s" in done.stderr
     assert "--timeout 600" in done.stderr
     assert home.servers(port) == []
-
-
-@pytest.mark.usefixtures("alone_on_engines")
-def test_port_used_by_another_engine_is_refused(home: Home, es9_url: str) -> None:
-    taken = es9_url.rpartition(":")[2]
-    done = home.run("up", NAME, "--port", taken, code=2)
-    assert f"port {taken} cannot be used" in done.stderr
-    assert f"--url http://localhost:{taken}" in done.stderr
-    assert http(es9_url, "/_cluster/health")["status"] in ("green", "yellow")
 
 
 @pytest.fixture
