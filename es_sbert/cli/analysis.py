@@ -85,13 +85,13 @@ def check_options(files: Sequence[str], options: Mapping[str, Any]) -> None:
     read_filter(options)
     # ES_SBERT_MODEL in the environment does not conflict with --index.
     has_model = context.get_parameter_source("model") is ParameterSource.COMMANDLINE
-    named = ("text_fields", "text_template", "id_field", "delimiter")
+    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding")
     for_files = (*(options[name] for name in named), options["format"] != "auto")
     if index is not None and (has_model or any(for_files)):
         raise UsageError(
             "--index cannot be combined with a model or options for files: the index has its own vectors, texts and "
             "ids",
-            "Leave out --text-field, --text-template, --id-field, --delimiter, --format and --model.",
+            "Leave out --text-field, --text-template, --id-field, --delimiter, --encoding, --format and --model.",
         )
     for path in (options["output"], options["html"]):
         if path is not None:
@@ -191,6 +191,7 @@ def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
         "options": FileOptions(
             None if options["format"] == "auto" else FileFormat(options["format"]),
             options["delimiter"],
+            options["encoding"],
         ),
     }
 

@@ -62,6 +62,7 @@ def encode(
     output: Path | None,
     format: str,
     delimiter: str | None,
+    encoding: str | None,
     text_field: str,
     kind: Any,
     **options: Any,
@@ -90,7 +91,7 @@ def encode(
         )
     default = FileFormat.LINES if file == STDIN else None
     form = default if format == "auto" else FileFormat(format)
-    reading = FileOptions(form, delimiter)
+    reading = FileOptions(form, delimiter, encoding)
     with Encoder(**options, report=report) as encoder:
         records = read_texts(file, reading, text_field, left_out=VECTOR_FIELD)
         summary = encode_file(encoder, records, output or sys.stdout.buffer, kind=kind)

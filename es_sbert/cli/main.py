@@ -59,7 +59,6 @@ _CHECKPOINTS_REMEDY = "Checkpoints are kept until the run has finished; the best
 _REMOVED = {
     "--types": "Create the index with the types of its fields before the load: columns get the types of the mapping "
     "(docs/commands/ingest.md, Where documents come from).",
-    "--encoding": "Convert the file: `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW`.",
     "--profile": _CONFIGURATION_REMEDY,
     "--fingerprint": "Use `--ca-certs` with the CA that signed the certificate (for Elasticsearch "
     "config/certs/http_ca.crt).",

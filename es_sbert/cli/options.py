@@ -223,6 +223,11 @@ file_options = combine_options(
         metavar="CHARACTER",
         help="Delimiter of CSV files, or tab.  [default: comma, semicolon, tab or |, by each file's first rows]",
     ),
+    click.option(
+        "--encoding",
+        metavar="NAME",
+        help="Encoding of text files, such as windows-1252.  [default: UTF-8, or that of the byte order mark]",
+    ),
 )
 vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
 

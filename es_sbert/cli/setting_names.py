@@ -16,7 +16,7 @@ from es_sbert.messages import escape_unprintable
 # Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
     "api_key_file", "ca_certs", "data", "dead_letters",
-    "delimiter", "device", "dimensions", "documents", "dry_run", "exact", "filter",
+    "delimiter", "device", "dimensions", "documents", "dry_run", "encoding", "exact", "filter",
     "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
     "max_errors", "max_write_block", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file",

@@ -81,7 +81,7 @@ class LoadIdentity:
         fingerprint: Fingerprint of the model.
         fields: Vector fields that the load fills: name, template of the embedded text, chunk rules.
         id_field: Field of the id; None for hashes of the content.
-        file_options: The options by which files are read: format, delimiter, None, None, (), None.
+        file_options: The options by which files are read: format, delimiter, encoding, None, (), None.
         routing_field: Field of the routing; None for none.
     """
 
@@ -184,7 +184,7 @@ class LoadCheckpoint:
         if row is not None:
             self.note = (
                 f"The state file {self.path} belongs to a different index, model, text or id field, or to files that "
-                f"were read differently (`format`, `delimiter`): {_RESTARTED}"
+                f"were read differently (`format`, `delimiter`, `encoding`): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")

@@ -26,6 +26,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         files: Files, patterns or `-`; none of them embeds what the index holds already.
         format: Format of all files; None derives it from their names.
         delimiter: Delimiter of CSV files; None detects it in each file.
+        encoding: Encoding of text files; None for UTF-8. A byte order mark takes precedence.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
@@ -60,6 +61,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     files: tuple[str, ...] = ()
     format: FileFormat | None = None
     delimiter: str | None = None
+    encoding: str | None = None
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
     strip_html: bool = False
@@ -89,9 +91,9 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         """The options for reading the files.
 
         Raises:
-            UsageError: the delimiter is not a single character.
+            UsageError: the delimiter is not a single character, or the encoding does not exist.
         """
-        return FileOptions(self.format, self.delimiter)
+        return FileOptions(self.format, self.delimiter, self.encoding)
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -122,6 +124,6 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
         return find_sources(settings.files, settings.file_options)
     if settings.files:
         raise UsageError("FILE and `retry` cannot be combined", "Use one of them.")
-    if settings.delimiter:
-        raise UsageError("`delimiter` applies only to FILE", "Leave it out.")
+    if settings.delimiter or settings.encoding:
+        raise UsageError("`delimiter` and `encoding` apply only to FILE", "Leave them out.")
     return [find_dead_letters(settings.retry)]

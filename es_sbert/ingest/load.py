@@ -284,8 +284,8 @@ def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> L
         filled[0].meta.fingerprint,
         tuple((target.field, target.template.template, rule) for target, rule in zip(filled, rules, strict=True)),
         plan.settings.id_field,
-        # Earlier versions had an encoding, a sheet, types and a decimal mark: their loads without these resume.
-        file_options=(options.format, options.delimiter, None, None, (), None),
+        # Earlier versions had a sheet, types and a decimal mark: their loads without these resume.
+        file_options=(options.format, options.delimiter, options.encoding, None, (), None),
         routing_field=plan.settings.routing_field,
     )
 

@@ -14,12 +14,14 @@ import zstandard
 
 from es_sbert.errors import error_summary, require_extra
 from es_sbert.io.text_formats import (
-    NOT_UTF8_REMEDY,
+    ENCODING_REMEDY,
+    UTF8,
     CorruptStream,
     WrongFormat,
+    byte_order_mark,
     checked_utf8,
     read_head,
-    without_mark,
+    to_utf8,
 )
 
 
@@ -131,19 +133,29 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
 _HEAD_BYTES = 1 << 13
 
 
-def text_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the text of a file, decompressed, without a byte order mark.
+def text_chunks(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[bytes]:
+    """Yield the text of a file in UTF-8, decompressed, without a byte order mark.
+
+    Args:
+        chunks: The bytes of the file.
+        encoding: Its encoding; None for UTF-8. A byte order mark takes precedence.
 
     Raises:
-        WrongFormat: the file is not a text in UTF-8.
+        WrongFormat: the file is not a text in this encoding.
         CorruptStream: the compression is damaged, or the file is truncated.
     """
     # No more bytes are awaited, because a pipe may deliver a single short line.
     head, rest = read_head(decompress(chunks), MAGIC_BYTES)
+    mark, marked = byte_order_mark(head)
+    encoding = marked or encoding or UTF8
+    text = chain([head.removeprefix(mark)], rest)
+    if encoding != UTF8:
+        yield from to_utf8(text, encoding)
+        return
     # In UTF-16 without a byte order mark, which is valid UTF-8, every other byte of Western text is zero.
     if 3 * head[:_HEAD_BYTES].count(0) > len(head[:_HEAD_BYTES]):
-        raise WrongFormat("a third of its first bytes are zeros: it is UTF-16 or not a text", NOT_UTF8_REMEDY)
-    yield from checked_utf8(without_mark(chain([head], rest)))
+        raise WrongFormat("a third of its first bytes are zeros: it is UTF-16 or not a text", ENCODING_REMEDY)
+    yield from checked_utf8(text)
 
 
 # Bytes of a column that are read at a time, and bytes and number of rows that are decoded at a time. The size of a row

@@ -237,7 +237,7 @@ def _read_text(path: Path, form: FileFormat, columns: Sequence[str], limit: int 
             for column, kept in values.items():
                 kept.append(row.fields.get(column))
     except WrongFormat as wrong:
-        raise SourceError(f"{path}: {wrong}", wrong.remedy) from wrong
+        raise SourceError(f"{path}: {wrong}", f"Save it as UTF-8, in a file that ends in {_KNOWN_FORMATS}.") from wrong
     except CorruptStream as broken:
         location = f", after line {lines[-1]}" if lines else ""
         raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
@@ -291,8 +291,8 @@ _KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), or .parquet"
 def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) -> Table:
     """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file.
 
-    JSONL, CSV and TSV may be compressed by gzip or zstd, and are UTF-8. The delimiter of CSV is
-    recognized. Parquet needs the extra `parquet` or `train`.
+    JSONL, CSV and TSV may be compressed by gzip or zstd, and are UTF-8, or have a byte order mark. The
+    delimiter of CSV is recognized. Parquet needs the extra `parquet` or `train`.
 
     Args:
         path: The file.

@@ -1,7 +1,8 @@
-"""Read text files in UTF-8: lines, JSON Lines, CSV and TSV, and the delimiter of CSV.
+"""Read text files: lines, JSON Lines, CSV and TSV, their encoding, and the delimiter of CSV.
 
-Every line has its number, and memory is bounded. A file in another encoding is refused. The delimiter is given by the
-user, by Excel's `sep=` line, or recognized from the first rows.
+Every line has its number, and memory is bounded. A file is UTF-8 unless a byte order mark or the user names another
+encoding; encodings are not guessed. The delimiter is given by the user, by Excel's `sep=` line, or recognized from the
+first rows.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from es_sbert.errors import UsageError
+from es_sbert.errors import UsageError, error_summary
 from es_sbert.messages import pluralize, shorten
 
-# Advice for files that are not text in UTF-8.
-NOT_UTF8_REMEDY = (
-    "Convert it, for example by `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW` (UTF-16 for Excel's Unicode Text). For "
-    "Excel, PDF and other files that are not text, see docs/sources.md."
+# Advice for files that are not text in their encoding.
+ENCODING_REMEDY = (
+    'Name its encoding, such as `encoding="windows-1252"`, or save it as UTF-8. For Excel, PDF and other files that '
+    "are not text, see docs/sources.md."
 )
 
 # Number of bytes of unreadable input that are kept as a sample.
@@ -335,10 +336,79 @@ def parse_header(values: list[str] | str) -> list[str]:
     return names
 
 
+UTF8 = "utf-8"
+
+# UTF-32 first, because its mark begins with that of UTF-16.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, UTF8),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+def byte_order_mark(head: bytes) -> tuple[bytes, str | None]:
+    """Return the byte order mark at the beginning of a text and the encoding that it stands for; none is empty.
+
+    Args:
+        head: The first four bytes.
+    """
+    return next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if head.startswith(mark)), (b"", None))
+
+
 def without_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a text without the byte order mark of UTF-8 at its beginning."""
+    """Yield a text in UTF-8 without the byte order mark at its beginning."""
     head, rest = read_head(chunks, len(codecs.BOM_UTF8))
     return chain([head.removeprefix(codecs.BOM_UTF8)], rest)
+
+
+def check_encoding(name: str) -> str:
+    """Check an encoding, and return its name in lower case.
+
+    Raises:
+        UsageError: Python does not know this text encoding.
+    """
+    try:
+        if "a\n".encode(name).decode(name) == "a\n":
+            return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
+    except (LookupError, UnicodeError, ValueError):  # refused below
+        pass
+    raise UsageError(
+        f"unknown text encoding {name!r}",
+        'Use an encoding that Python supports, e.g. `encoding="windows-1252"`, utf-16 or shift_jis.',
+    )
+
+
+def to_utf8(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Convert a text to UTF-8, up to the first bytes that its encoding does not define.
+
+    Raises:
+        WrongFormat: the text is not in this encoding.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)()
+    offset = 0
+    try:
+        for chunk in chunks:
+            if text := decoder.decode(chunk):
+                yield text.encode()
+            offset += len(chunk)
+        yield decoder.decode(b"", final=True).encode()
+    except UnicodeError as error:
+        raise WrongFormat(
+            f"it is not {encoding}: near offset {offset:,}, {error_summary(error)}", ENCODING_REMEDY
+        ) from error
+
+
+def is_utf8(chunks: Iterable[bytes]) -> bool:
+    """Whether a text is UTF-8 to its end, and not only ASCII."""
+    is_ascii = True
+    try:
+        for chunk in checked_utf8(chunks):
+            is_ascii = is_ascii and chunk.isascii()
+    except WrongFormat:
+        return False
+    return not is_ascii
 
 
 def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -347,7 +417,7 @@ def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
     Raises:
         WrongFormat: the text is not UTF-8; the message names the first byte that cannot be decoded.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder(UTF8)()
     line, offset = 1, 0
     for chunk in chain(chunks, [b""]):
         try:
@@ -359,7 +429,7 @@ def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
             offset += len(chunk) - len(data) + start
             raise WrongFormat(
                 f"it is not UTF-8: line {line:,} has the byte 0x{data[start]:02x}, at offset {offset:,} of the text",
-                NOT_UTF8_REMEDY,
+                ENCODING_REMEDY,
             ) from error
         line += chunk.count(b"\n")
         offset += len(chunk)

@@ -110,7 +110,7 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
     [
         pytest.param(None, b"", ["gone.jsonl"], "gone.jsonl cannot be read", id="missing file"),
         pytest.param("c.csv", b'{"id": 1, "text": "x"}', ["c.csv"], "c.csv has no column text", id="JSON as CSV"),
-        pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "iconv -f WINDOWS-1252", id="Windows-1252"),
+        pytest.param("d.csv", b"id,text\n1,caf\xe9", ["d.csv"], "--encoding windows-1252", id="Windows-1252"),
         pytest.param(None, b"", ["s3://bucket/a.jsonl"], "s3://… is an address", id="address"),
     ],
 )

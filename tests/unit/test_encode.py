@@ -75,6 +75,8 @@ def test_jsonl_keeps_the_objects(encoder: Encoder, tmp_path: Path) -> None:
     [
         ("a.txt", "\ufeffgrüßen\nb".encode(), {}),
         ("a.txt.gz", gzip.compress("grüßen\r\nb".encode()), {}),
+        ("a.txt", "grüßen\nb".encode("utf-16"), {}),
+        ("a.txt", "grüßen\nb".encode("windows-1252"), {"encoding": "windows-1252"}),
         ("a.csv", "id#text\n1#grüßen\n2#b\n".encode(), {"delimiter": "#"}),
     ],
 )

@@ -39,6 +39,7 @@ from es_sbert.io.file_formats import (
     MAGIC_BYTES,
     Compression,
     FileFormat,
+    decompress,
     detect_compression,
     guess_format,
     open_parquet,
@@ -47,16 +48,20 @@ from es_sbert.io.file_formats import (
 )
 from es_sbert.io.text_formats import (
     SAMPLE_BYTES,
+    UTF8,
     CorruptStream,
     DelimitedRow,
     Line,
     ParsedRow,
     WrongFormat,
+    byte_order_mark,
     check_delimiter,
+    check_encoding,
     checked_utf8,
     csv_rows,
     dict_rows,
     find_delimiter,
+    is_utf8,
     jsonl_rows,
     parse_header,
     plain_rows,
@@ -207,15 +212,17 @@ class FileSource(DocumentSource):
 
 @dataclass(frozen=True)
 class TextSource(FileSource):
-    """A text file in UTF-8 with one document per line or row, which may be compressed.
+    """A text file with one document per line or row, which may be compressed.
 
     Attributes:
         format: Format inside the compression.
         delimiter: Delimiter of CSV; None detects it.
+        encoding: Encoding of a text without a byte order mark; None for UTF-8.
     """
 
     format: FileFormat
     delimiter: str | None = None
+    encoding: str | None = None
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         if not self.input.is_rereadable:
@@ -224,7 +231,7 @@ class TextSource(FileSource):
         has_header = self.format in (FileFormat.CSV, FileFormat.TSV)
         # A truncated archive may still hold documents: the load reads them and reports the rest.
         is_refused = has_header or detect_compression(head) is Compression.NONE
-        text = text_chunks(self.input.chunks(preview_context()))
+        text = text_chunks(self.input.chunks(preview_context()), self.encoding)
         try:
             if has_header:
                 header = next(self._rows(split_lines(text, max_bytes), max_bytes), None)
@@ -234,8 +241,13 @@ class TextSource(FileSource):
                 remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
                 raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
             is_refused = False
-            for _ in text:  # to the end, to find bytes that are not UTF-8 before the load
+            for _ in text:  # to the end, to find bytes that are not of the encoding before the load
                 pass
+            # Almost any bytes are text in windows-1252, so UTF-8 would be loaded with wrong letters.
+            given = self.encoding not in (None, UTF8)
+            if given and is_utf8(decompress(self.input.chunks(preview_context()))):
+                remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
+                raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
         except WrongFormat:
             raise
         except CorruptStream:  # the load finds the damage again
@@ -248,7 +260,9 @@ class TextSource(FileSource):
         if self.format not in (FileFormat.JSONL, FileFormat.LINES):
             return whole
         head, _ = read_head(self.input.chunks(preview_context()), MAGIC_BYTES)
-        if detect_compression(head) is not Compression.NONE or (self.size or 0) <= partition_bytes:
+        # Other encodings have line feeds inside characters, and only the first part would have the byte order mark.
+        is_utf8_text = (byte_order_mark(head)[1] or self.encoding or UTF8) == UTF8
+        if not is_utf8_text or detect_compression(head) is not Compression.NONE or (self.size or 0) <= partition_bytes:
             return whole
         assert self.path is not None, "checked by the base class"
         return [replace(self, input=part) for part in split_file(self.name, self.path, partition_bytes)]
@@ -257,7 +271,7 @@ class TextSource(FileSource):
         chunks = self.input.chunks(context)
         first_line = self.input.first_line
         # Only the beginning of a file has a byte order mark or shows the compression.
-        chunks = text_chunks(chunks) if first_line == 1 else checked_utf8(chunks)
+        chunks = text_chunks(chunks, self.encoding) if first_line == 1 else checked_utf8(chunks)
         # A compressed file may expand to hours of blank lines, without a record at which the load could stop.
         chunks = _until_stopped(chunks, context.stop)
         lines = split_lines(chunks, context.settings.max_bytes, first_line)
@@ -369,17 +383,21 @@ class FileOptions:
     Attributes:
         format: The format of all files; None recognizes it by each file's name.
         delimiter: Delimiter of CSV files; None recognizes it in each file.
+        encoding: Encoding of text files; None for UTF-8. A byte order mark takes precedence.
 
     Raises:
-        UsageError: the delimiter is not a single character.
+        UsageError: the delimiter is not a single character, or the encoding does not exist.
     """
 
     format: FileFormat | None = None
     delimiter: str | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", check_encoding(self.encoding))
 
 
 # `s3://…`, or several filesystems one inside the other: `zip://inner.csv::s3://…`. One letter is a Windows drive.
@@ -406,8 +424,10 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
         raise UsageError("standard input is named twice", "Use - only once.")
     file_options = options if isinstance(options, FileOptions) else FileOptions(options)
     sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
-    is_csv = any(isinstance(source, TextSource) and source.format is FileFormat.CSV for source in sources)
-    if file_options.delimiter is not None and not is_csv:
+    texts = {source.format for source in sources if isinstance(source, TextSource)}
+    if file_options.encoding is not None and not texts:
+        raise UsageError("`encoding` applies only to text files", "Leave it out.")
+    if file_options.delimiter is not None and FileFormat.CSV not in texts:
         raise UsageError(
             "`delimiter` applies only to CSV files",
             'Leave it out, or add such a file. With a delimiter, .tsv and .txt files need `format="csv"` too.',
@@ -433,7 +453,7 @@ def _file_source(file: FileInput, name: str, options: FileOptions) -> DocumentSo
         raise SourceError(f"the name of {file.name} does not indicate its format", FORMAT_HINT)
     if form is FileFormat.PARQUET:
         return ParquetSource(file)
-    return TextSource(file, form, options.delimiter if form is FileFormat.CSV else None)
+    return TextSource(file, form, options.delimiter if form is FileFormat.CSV else None, options.encoding)
 
 
 def _expand_pattern(argument: str) -> list[str]:

@@ -136,7 +136,7 @@ def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
     ("name", "data", "message"),
     [
         ("a.json", b'[\n{"text": "a"}\n]', "holds a JSON array"),
-        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "it is UTF-16 or not a text\n.*iconv"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "it is UTF-16 or not a text\n.*docs/sources.md"),
         ("a.csv", b"id,body\n1,x\n", "has no column text"),
         ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
         ("a.csv", b"text,text\n", "contains the column 'text' twice"),

@@ -20,6 +20,7 @@ from es_sbert.ingest.sources.document_source import (
     read_records,
 )
 from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
+from es_sbert.io.file_formats import FileFormat
 
 SETTINGS = ReadSettings(max_bytes=1 << 20, plain_text_field="text")
 ROWS = [{"id": "1", "text": "Größe, Höhe"}, {"id": "2", "text": "one; two"}]
@@ -82,7 +83,18 @@ def test_other_encoding_is_refused_before_the_load_wherever_it_begins(tmp_path: 
     with pytest.raises(SourceError) as error:
         load(tmp_path / name)
     assert "it is not UTF-8: line 2,751 has the byte 0x93, at offset " in error.value.message
-    assert "`iconv -f WINDOWS-1252 -t UTF-8" in error.value.remedy
+    assert 'such as `encoding="windows-1252"`' in error.value.remedy
+
+
+def test_file_in_windows_1252_is_read_with_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(COMMA.encode("windows-1252"))
+    assert fields(load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))) == ROWS
+
+
+def test_utf8_read_by_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(COMMA.encode())
+    with pytest.raises(SourceError, match=r"a.csv is UTF-8, not windows-1252\n  Leave out `encoding`"):
+        load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))
 
 
 def test_broken_line_of_a_utf8_file_is_refused_too(tmp_path: Path) -> None:
@@ -128,9 +140,8 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
         ("a.jsonl", b"SQLite format 3\0" + b"\0" * 84, "it is UTF-16 or not a text"),
         ("a.csv", b"<!doctype html><html>", "has no column text"),
         ("a.csv", b"id;text\r1;a\r2;b\r", "header cannot be read"),
-        ("a.csv", TAB.encode("utf-16"), "it is UTF-16 or not a text\n  Convert it, for example by `iconv"),
         ("a.tsv", b"id;text\n1;a\n", "has no column text"),
-        ("a.txt", TAB.encode("utf-16-le"), "it is UTF-16 or not a text"),
+        ("a.txt", TAB.encode("utf-16-le"), 'it is UTF-16 or not a text\n  Name its encoding, such as `encoding="'),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -140,19 +151,29 @@ def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message
     assert message in str(error.value)
 
 
-def test_delimiter_that_applies_to_no_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (FileOptions(delimiter=";"), "`delimiter` applies only to CSV files"),
+        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` applies only to text files"),
+    ],
+)
+def test_options_that_apply_to_no_file_are_refused(tmp_path: Path, options: FileOptions, message: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"{}")
-    with pytest.raises(UsageError, match="`delimiter` applies only to CSV files"):
-        find_sources([str(tmp_path / "a.jsonl")], FileOptions(delimiter=";"))
+    with pytest.raises(UsageError, match=message):
+        find_sources([str(tmp_path / "a.jsonl")], options)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
-def test_parts_of_a_file_give_the_documents_of_the_whole(tmp_path: Path, name: str) -> None:
-    lines = [orjson.dumps({"text": f"Größe {number} \u0a0a"}).decode() for number in range(200)]
-    (tmp_path / name).write_bytes("\n".join(lines).encode("utf-8-sig"))
-    [whole] = find_sources([str(tmp_path / name)], None)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "windows-1252"])
+def test_parts_of_a_file_give_the_documents_of_the_whole(tmp_path: Path, name: str, encoding: str) -> None:
+    end = "" if encoding == "windows-1252" else "\u0a0a"
+    lines = [orjson.dumps({"text": f"Größe {number} {end}"}).decode() for number in range(200)]
+    (tmp_path / name).write_bytes("\n".join(lines).encode(encoding))
+    given = FileOptions(encoding=encoding) if encoding == "windows-1252" else None
+    [whole] = find_sources([str(tmp_path / name)], given)
     parts = whole.partitions(1000)
-    assert len(parts) > 1
+    assert (len(parts) > 1) == (encoding == "utf-8-sig")
     found = fields(list(read_records(parts, SETTINGS)))
     assert found == fields(list(read_records([whole], SETTINGS)))
     assert len(found) == 200

@@ -56,7 +56,7 @@ def test_limit_reads_no_further(tmp_path: Path) -> None:
     ("name", "data", "message"),
     [
         ("t.tsv", b"a\tb\n1\t2\n1\n", "line 3: the row has 1 column, the header 2"),
-        ("t.csv", b"a\n1\n\xe9\n", "line 3 has the byte 0xe9, at offset 4 of the text\n  Convert it"),
+        ("t.csv", b"a\n1\n\xe9\n", "line 3 has the byte 0xe9, at offset 4 of the text\n  Save it as UTF-8"),
         ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2: malformed JSON"),
         ("t.csv", b"b,c\n1,2\n", "has no column a\n  Choose one of its columns: b, c"),
         ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Choose one of its columns: b, c"),
