@@ -45,22 +45,6 @@ def test_goal_is_met_within_bounds(measured: float | None, bounds: dict[str, flo
     assert results.goal("a goal", measured, **bounds)["met"] is met
 
 
-def test_summary_lists_goals_and_errors() -> None:
-    missed = results.goal("sentences a second", 100.0, at_least=150.0)
-    met = results.goal("seconds", 0.25, at_most=0.5)
-    document = {
-        "steps": {
-            "speed": {"cases": {"a": {"goals": [missed]}, "b": {"error": "no memory"}}},
-            "pairs": {"goals": [met]},
-        }
-    }
-    assert results.summary(document, ["speed", "pairs", "absent"]) == [
-        "speed: failed: b: no memory",
-        "speed: MISSED: sentences a second: 100 (wanted >= 150)",
-        "pairs: met: seconds: 0.25 (wanted <= 0.5)",
-    ]
-
-
 def test_flops_equal_the_sum_of_matrix_products() -> None:
     hidden, wide, length = 8, 32, 5
 

@@ -14,21 +14,12 @@ from benchmarks.encode_peers import worker
 from benchmarks.encode_peers.contenders import AUTO, REFERENCE, Contender
 from benchmarks.encode_peers.environments import Environments
 from benchmarks.encode_peers.measure import Comparison, ContenderFailed
-from benchmarks.encode_peers.results import ContenderResult, Run
-from benchmarks.encode_peers.texts import OWN, PARAGRAPHS, SHORT, STSB, TextSet
+from benchmarks.encode_peers.texts import OWN, STSB, TextSet
 from benchmarks.ingest_peers import __main__ as ingest_command
-from benchmarks.ingest_peers.contenders import OWN as OWN_LOAD
 from benchmarks.ingest_peers.measure import check_vectors
-from benchmarks.ingest_peers.results import BULK, EMBEDDING, LOAD, WHOLE, LoadRun
-from benchmarks.pairs_results import OURS, PairsResult, PairsRun
 from benchmarks.search_peers import __main__ as search_command
-from benchmarks.search_peers.contenders import ENGINE, GATEWAY, LIBRARY
 from benchmarks.search_peers.measure import with_vector
-from benchmarks.search_peers.results import EMBEDDING as QUERY_EMBEDDING
-from benchmarks.search_peers.results import Cell, LoadedIndex
-from benchmarks.search_peers.results import Run as SearchRun
 from benchmarks.search_peers.worker import closed_loop, complete_hits
-from es_sbert.config import DEFAULT_MODEL
 
 _FAKE = f"""
 import importlib.util, time
@@ -92,80 +83,6 @@ def test_each_client_sends_every_query_once_and_partial_answers_are_refused() ->
         complete_hits(answer | {"_shards": {"failed": 1}})
     body = {"knn": {"query_vector": [0.1, 0.2], "k": 10}, "size": 10}
     assert with_vector(body, [3.0, 4.0]) == body | {"knn": {"query_vector": [3.0, 4.0], "k": 10}}
-
-
-_ABOUT = {
-    "date": "2026-01-01",
-    "commit": "abc",
-    "rounds": 2,
-    "threads": 2,
-    "processor": {"kind": "amx", "name": "Some CPU", "features": ["avx2"], "cores": 2},
-    "python": "3.11",
-    "load": 0.1,
-}
-
-
-def _result(label: str, speed: float, *names: str, **fields: object) -> ContenderResult:
-    speeds = {name: [speed, speed] for name in names}
-    ours = label.startswith("es-sbert")
-    return ContenderResult(label, ours, speeds=speeds, start_seconds=[1.0], megabytes=[100.0], others=[0.2], **fields)  # type: ignore[arg-type]
-
-
-def _encode(auto: float = 200.0) -> Run:
-    names = (STSB, SHORT, PARAGRAPHS)
-    found = [_result(AUTO, auto, *names, rho=81.6), _result(REFERENCE, 50, *names, rho=82.0), _result("b", 100, *names)]
-    sets = {name: {"texts": 10, "tokens": 14.2} for name in names}
-    broken = ContenderResult("broken", False, reason="pip: a | b")
-    return Run(**_ABOUT, model=DEFAULT_MODEL, sets=sets, contenders=[*found, broken])  # type: ignore[arg-type]
-
-
-def _load(own: float = 95.0, engine: str = "Elasticsearch 9.5.0") -> LoadRun:
-    found = [_result(OWN_LOAD, own, LOAD, WHOLE), _result("fast", 50, LOAD, WHOLE)]
-    sets = {LOAD: {"texts": 10, "tokens": 14.2}}
-    limits = {EMBEDDING: [200.0, 200.0], BULK: [200.0, 200.0]}
-    return LoadRun(
-        **_ABOUT, model=DEFAULT_MODEL, sets=sets, contenders=found, engine=engine, index_type="hnsw", limits=limits,
-        settings={},
-    )  # type: ignore[arg-type]  # fmt: skip
-
-
-def _search(own: float = 1.4) -> SearchRun:
-    shares = {"client": [0.01], "gateway": [0.0], "engine": [0.5], "others": [0.0]}
-    cells = [
-        Cell("hnsw", path, 1, rates=[100.0], p50=[1.0], p95=[2.0], p99=[3.0], shares=shares)
-        for path in (ENGINE, LIBRARY)
-    ]
-    return SearchRun(
-        **_ABOUT,
-        engine="Elasticsearch 9.5.0",
-        model=DEFAULT_MODEL,
-        variant="int8",
-        seconds=3.0,
-        documents=10,
-        queries=5,
-        indices=[LoadedIndex("hnsw", 60.4, 1, {ENGINE: 0.99})],
-        cells=[*cells, Cell("hnsw", GATEWAY, 1, "run: a | b")],
-        figures={QUERY_EMBEDDING: [own]},
-        versions={},
-    )  # type: ignore[arg-type]
-
-
-def _pairs(ours: float = 4.0) -> PairsRun:
-    found = [PairsResult(OURS, "bf16"), PairsResult("mining")]
-    found[0].add(ours, {"start": 1.0, "embedding": 2.5, "comparing": 0.2}, 0.01)
-    found[1].add(10.0, {"start": 3.0}, None)
-    return PairsRun(**_ABOUT, model=DEFAULT_MODEL, texts=10_000, contenders=found, cross_encoder=200.0)  # type: ignore[arg-type]
-
-
-def test_pages_show_contenders_fastest_first_and_what_failed() -> None:
-    lines = _encode().run_table().splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:]] == [f"| {AUTO}", "| b", f"| {REFERENCE}", "| broken"]
-    assert "not measured: pip: a \\| b" in lines[-1]
-    assert "The machine was busy" in _encode().text()
-    assert "limit: 100 (100–100), of which the load reaches 95%" in _load().text()
-    assert "| hnsw | 60 | 100 | 0.990 |" in _search().text()
-    assert f"| {GATEWAY} | 1 | not measured: run: a \\| b |" in _search().text()
-    assert "200 pairs/s, scaled | 249,975 | 62,494 |" in _pairs().text()
 
 
 @pytest.mark.parametrize("command", [encode_command, ingest_command, search_command, pairs])

@@ -8,7 +8,7 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.training.hard_negatives import normalized_text
+from es_sbert.training.example_augmentation import normalized_text
 from es_sbert.training.pair_corpus import (
     MIN_HELD_OUT,
     FieldChoice,

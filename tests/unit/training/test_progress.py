@@ -10,12 +10,12 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from es_sbert.training.trainer import ProgressBarCallback
 
 
-def run(console: Console, *, is_first: bool = True) -> list[str]:
+def run(console: Console) -> list[str]:
     """A run of four steps, measured before and after, as transformers' Trainer calls back."""
     lines: list[str] = []
     bar = ProgressBarCallback("pairs", "dev accuracy", lines.append, console)
     arguments, control = TrainingArguments(output_dir="nowhere", use_cpu=True), TrainerControl()
-    state = TrainerState(max_steps=4, is_world_process_zero=is_first)
+    state = TrainerState(max_steps=4)
     bar.on_train_begin(arguments, state, control)
     bar.on_log(arguments, state, control, {"eval_dev": 50.0})
     for step in range(1, 5):
@@ -42,9 +42,3 @@ def test_a_terminal_gets_a_bar_with_loss_and_time() -> None:
     run(Console(file=text, force_terminal=True, width=120))
     # The last is the cursor, shown again.
     assert all(part in text.getvalue() for part in ("4/4", "loss 0.2500", "left", "\x1b[?25h"))
-
-
-def test_other_processes_show_nothing() -> None:
-    text = io.StringIO()
-    assert run(Console(file=text, force_terminal=True), is_first=False) == []
-    assert text.getvalue() == ""

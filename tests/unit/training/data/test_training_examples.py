@@ -163,15 +163,6 @@ def test_missing_column_and_empty_file_are_rejected(tmp_path: Path) -> None:
         read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
 
 
-def test_relative_and_absolute_paths_are_resolved(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    write(tmp_path / "sub", "a\tb", "1\t2")
-    for path in ("sub/t.tsv", str(tmp_path / "sub" / "t.tsv")):
-        assert (
-            read_examples(spec(TEXT_COLUMNS, path), ExampleSchema(PAIRS), tmp_path).path == tmp_path / "sub" / "t.tsv"
-        )
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
