@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 @option_group(
     "Hybrid search",
     click.option("--hybrid", is_flag=True, help="Combine semantic search with keyword search (BM25)."),
-    click.option("--weights", metavar="SEMANTIC:KEYWORD", help="Weight of each ranking, e.g. 2:1.  [default: 3:1]"),
 )
 @option_group(
     "Reranking",
@@ -75,12 +74,8 @@ if TYPE_CHECKING:
         "--rerank",
         "reranker_name",
         metavar="MODEL",
-        help="Rerank the hits with this cross-encoder: a folder that es-sbert export wrote.",
-    ),
-    click.option(
-        "--rerank-window",
-        type=int,
-        help="Number of hits to rerank; the best k are shown.  [default: 50, or k if that is more]",
+        help="Rerank the first 50 hits, or k if that is more, with this cross-encoder: a folder that es-sbert export "
+        "wrote.",
     ),
 )
 @option_group(
@@ -89,11 +84,6 @@ if TYPE_CHECKING:
         "--num-candidates",
         type=int,
         help="Candidates per shard; more are slower and miss fewer hits.  [default: twice k, at least 100]",
-    ),
-    click.option(
-        "--oversample",
-        type=float,
-        help="On a quantized index type: rescore this many times k hits with float32 vectors.  [default: by the type]",
     ),
     click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
 )
@@ -114,7 +104,7 @@ def search(
       es-sbert search --index docs "storm damage" --min-cosine 0.4 --json | jq .id
       es-sbert search --index docs "storm damage" --hybrid --fields title,date
       es-sbert search --index docs --like 42
-      es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
+      es-sbert search --index docs "storm damage" --rerank my-reranker
       es-sbert search --index docs "storm damage" --show-body
       es-sbert search --index 'logs-*' "disk is full"
     """
@@ -125,7 +115,7 @@ def search(
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
 
-    reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
+    reranker_name = options["reranker_name"]
     names = [] if options["fields"] is None else [name.strip() for name in options["fields"].split(",")]
     query = like if text is None else text
     refusals = (
@@ -141,27 +131,13 @@ def search(
             "--hybrid and --rerank need a query text, but --like searches with the vector of a document",
             "Leave them out, or pass TEXT instead of --like.",
         ),
-        (
-            options["weights"] is not None and not hybrid,
-            "--weights requires --hybrid",
-            "Add --hybrid, or leave --weights out.",
-        ),
-        (
-            rerank_window is not None and reranker_name is None,
-            "--rerank-window requires --rerank",
-            "Add --rerank MODEL, a cross-encoder.",
-        ),
     )
     for is_wrong, message, remedy in refusals:
         if is_wrong:
             raise UsageError(message, remedy)
     assert query is not None, "checked above"
-    search_options = shared.select_options(
-        options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial")
-    )
+    search_options = shared.select_options(options, ("exact", "num_candidates", "min_cosine", "allow_partial"))
     search_options["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
-    if options["weights"] is not None:
-        search_options["weights"] = _parse_weights(options["weights"])
     settings = shared.engine_settings(options)
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
@@ -179,7 +155,7 @@ def search(
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
             search_options["source"] = [*names, *read]
         if options["show_body"]:
-            depth = search_depth(reranker, k, rerank_window, search_options)
+            depth = search_depth(reranker, k, None)
             if like is not None:
                 bodies: tuple[Json, ...] = (semantic.similar_body(query, depth, **search_options),)
             elif hybrid:
@@ -193,16 +169,16 @@ def search(
         if like is not None:
             result = semantic.similar_to(query, k, **search_options)
         elif hybrid:
-            result = semantic.hybrid(query, k, rerank=reranker, window=rerank_window, **search_options)
+            result = semantic.hybrid(query, k, rerank=reranker, **search_options)
         else:
-            result = semantic.search(query, k, rerank=reranker, window=rerank_window, **search_options)
-        for warning in reranker.warnings if reranker else ():
-            print_message(f"Warning: {warning}")
-        # A search with --like loads no model that could have warnings.
-        for warning in semantic.encoder.info.warnings if like is None else ():
-            print_message(f"Warning: {warning}")
+            result = semantic.search(query, k, rerank=reranker, **search_options)
+        warnings = [*reranker.warnings] if reranker else []
+        if like is None:  # a search with --like loads no model that could have warnings
+            warnings += semantic.encoder.info.warnings
         if result.partial is not None:
-            print_message(f"Warning: the result is partial: {result.partial}")
+            warnings.append(f"the result is partial: {result.partial}")
+        for warning in warnings:
+            print_message(f"Warning: {warning}")
         if hybrid and search_options["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
             print_message(
                 "No minimum cosine is stored for this index, so a query has hits even if no document fits it. To "
@@ -222,16 +198,6 @@ def _print_message(message: str) -> None:
     # Do not report that there is no GPU: only one text is embedded.
     if message != NO_GPU_FOUND:
         print_message(message)
-
-
-def _parse_weights(text: str) -> tuple[float, float]:
-    meaning, _, words = text.partition(":")
-    try:
-        return float(meaning), float(words)
-    except ValueError:
-        raise UsageError(
-            f"--weights must be two numbers, not {text!r}", "Write them as SEMANTIC:KEYWORD, for example 2:1."
-        ) from None
 
 
 def _print_hits(result: SearchResult | HybridResult, semantic: SemanticIndex, names: Sequence[str], full: bool) -> None:

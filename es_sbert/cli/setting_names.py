@@ -19,7 +19,7 @@ _SAME_NAME = frozenset({
     "delimiter", "device", "dimensions", "documents", "dry_run", "encoding", "exact", "filter",
     "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
     "max_errors", "max_write_block", "min_cosine", "min_recall", "model", "name",
-    "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file",
+    "num_candidates", "output", "pairs", "passage_overlap", "passages", "password_file",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
     "shards", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
@@ -42,7 +42,6 @@ _OTHER_NAME = {
     "variants": "--precision",
     "vectors": "--vector",
     "watch_seconds": "--watch",
-    "window": "--rerank-window",
 }
 
 # Settings with several values whose option takes them in one value, separated by commas.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,14 +27,11 @@ MAX_WINDOW = 1000
 DEFAULT_WINDOW = 50
 
 
-def search_depth(reranker: Reranker | None, k: int, window: int | None, options: Mapping[str, Any]) -> int:
+def search_depth(reranker: Reranker | None, k: int, window: int | None) -> int:
     """Return the number of hits that a search has to find so that k can be shown: k, or a larger rerank window.
 
-    Args:
-        options: Options of the search.
-
     Raises:
-        UsageError: the window is given without a reranker or is out of range, or a reranker is combined with `sort`.
+        UsageError: the window is given without a reranker or is out of range.
     """
     if reranker is None:
         if window is not None:
@@ -41,11 +39,6 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
         return k
     if not hasattr(reranker, "score_pairs"):
         raise wrong_argument("rerank", reranker, "a Reranker")
-    if options.get("sort") is not None:
-        raise UsageError(
-            "sort cannot be combined with a reranker, which must read the hits first",
-            "Search with the reranker alone, then sort the hits of the result.",
-        )
     return max(k, _rerank_window(k, window))
 
 
@@ -77,7 +70,8 @@ def rerank(
     text_at = {place: read for place, hit in enumerate(found.hits[:size]) if (read := text_of(hit)) is not None}
     scored = reranker.score_pairs([text] * len(text_at), list(text_at.values()))
     score_at = dict(zip(text_at, scored.scores.tolist(), strict=True))
-    order = rerank_order(len(found), score_at)[:k]
+    # Hits without a score come last. Ties keep their order.
+    order = sorted(range(len(found)), key=lambda place: -score_at.get(place, -math.inf))[:k]
     hits = tuple(replace(found.hits[place], rerank_score=score_at.get(place)) for place in order)
     reranking = Reranking(
         reranker=reranker.name,
@@ -87,17 +81,6 @@ def rerank(
         took_ms=round(1000 * (time.perf_counter() - began)),
     )
     return replace(found, hits=hits, reranking=reranking)
-
-
-def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
-    """Return the positions of hits, best first. Hits without a score come last. Ties keep their order.
-
-    Args:
-        hits: Number of hits.
-        score_at: Position → score.
-    """
-    scored = sorted(sorted(score_at), key=lambda place: -score_at[place])
-    return scored + [place for place in range(hits) if place not in score_at]
 
 
 def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:

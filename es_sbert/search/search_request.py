@@ -16,11 +16,19 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
+from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
+from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
-from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult
+from es_sbert.search.search_result import Hit, Passage, RankedHits, SearchResult
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body
+from es_sbert.search.vector_query import (
+    VectorQuery,
+    check_k,
+    check_query,
+    cosine_from_score,
+    search_body,
+)
 from es_sbert.vectors import Vectors
 
 # Characters of a text that are searched for words to highlight. Without this limit, a document longer than the
@@ -47,9 +55,6 @@ class SearchOptions(TypedDict, total=False):
         min_cosine: Drop hits whose cosine is below it.
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
-        aggregations: The engine's own `aggs`, over the documents that the search matches (see the module
-            `vector_query`).
-        sort: The engine's own `sort`, applied to the documents found; None for the nearest first.
         allow_partial: Return the hits of the shards that respond if others fail, and say so in `RankedHits.partial`.
             By default, partial results are an error.
     """
@@ -61,8 +66,6 @@ class SearchOptions(TypedDict, total=False):
     min_cosine: float | None
     source: Sequence[str] | bool | None
     highlight: Sequence[str] | Json | None
-    aggregations: Json | None
-    sort: Sequence[str | Json] | None
     allow_partial: bool
 
 
@@ -99,7 +102,7 @@ def page_body(engine_type: EngineType, vector_field: str, size: int, options: Se
     Raises:
         UsageError: `highlight` lists fields and there is no text.
     """
-    source, highlight, sort = options.get("source"), options.get("highlight"), options.get("sort")
+    source, highlight = options.get("source"), options.get("highlight")
     body: Json = {"size": size, "_source": {"excludes": [vector_field]}}
     if source is not None and not source:
         body["_source"] = False  # to the engines an empty list of fields means all of them
@@ -116,11 +119,6 @@ def page_body(engine_type: EngineType, vector_field: str, size: int, options: Se
         # The text is passed as `highlight_query`, because a kNN query has no words to highlight.
         highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in highlight}
         body["highlight"] = HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
-    if (aggregations := options.get("aggregations")) is not None:
-        body["aggs"] = aggregations
-    if sort is not None:
-        # Scores are requested, because sorted hits otherwise have none, and so no cosines.
-        body |= {"sort": list(sort), "track_scores": True}
     return body
 
 
@@ -134,13 +132,11 @@ class SearchRequest(Generic[Result]):
     Attributes:
         indices: The indices to search.
         bodies: One for `_search`, several for `_msearch`.
-        method: The search method.
         read: Converts the responses, in the order of the bodies, to the result.
     """
 
     indices: tuple[str, ...]
     bodies: tuple[Json, ...]
-    method: SearchMethod
     read: Callable[[Sequence[Json]], Result]
 
 
@@ -159,19 +155,55 @@ def search_request(
         text: The query text; None for a search by vectors.
 
     Raises:
-        UsageError: an option is invalid (see `VectorQuery`, `page_body`), or `sort` is used with an exact search that
-            matches every document.
+        UsageError: an option is invalid (see `VectorQuery`, `page_body`).
     """
     method = scope.method(engine_type, options.get("exact", False))
-    if options.get("sort") is not None and method is SearchMethod.EXACT and options.get("min_cosine") is None:
-        raise UsageError(
-            "exact search matches every document, so a sort would ignore the query",
-            "Set min_cosine, or leave sort out and sort the hits.",
-        )
     query = build_vector_query(scope, vector, k, options)
     body = search_body(engine_type, method, query) | page_body(engine_type, scope.name, k, options, text)
-    reader = ResponseReader(engine_type, method, scope)
-    return SearchRequest(scope.indices, (body,), method, lambda answers: reader.read_knn(answers[0]))
+
+    def read(answers: Sequence[Json]) -> SearchResult:
+        [answer] = answers
+        hits = tuple(
+            Hit(cosine=cosine_from_score(hit["_score"], engine_type, method), **hit_members(hit, scope))
+            for hit in answer["hits"]["hits"]
+        )
+        return SearchResult(hits, answer["took"], method, total_hits(answer))
+
+    return SearchRequest(scope.indices, (body,), read)
+
+
+def hit_members(hit: Json, scope: SearchScope) -> dict[str, Any]:
+    """Read what hits of all searches have, see `FoundDocument`."""
+    return {
+        "id": hit["_id"],
+        "score": hit["_score"],
+        "source": hit.get("_source", {}),
+        "index": hit["_index"],
+        "passage": _read_passage(hit, scope.name, scope.meta_in(hit["_index"])),
+        "highlight": hit.get("highlight", {}),
+    }
+
+
+def _read_passage(hit: Json, name: str, meta: VectorFieldMeta) -> Passage | None:
+    """Read the nearest passage; None without passages, or if vectors did not find the hit."""
+    if meta.passages is None or name not in hit.get("inner_hits", {}):
+        return None
+    [best] = hit["inner_hits"][name]["hits"]["hits"]
+    place = best["_source"]
+    if name in place:
+        place = place[name]  # engines differ in whether the nested object's name is part of the path
+    start, end = int(place[CHUNK_START]), int(place[CHUNK_END])
+    try:
+        text = None if meta.text is None else TextTemplate.parse(meta.text).render(hit.get("_source", {}))
+    except TextFieldError:
+        text = None  # the hit's `_source` lacks fields of the text
+    return Passage(start, end, None if text is None else text[start:end])
+
+
+def total_hits(answer: Json) -> int | None:
+    """The number of matches; None if the engine did not count all: it stops at 10,000 unless told to continue."""
+    total = answer["hits"].get("total")
+    return int(total["value"]) if isinstance(total, dict) and total["relation"] == "eq" else None
 
 
 def build_vector_query(scope: SearchScope, vector: Vectors, k: int, options: SearchOptions) -> VectorQuery:

@@ -1,23 +1,18 @@
-"""Search results: hits and chunks, read from the engine's responses."""
+"""Search results: hits, passages, reranking and missing shards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from reprlib import Repr
-from typing import ClassVar, Generic, Self, TypeVar, overload
+from typing import Generic, Self, TypeVar, overload
 
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import root_cause
 from es_sbert.engines.rest import Json
-from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
-from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.messages import pluralize
-from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import SearchMethod, cosine_from_score
+from es_sbert.search.vector_query import SearchMethod
 
 _COSINE_DIGITS = 6
-_REPR_DIGITS = 4
 _REPR_HITS = 10
 _SHORT_REPR = Repr()
 _SHORT_REPR.maxdict, _SHORT_REPR.maxlist, _SHORT_REPR.maxstring, _SHORT_REPR.maxlevel = 6, 3, 60, 2
@@ -40,14 +35,13 @@ class Passage:
     text: str | None
 
 
-@dataclass(frozen=True, repr=False)
-class Hit:
-    """A document that was found.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class FoundDocument:
+    """What hits of all searches have.
 
     Attributes:
         id: The document's id.
-        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors.
-        score: The engine's `_score`.
+        score: The engine's `_score`; of a hybrid search the fused score, see `HybridHit`.
         source: The document, without its vector.
         index: The concrete index it came from.
         passage: The nearest passage, if the index holds passages.
@@ -56,7 +50,6 @@ class Hit:
     """
 
     id: str
-    cosine: float
     score: float
     source: Json
     index: str
@@ -64,73 +57,72 @@ class Hit:
     highlight: dict[str, list[str]] = field(default_factory=dict)
     rerank_score: float | None = None
 
-    def __repr__(self) -> str:
-        return _hit_repr(self, {"cosine": self.cosine})
+    def _scores(self) -> Json:
+        """The members of `as_json` between index and source."""
+        raise NotImplementedError
 
     def as_json(self) -> Json:
         """Return the hit as a dictionary, with its cosine to six digits: float32 is not more precise."""
-        return _hit_json(self, {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score})
+        passage = None if self.passage is None else asdict(self.passage)
+        optional = {"passage": passage, "highlight": self.highlight or None, "rerank_score": self.rerank_score}
+        present = {name: value for name, value in optional.items() if value is not None}
+        return {"id": self.id, "index": self.index, **self._scores(), "source": self.source, **present}
+
+    def __repr__(self) -> str:
+        """Show rounded scores and the beginning of the source."""
+        scores = {"rerank_score": self.rerank_score} if self.rerank_score is not None else {}
+        scores |= {name: score for name, score in self._scores().items() if name in ("score", "cosine", "lexical")}
+        rounded = [f"{name}={'None' if score is None else f'{score:.4f}'}" for name, score in scores.items()]
+        passage = [] if self.passage is None else [f"passage={_SHORT_REPR.repr(self.passage.text)}"]
+        # The metadata of vectors is left out: it would hide the document's own fields.
+        content = {
+            name: value
+            for name, value in self.source.items()
+            if not (isinstance(value, dict) and "fingerprint" in value)
+        }
+        shown = [f"id={self.id!r}", *rounded, f"index={self.index!r}", *passage, f"source={_SHORT_REPR.repr(content)}"]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
-@dataclass(frozen=True, repr=False)
-class HybridHit:
-    """A document found by keyword search, semantic search or both.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Hit(FoundDocument):
+    """A document that was found.
 
     Attributes:
-        id: The document's id.
-        score: The fused score, by which hits are ordered: at most 1, and more for an exact match. See
-            `fuse_rankings`.
+        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors.
+    """
+
+    cosine: float
+
+    def _scores(self) -> Json:
+        return {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score}
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class HybridHit(FoundDocument):
+    """A document found by keyword search, semantic search or both.
+
+    The score is the fused one, by which hits are ordered: at most 1, and more for an exact match. See `fuse_rankings`.
+
+    Attributes:
         cosine: As in `Hit`; None if the document is not among the nearest that the fusion read.
         lexical: Keyword score (BM25), before any weight; None if the document is not among the first that the fusion
             read.
         ranks: Ranking → rank of the document, from 1. The rankings are `lexical` and the name of the vector field.
         match: `phrase`, `all_words`, `literal` or `prefix` if the document is an exact match, else None. See the module
-            `rank_fusion`.
-        source, index, passage, highlight, rerank_score: As in `Hit`.
+            `hybrid_search`.
     """
 
-    id: str
-    score: float
     cosine: float | None
     lexical: float | None
-    source: Json
-    index: str
     ranks: dict[str, int] = field(default_factory=dict)
     match: str | None = None
-    passage: Passage | None = None
-    highlight: dict[str, list[str]] = field(default_factory=dict)
-    rerank_score: float | None = None
 
-    def __repr__(self) -> str:
-        return _hit_repr(self, {"score": self.score, "cosine": self.cosine, "lexical": self.lexical})
-
-    def as_json(self) -> Json:
-        """Return the hit as a dictionary, with its cosine to six digits: float32 is not more precise."""
+    def _scores(self) -> Json:
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
-        scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
         optional = {"ranks": self.ranks or None, "match": self.match}
-        return _hit_json(self, scores | {name: value for name, value in optional.items() if value is not None})
-
-
-def _hit_json(hit: Hit | HybridHit, scores: Json) -> Json:
-    passage = None if hit.passage is None else asdict(hit.passage)
-    optional = {"passage": passage, "highlight": hit.highlight or None, "rerank_score": hit.rerank_score}
-    present = {name: value for name, value in optional.items() if value is not None}
-    return {"id": hit.id, "index": hit.index, **scores, "source": hit.source, **present}
-
-
-def _hit_repr(hit: Hit | HybridHit, scores: dict[str, float | None]) -> str:
-    """Format a hit with rounded scores and the beginning of its source."""
-    if hit.rerank_score is not None:
-        scores = {"rerank_score": hit.rerank_score, **scores}
-    rounded = [f"{name}={'None' if score is None else f'{score:.{_REPR_DIGITS}f}'}" for name, score in scores.items()]
-    passage = [] if hit.passage is None else [f"passage={_SHORT_REPR.repr(hit.passage.text)}"]
-    # The metadata of vectors is left out: it would hide the document's own fields.
-    content = {
-        name: value for name, value in hit.source.items() if not (isinstance(value, dict) and "fingerprint" in value)
-    }
-    source = f"source={_SHORT_REPR.repr(content)}"
-    return f"{type(hit).__name__}({', '.join([f'id={hit.id!r}', *rounded, f'index={hit.index!r}', *passage, source])})"
+        present = {name: value for name, value in optional.items() if value is not None}
+        return {"score": self.score, "cosine": cosine, "lexical": self.lexical, **present}
 
 
 AnyHit = TypeVar("AnyHit", Hit, HybridHit)
@@ -179,14 +171,8 @@ class PartialResult:
     failures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        reasons = list(self.failures[:3])
-        if len(self.failures) > 3:
-            reasons.append(f"{len(self.failures) - 3} more")
-        if self.failed and not reasons:
-            reasons = ["no active copy"]
-        if self.timed_out:
-            reasons.append("timed out")
-        return f"{self.failed} of {pluralize(self.total, 'shard')} failed ({'; '.join(reasons)})"
+        reasons = "; ".join(self.failures[:3]) or ("timed out" if self.timed_out else "no active copy")
+        return f"{self.failed} of {pluralize(self.total, 'shard')} failed ({reasons})"
 
 
 def read_partial(answers: Iterable[Json]) -> PartialResult | None:
@@ -219,7 +205,6 @@ class RankedHits(Generic[AnyHit]):
         method: The search method.
         total: Number of documents that the search matched (see the module `vector_query`); None if the engine did not
             count all of them.
-        aggregations: The engine's response to the requested aggregations.
         reranking: The reranking by a cross-encoder, if there was one. Hits without a rerank score follow in the order
             of the search: first those of the window that have no text, then those beyond the window.
         partial: The missing shards, if some failed and `allow_partial` was given; None if the result is complete.
@@ -227,13 +212,10 @@ class RankedHits(Generic[AnyHit]):
             from them; a hybrid search finds their documents by keywords only.
     """
 
-    _search: ClassVar[str] = "vector"
-
     hits: tuple[AnyHit, ...]
     took_ms: int
     method: SearchMethod
     total: int | None = None
-    aggregations: Json = field(default_factory=dict)
     reranking: Reranking | None = None
     partial: PartialResult | None = None
     indices_without_field: tuple[str, ...] = ()
@@ -255,7 +237,7 @@ class RankedHits(Generic[AnyHit]):
 
     def __repr__(self) -> str:
         total = "" if self.total is None else f" of {self.total:,}"
-        facts = [f"{pluralize(len(self.hits), 'hit')}{total}", f"{self._search} search ({self.method})"]
+        facts = [f"{pluralize(len(self.hits), 'hit')}{total}", self.method]
         partial = None if self.partial is None else f"partial: {self.partial}"
         facts += filter(None, [f"{self.took_ms} ms", "reranked" if self.reranking else None, partial])
         lines = [f"<{type(self).__name__}: {', '.join(facts)}"]
@@ -268,60 +250,7 @@ class RankedHits(Generic[AnyHit]):
 class SearchResult(RankedHits[Hit]):
     """The result of a semantic search."""
 
-    _search: ClassVar[str] = "semantic"
-
 
 @dataclass(frozen=True, repr=False)
 class HybridResult(RankedHits[HybridHit]):
     """The result of a hybrid search."""
-
-    _search: ClassVar[str] = "hybrid"
-
-
-class ResponseReader:
-    """Reads the hits of one request.
-
-    Args:
-        engine_type, method: Type of the engine and search method, which determine what a score means.
-        scope: The searched field and indices.
-    """
-
-    def __init__(self, engine_type: EngineType, method: SearchMethod, scope: SearchScope) -> None:
-        self._engine_type = engine_type
-        self._method = method
-        self._scope = scope
-
-    def read_knn(self, answer: Json) -> SearchResult:
-        """Read the response to a vector search."""
-        hits = []
-        for hit in answer["hits"]["hits"]:
-            cosine, source, highlight = self.cosine(hit["_score"]), hit.get("_source", {}), hit.get("highlight", {})
-            hits.append(Hit(hit["_id"], cosine, hit["_score"], source, hit["_index"], self.passage(hit), highlight))
-        aggregations = answer.get("aggregations", {})
-        return SearchResult(tuple(hits), answer["took"], self._method, total_hits(answer), aggregations)
-
-    def cosine(self, score: float) -> float:
-        return cosine_from_score(score, self._engine_type, self._method)
-
-    def passage(self, hit: Json) -> Passage | None:
-        meta = self._scope.meta_in(hit["_index"])
-        return None if meta.passages is None else _read_chunk(hit, self._scope.name, meta)
-
-
-def _read_chunk(hit: Json, name: str, meta: VectorFieldMeta) -> Passage:
-    [best] = hit["inner_hits"][name]["hits"]["hits"]
-    place = best["_source"]
-    if name in place:
-        place = place[name]  # engines differ in whether the nested object's name is part of the path
-    start, end = int(place[CHUNK_START]), int(place[CHUNK_END])
-    try:
-        text = None if meta.text is None else TextTemplate.parse(meta.text).render(hit.get("_source", {}))
-    except TextFieldError:
-        text = None  # the hit's `_source` lacks fields of the text
-    return Passage(start, end, None if text is None else text[start:end])
-
-
-def total_hits(answer: Json) -> int | None:
-    total = answer["hits"].get("total")
-    # Elasticsearch and OpenSearch stop counting at 10,000 unless told to continue.
-    return int(total["value"]) if isinstance(total, dict) and total["relation"] == "eq" else None

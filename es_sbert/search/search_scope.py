@@ -44,11 +44,9 @@ def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -
         exact: Whether the query has to be compared with every vector.
     """
     flat = meta.index_type == IndexType.FLAT
-    if engine_type is EngineType.ELASTICSEARCH:
-        # kNN over a flat field is exact, and needs no scripting.
-        return SearchMethod.EXACT if exact and not flat else SearchMethod.KNN
-    # OpenSearch has no kNN query over a field without a graph.
-    return SearchMethod.EXACT if exact or flat else SearchMethod.KNN
+    # On Elasticsearch, kNN over a flat field is exact, and needs no scripting. OpenSearch has no kNN over such a field.
+    needs_script = exact and not flat if engine_type is EngineType.ELASTICSEARCH else exact or flat
+    return SearchMethod.EXACT if needs_script else SearchMethod.KNN
 
 
 def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> float | None:
@@ -105,16 +103,13 @@ class SearchScope:
         first, other = self.fields[0], find_incompatible(self.fields)
         if other is None:
             return
+        reason = "one of them holds passages, the other one vector per document"
         if other.meta.fingerprint != first.meta.fingerprint:
-            raise IndexMismatch(
-                f"{other.index}.{other.name} holds vectors of {other.meta.model!r}, {first.index}.{first.name} of "
-                f"{first.meta.model!r}: their cosines cannot be compared",
-                "Search them one by one, or embed both with one model: `es-sbert index migrate`.",
-            )
+            models = f"{other.meta.model!r} and {first.meta.model!r}"
+            reason = f"their cosines cannot be compared, because their vectors are of {models}"
         raise IndexMismatch(
-            f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector per document "
-            "in the other",
-            "Search them one by one.",
+            f"{other.index}.{other.name} and {first.index}.{first.name} cannot be searched together: {reason}",
+            "Search them one by one, or embed both in the same way: `es-sbert index migrate`.",
         )
 
     @property
@@ -284,11 +279,6 @@ class OpenOptions(ModelOptions, total=False):
 OPEN_DEFAULTS: dict[str, object] = MODEL_DEFAULTS | {"vector_field": DEFAULT_VECTOR_FIELD}
 
 
-def as_names(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one name, or several, as a tuple."""
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
 @dataclass(frozen=True)
 class SearchTarget:
     """The scope of a search and the encoder of its vectors; they are replaced together.
@@ -306,15 +296,10 @@ class SearchTarget:
         """The field in the first index, which has the same model as in all others."""
         return self.scope.fields[0]
 
-    @property
-    def loaded_encoder(self) -> Encoder:
-        """The encoder, of a target that `AliasResolver.target` returned."""
-        assert self.encoder is not None, "a target that was taken has its encoder"
-        return self.encoder
-
     def encode(self, text: str) -> Vectors:
         """Embed a query text. Returns the vector, *shape:* ``(dimensions,)``."""
-        return self.loaded_encoder.encode(text, "query")
+        assert self.encoder is not None, "a target that was taken has its encoder"
+        return self.encoder.encode(text, "query")
 
 
 class AliasResolver:
@@ -327,6 +312,9 @@ class AliasResolver:
         engine: The engine to use.
         indices: Names, lists of names or patterns, see `read_search_scope`.
         options: Their vector field, and how to load its model; a given encoder is not closed by `close`.
+
+    Attributes:
+        current: The last known target, perhaps without its encoder.
 
     Raises:
         IndexMissing, IndexMismatch: an index or field does not exist, or the encoder has a different model.
@@ -342,16 +330,11 @@ class AliasResolver:
         self._model_given = encoder is not None or options.get("model") is not None
         self._loaded: list[Encoder] = []
         self._lock = threading.Lock()
-        self._target = SearchTarget(read_search_scope(engine, indices, self._vector_field), encoder)
+        self.current = SearchTarget(read_search_scope(engine, indices, self._vector_field), encoder)
         if encoder is not None:
-            check_field_model(self._target.field, encoder.info.fingerprint, encoder.info.model)
+            check_field_model(self.current.field, encoder.info.fingerprint, encoder.info.model)
         self._log_indices_without_field()
         self._refreshed_at = time.monotonic()
-
-    @property
-    def cached_target(self) -> SearchTarget:
-        """The last known target, perhaps without its encoder."""
-        return self._target
 
     def target(self, *, with_encoder: bool = True) -> SearchTarget:
         """Return the target. The alias is looked up again if that was more than `REFRESH_SECONDS` ago.
@@ -366,35 +349,23 @@ class AliasResolver:
             IndexMismatch: the model that was named is not the field's.
             ModelError, DeviceError: the model cannot be loaded.
         """
-        if with_encoder and self._target.encoder is None:
+        if with_encoder and self.current.encoder is None:
             with self._lock:
-                self._target = self._attach_encoder(self._target)
-        self._refresh_if_stale()
-        return self._target
-
-    def _refresh_if_stale(self) -> None:
+                self.current = self._attach_encoder(self.current)
         if time.monotonic() - self._refreshed_at > REFRESH_SECONDS and self._lock.acquire(blocking=False):
             try:
                 self._refresh_scope()
             except (EngineError, VectorIndexError) as error:
                 # Only warn: the index in use may still respond, and if not, the errors of its searches say why.
-                still = ", ".join(self._target.scope.indices)
+                still = ", ".join(self.current.scope.indices)
                 logger.warning("%s still searches %s: %s", ", ".join(self._indices), still, error.message)
             finally:
                 self._refreshed_at = time.monotonic()
                 self._lock.release()
-
-    def refresh(self) -> None:
-        """Look the indices up now: a load may have added a field to one of them.
-
-        Raises:
-            IndexMissing, IndexMismatch, EngineError, ModelError, DeviceError: see `resolve_again`.
-        """
-        with self._lock:
-            self._refresh_scope()
+        return self.current
 
     def resolve_again(self, stale: SearchTarget) -> SearchTarget:
-        """Return the target that replaces `stale`, whose index was deleted.
+        """Return the target that replaces `stale`, whose index was deleted, or got the field by a load.
 
         Raises:
             IndexMissing, IndexMismatch: the alias was deleted too, or the next index has a model other than the
@@ -402,27 +373,27 @@ class AliasResolver:
             EngineError, ModelError, DeviceError: the next index cannot be read, or its model cannot be loaded.
         """
         with self._lock:
-            if self._target is stale:
+            if self.current is stale:
                 self._refresh_scope()
-            return self._target
+            return self.current
 
     def _refresh_scope(self) -> None:
         """Read the scope again, and replace the target if the scope has changed. The caller must hold the lock."""
         scope = read_search_scope(self._engine, self._indices, self._vector_field)
-        before = self._target
+        before = self.current
         if scope == before.scope:
             return
         if before.encoder is None:
-            self._target = SearchTarget(scope, None)
+            self.current = SearchTarget(scope, None)
         else:
             same = scope.fields[0].meta.fingerprint == before.field.meta.fingerprint
             keeps = same or self._model_given
-            self._target = self._attach_encoder(SearchTarget(scope, before.encoder if keeps else None))
+            self.current = self._attach_encoder(SearchTarget(scope, before.encoder if keeps else None))
         if scope.indices_without_field != before.scope.indices_without_field:
             self._log_indices_without_field()
 
     def _log_indices_without_field(self) -> None:
-        scope = self._target.scope
+        scope = self.current.scope
         if scope.indices_without_field:
             logger.warning(
                 "%s lacks the vector field %s, so semantic searches of %s do not find its documents. "

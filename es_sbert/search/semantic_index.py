@@ -13,9 +13,9 @@ from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.error_mapping import OTHER_BUILDS_REMEDY, SCRIPTS_MODULE
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
+from es_sbert.errors import IndexMissing, UsageError
 from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
@@ -38,9 +38,7 @@ from es_sbert.search.search_scope import (
     OpenOptions,
     SearchScope,
     SearchTarget,
-    as_names,
 )
-from es_sbert.search.vector_query import SearchMethod
 from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -131,7 +129,7 @@ class SemanticIndex:
         self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
     ) -> None:
         _check_model(options)
-        self._names = as_names(index)
+        self._names = (index,) if isinstance(index, str) else tuple(index)
         self._alias_resolver: AliasResolver | None = None
         self._owns_engine = _opens_engine(engine)
         self._engine = open_engine(engine)
@@ -181,17 +179,12 @@ class SemanticIndex:
         return index
 
     def __repr__(self) -> str:
-        names = ",".join(self._names)
-        if self._alias_resolver is None:
-            return f"<SemanticIndex {names!r}, closed>"
-        info, field = self._engine.info, self.field
-        address = f"{info.label} at {info.url}"
-        return f"<SemanticIndex {names!r} on {address}, field {field.name!r} of the model {field.meta.model!r}>"
+        return f"<SemanticIndex {','.join(self._names)!r}>"
 
     @property
     def field(self) -> VectorField:
         """The vector field that is searched now (that of the first index, if there are several), with its metadata."""
-        return self._resolver.cached_target.field
+        return self._resolver.current.field
 
     @property
     def engine(self) -> Engine:
@@ -206,7 +199,9 @@ class SemanticIndex:
             IndexMismatch: the model is not the one that made the vectors.
             ModelError, DeviceError: the model cannot be loaded.
         """
-        return self._resolver.target().loaded_encoder
+        encoder = self._resolver.target().encoder
+        assert encoder is not None, "see `target`"
+        return encoder
 
     @property
     def _resolver(self) -> AliasResolver:
@@ -237,9 +232,8 @@ class SemanticIndex:
             FeatureMissing: exact search on a server without scripting.
             EngineError: the engine failed, or rejected the filter.
         """
-        depth = search_depth(rerank, k, window, options)
-        found = self._run(self._text_request(text, depth, options), options)
-        return self._rerank(text, found, rerank, k, window)
+        request = self._text_request(search_request, text, search_depth(rerank, k, window), options)
+        return self._rerank(text, self._run(request, options), rerank, k, window)
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -292,9 +286,8 @@ class SemanticIndex:
         Raises:
             UsageError, EngineError: as for `search`.
         """
-        depth = search_depth(rerank, k, window, options)
-        found = self._run(self._hybrid_request(text, depth, options), options)
-        return self._rerank(text, found, rerank, k, window)
+        request = self._text_request(hybrid_request, text, search_depth(rerank, k, window), options)
+        return self._rerank(text, self._run(request, options), rerank, k, window)
 
     @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
@@ -372,7 +365,7 @@ class SemanticIndex:
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
-        return self._text_request(text, k, options)(self._resolver.target()).bodies[0]
+        return self._text_request(search_request, text, k, options)(self._resolver.target()).bodies[0]
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -384,7 +377,7 @@ class SemanticIndex:
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
-        return self._hybrid_request(text, k, options)(self._resolver.target()).bodies
+        return self._text_request(hybrid_request, text, k, options)(self._resolver.target()).bodies
 
     def _load(
         self,
@@ -404,7 +397,7 @@ class SemanticIndex:
         settings = IngestSettings(index=name, vector_field=self._scope().name, **more, **load_options)
         report = load_documents(self._engine, self.encoder, settings, documents)
         if self._scope().indices_without_field:
-            self._resolver.refresh()  # the load may have added the field
+            self._resolver.resolve_again(self._resolver.current)  # the load may have added the field
         return report
 
     def _single_name(self, action: str) -> str:
@@ -416,17 +409,23 @@ class SemanticIndex:
         return self._names[0]
 
     def _scope(self) -> SearchScope:
-        return self._resolver.cached_target.scope
+        return self._resolver.current.scope
 
     def _rerank(self, text: str, result: Result, reranker: Reranker | None, k: int, window: int | None) -> Result:
         if reranker is None:
             return result
         return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
 
-    def _text_request(self, text: str, k: int, options: SearchOptions) -> BuildRequest[SearchResult]:
+    def _text_request(
+        self,
+        build: Callable[[EngineType, SearchScope, Vectors, int, Any, str], SearchRequest[Result]],
+        text: str,
+        k: int,
+        options: SearchOptions,
+    ) -> BuildRequest[Result]:
         check_search(k, options, text)
         engine_type = self._engine.info.engine_type
-        return lambda target: search_request(engine_type, target.scope, target.encode(text), k, options, text)
+        return lambda target: build(engine_type, target.scope, target.encode(text), k, options, text)
 
     def _similar_request(
         self, id: str, index: str | None, k: int, options: SearchOptions
@@ -441,11 +440,6 @@ class SemanticIndex:
 
         return build
 
-    def _hybrid_request(self, text: str, k: int, options: HybridOptions) -> BuildRequest[HybridResult]:
-        check_search(k, options, text)
-        engine_type = self._engine.info.engine_type
-        return lambda target: hybrid_request(engine_type, target.scope, target.encode(text), k, options, text)
-
     def _run(self, build: BuildRequest[Result], options: SearchOptions, *, with_encoder: bool = True) -> Result:
         target = self._resolver.target(with_encoder=with_encoder)
         try:
@@ -458,22 +452,10 @@ class SemanticIndex:
     def _send(self, request: SearchRequest[Result], scope: SearchScope, options: SearchOptions) -> Result:
         partial = options.get("allow_partial", False)
         shared: Any = {"allow_partial": partial, "default_pipeline": True, "routing": scope.routing}
-        try:
-            if len(request.bodies) > 1:
-                answers = self._engine.multi_search(request.indices, request.bodies, **shared)
-            else:
-                answers = [self._engine.search(request.indices, request.bodies[0], **shared)]
-        except FeatureMissing as error:
-            if request.method is not SearchMethod.EXACT or error.module != SCRIPTS_MODULE:
-                raise
-            raise FeatureMissing(
-                f"{self._engine.info.label} has no scripting (its build lacks the module {SCRIPTS_MODULE}), "
-                f"which exact search in an index of type {self.field.meta.index_type} needs",
-                'Search without exact, or load the documents with `index_type="flat"`, where kNN is exact. '
-                + OTHER_BUILDS_REMEDY,
-                error.status,
-                error.module,
-            ) from error
+        if len(request.bodies) > 1:
+            answers = self._engine.multi_search(request.indices, request.bodies, **shared)
+        else:
+            answers = [self._engine.search(request.indices, request.bodies[0], **shared)]
         missing = read_partial(answers) if partial else None
         return replace(request.read(answers), partial=missing, indices_without_field=scope.indices_without_field)
 

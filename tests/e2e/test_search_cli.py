@@ -133,7 +133,7 @@ def test_show_body_sends_nothing_and_prints_valid_request(site: Site, search: Se
 @also_es8
 def test_hybrid_search(site: Site, search: Search) -> None:
     title = TEXTS[3][1]  # a keyword: only the whole of it is a word of its own
-    done = search(title, "--hybrid", "--weights", "2:1", "-k", "3", "--json")
+    done = search(title, "--hybrid", "-k", "3", "--json")
     assert done.code == 0, done.err
     first, second, _ = (orjson.loads(line) for line in done.out.splitlines())
     assert first["id"] == "3"

@@ -93,16 +93,15 @@ def test_rerank_order_matches_sentence_transformers(
     cosines = {hit["id"]: hit["cosine"] for hit in before}
     assert {hit["id"]: hit["cosine"] for hit in hits} == pytest.approx(cosines, abs=1e-6)
 
-    window = cli(*search("--rerank", reranker, "--rerank-window", 3, "-k", 2))
-    header, *rows = (line for line in window.out.splitlines() if not line.startswith("   "))
+    few = cli(*search("--rerank", reranker, "-k", 2))
+    header, *rows = (line for line in few.out.splitlines() if not line.startswith("   "))
     assert header.split() == ["#", "rerank", "cosine", "id", "title"]
-    of_window = [hit["id"] for hit in hits if hit["id"] in {near["id"] for near in before[:3]}]
-    assert [row.split()[3] for row in rows] == of_window[:2]
-    assert "reranked 3 hits in" in window.err
-    assert "by plain (fp32)" in window.err
+    assert [row.split()[3] for row in rows] == [hit["id"] for hit in hits[:2]]
+    assert f"reranked {len(DOCUMENTS)} hits in" in few.err
+    assert "by plain (fp32)" in few.err
 
-    shown = cli(*search("--rerank", reranker, "--rerank-window", 3, "-k", 2, "--show-body", "--json"))
-    assert orjson.loads(shown.out)["size"] == 3
+    shown = cli(*search("--rerank", reranker, "-k", 2, "--show-body", "--json"))
+    assert orjson.loads(shown.out)["size"] == 50
 
 
 async def _search_async(index_name: str, url: str, reranker: Reranker) -> list[Json]:
@@ -132,14 +131,13 @@ def test_rerank_from_python(
         assert asyncio.run(_search_async(index_name, engine_url, opened)) == from_cli
         with pytest.raises(UsageError, match="needs a reranker"):
             index.search(QUESTION, window=3)
-        with pytest.raises(UsageError, match="sort cannot be combined with a reranker"):
-            index.search(QUESTION, rerank=opened, sort=["number"])
+        window = index.search(QUESTION, k=2, rerank=opened, window=3)
+        assert window.reranking is not None
+        assert (len(window), window.reranking.scored) == (2, 3)
 
 
 def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
     for options, message in [
-        (["--rerank-window", 3], "--rerank-window requires --rerank"),
-        (["--rerank", reranker, "--rerank-window", 0], "--rerank-window is 0"),
         (["--like", "1", "--rerank", reranker], "exactly one of TEXT and --like is required"),
         (["--rerank", plain], "is a cross-encoder that has not been exported yet"),
         (["--rerank", "./nowhere"], "there is no folder './nowhere'"),

@@ -95,8 +95,8 @@ def test_the_document_with_an_identifier_is_first(place: Place, query: str) -> N
 @pytest.mark.parametrize("name", HYBRID)
 def test_gateway_ranks_and_counts_as_the_library_does(place: Place, name: str) -> None:
     body = HYBRID[name]("text", TEXT)
-    words = {"multi_match": body["query"]["multi_match"]} if "multi_match" in body["query"] else None
-    expected = place.index.hybrid(TEXT, 100, lexical=words or {"match": {"text": TEXT}})
+    fields = body["query"]["multi_match"]["fields"] if "multi_match" in body["query"] else ["text"]
+    expected = place.index.hybrid(TEXT, 100, lexical_fields=fields)
     first, size = body.get("from", 0), body.get("size", 10)
     answer = place.search(body)
     if name.startswith(("match", "must", "function_score", "sorted", "second")) and "fuzziness" not in name:

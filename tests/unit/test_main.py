@@ -79,6 +79,9 @@ def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.
         (["serve", "--health-timeout", "9"], "--health-timeout", "3 seconds"),
         (["serve", "--model-alias", "a=b"], "--model-alias", "rename the folder"),
         (["index", "remove", "docs"], "index remove", "docs/commands/index.md"),
+        (["search", "--index", "docs", "x", "--hybrid", "--weights", "2:1"], "--weights", "`SemanticIndex.hybrid`"),
+        (["search", "--index", "docs", "x", "--rerank-window", "9"], "--rerank-window", "take `window`"),
+        (["search", "--index", "docs", "x", "--oversample", "2"], "--oversample", "`SemanticIndex.search`"),
     ],
 )
 def test_options_and_commands_of_earlier_versions_are_refused_with_the_way_out(

@@ -37,8 +37,15 @@ from es_sbert.gateway.search.semantic_query import (
 )
 from es_sbert.gateway.upstream import Upstream
 from es_sbert.index.document_vectors import QueryVector
-from es_sbert.search.hybrid_search import DEFAULT_DEPTH, DEFAULT_WEIGHTS, LEXICAL
-from es_sbert.search.rank_fusion import EXACT_HITS, exact_match_query, fuse_rankings, read_exact_matches
+from es_sbert.search.hybrid_search import (
+    DEFAULT_DEPTH,
+    DEFAULT_WEIGHTS,
+    EXACT_HITS,
+    LEXICAL,
+    exact_match_query,
+    fuse_rankings,
+    read_exact_matches,
+)
 from es_sbert.search.search_scope import SearchScope
 
 _ANY_WORD_TYPES = frozenset({"best_fields", "most_fields", "cross_fields"})

@@ -44,7 +44,7 @@ class QueryPlaceholder:
         has_cutoff: Whether only the k nearest documents of all shards may match. In `must_not`, all documents above the
             minimum cosine are excluded; hybrid queries take the first k.
         words: The full-text query that becomes hybrid (`hybrid_queries.py`), as the client wrote it; None for none.
-        exact: With `words`: finds exact matches (`es_sbert.search.rank_fusion`); None if there can be none.
+        exact: With `words`: finds exact matches (`es_sbert.search.hybrid_search`); None if there can be none.
     """
 
     semantic: SemanticQuery

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.search.rank_fusion import (
+from es_sbert.search.hybrid_search import (
     EXACT_HITS,
     MAX_MATCHES,
     FusedDocument,

@@ -14,7 +14,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
 from es_sbert.search.reranking import search_depth
-from es_sbert.search.search_request import SEARCH_DEFAULTS, SearchOptions, search_request
+from es_sbert.search.search_request import SearchOptions, search_request
 from es_sbert.search.semantic_index import ADD_DEFAULTS, AddOptions
 from tests.tiny import write_tiny_bert
 from tests.unit.search.test_search_request import ONE, VECTOR
@@ -54,9 +54,9 @@ def test_shown_defaults_are_those_of_a_call_without_options() -> None:
         assert search_request(engine_type, ONE, VECTOR, 7, given).bodies == default.bodies
         hybrid = hybrid_request(engine_type, ONE, VECTOR, 7, {}, "storm damage")
         assert hybrid_request(engine_type, ONE, VECTOR, 7, given, "storm damage").bodies == hybrid.bodies
-    assert search_depth(None, 7, None, SEARCH_DEFAULTS) == 7
+    assert search_depth(None, 7, None) == 7
     reranker: Any = SimpleNamespace(score_pairs=None)
-    assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})
+    assert search_depth(reranker, 7, None) == 50
     parameters = inspect.signature(SemanticIndex.search).parameters
     assert (parameters["exact"].default, parameters["filter"].default) == (False, None)
     assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == ADD_DEFAULTS["retry_seconds"]

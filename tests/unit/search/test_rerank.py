@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
@@ -19,7 +17,7 @@ from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.reranking import MAX_WINDOW, hit_text_reader, rerank, rerank_order, scope_text_reader
+from es_sbert.search.reranking import MAX_WINDOW, hit_text_reader, rerank, scope_text_reader
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod
@@ -137,16 +135,6 @@ def test_model_with_several_labels_is_rejected(tmp_path: Path) -> None:
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.FP32])
     with Reranker(tmp_path / "out", device="cpu") as reranker, pytest.raises(UsageError, match="has 3 outputs"):
         rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
-
-
-@given(st.integers(0, 30), st.dictionaries(st.integers(0, 29), st.sampled_from([-1.0, 0.0, 0.5, 2.0])))
-def test_rerank_order_contains_every_hit_once(hits: int, scores: dict[int, float]) -> None:
-    score_at = {place: score for place, score in scores.items() if place < hits}
-    order = rerank_order(hits, score_at)
-    assert sorted(order) == list(range(hits))
-    scored, others = order[: len(score_at)], order[len(score_at) :]
-    assert scored == sorted(score_at, key=lambda place: (-score_at[place], place))
-    assert others == sorted(others)
 
 
 def test_text_is_read_per_index() -> None:

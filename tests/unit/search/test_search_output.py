@@ -38,8 +38,12 @@ def shown(result: SearchResult, text: str | None, **options: Any) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
+def hit(id: str, source: Json, cosine: float = 0.5, **given: Any) -> Hit:
+    return Hit(id=id, cosine=cosine, score=0.75, source=source, index="docs", **given)
+
+
 def result_of(*sources: Json, **given: Any) -> SearchResult:
-    hits = tuple(Hit(f"d{n}", 0.5 + n / 100, 0.75, source, "docs", **given) for n, source in enumerate(sources))
+    hits = tuple(hit(f"d{n}", source, 0.5 + n / 100, **given) for n, source in enumerate(sources))
     return SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN)
 
 
@@ -129,7 +133,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 
 
 def test_long_ids_and_titles_stay_on_one_line() -> None:
-    hits = tuple(Hit("i" * 90, 0.5, 0.75, {"title": "word " * 50, "text": "a text"}, "docs") for _ in range(12))
+    hits = tuple(hit("i" * 90, {"title": "word " * 50, "text": "a text"}) for _ in range(12))
     lines = shown(SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN), "{text}")
     assert len(lines) == 1 + 2 * 12
     assert all(len(line) <= 60 for line in lines)
@@ -137,9 +141,7 @@ def test_long_ids_and_titles_stay_on_one_line() -> None:
 
 
 def test_rerank_score_has_a_column() -> None:
-    hits = tuple(
-        Hit(f"d{n}", 0.5, 0.75, {"t": "a word"}, "docs", rerank_score=score) for n, score in enumerate([7.25, None])
-    )
+    hits = tuple(hit(f"d{n}", {"t": "a word"}, rerank_score=score) for n, score in enumerate([7.25, None]))
     reranking = Reranking(reranker="r", scored=1, truncated=1, without_text=1, took_ms=2)
     result = SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN, reranking=reranking)
     assert [line.split() for line in shown(result, "{t}")] == [

@@ -46,7 +46,6 @@ ONE = SearchScope((field(),))
 CHUNKED = SearchScope((field("body", index_type="int8_hnsw", passages=ChunkRules(tokens=64, overlap=8)),))
 PAGED: SearchOptions = {
     "filter": FILTER, "source": ["title"], "highlight": ["title"], "min_cosine": 0.3,
-    "aggregations": {"languages": {"terms": {"field": "language"}}}, "sort": [{"year": "desc"}],
 }  # fmt: skip
 SEARCHES: dict[str, tuple[SearchScope, SearchOptions]] = {
     "page": (ONE, PAGED),
@@ -55,7 +54,7 @@ SEARCHES: dict[str, tuple[SearchScope, SearchOptions]] = {
 HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
     "page": (ONE, {"filter": FILTER, "highlight": ["title"]}),
     "fields": (ONE, {"weights": (2.0, 1.0), "lexical_fields": ["title"]}),
-    "lexical": (CHUNKED, {"lexical": {"term": {"title": "storm"}}, "exact": True}),
+    "chunks": (CHUNKED, {"exact": True}),
 }
 
 

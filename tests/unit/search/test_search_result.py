@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from es_sbert.engines.engine_info import EngineType
@@ -7,7 +8,8 @@ from es_sbert.engines.error_mapping import root_cause
 from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.hybrid_search import HybridReader
+from es_sbert.search.hybrid_search import read_hybrid
+from es_sbert.search.search_request import search_request
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, Passage, SearchResult, read_partial
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod
@@ -17,9 +19,22 @@ def meta(text: str | None, passages: ChunkRules | None = None) -> VectorFieldMet
     return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type="hnsw", text=text, passages=passages)
 
 
-def reader(engine_type: EngineType, field: VectorFieldMeta) -> HybridReader:
-    searched = SearchScope((VectorField("docs-1", "v", field, FieldOutcome.PRESENT),))
-    return HybridReader(engine_type, SearchMethod.KNN, searched)
+def scope(field: VectorFieldMeta) -> SearchScope:
+    return SearchScope((VectorField("docs-1", "v", field, FieldOutcome.PRESENT),))
+
+
+def read(raw: Json, field: VectorFieldMeta, engine_type: EngineType = EngineType.ELASTICSEARCH) -> SearchResult:
+    return search_request(engine_type, scope(field), np.ones(3), 10, {}).read([raw])
+
+
+def fuse(answers: dict[str, Json], field: VectorFieldMeta, **options: int) -> HybridResult:
+    weights = {"v": 1.0, "lexical": 1.0}
+    searched = scope(field)
+    return read_hybrid(answers, EngineType.ELASTICSEARCH, SearchMethod.KNN, searched, weights=weights, **options)
+
+
+def found(name: str, cosine: float = 0.123456789, score: float = 0.6, source: Json | None = None) -> Hit:
+    return Hit(id=name, cosine=cosine, score=score, source=source or {}, index="docs-1")
 
 
 def answer(*hits: Json) -> Json:
@@ -28,14 +43,14 @@ def answer(*hits: Json) -> Json:
 
 def test_response_is_parsed() -> None:
     raw = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
-    result = reader(EngineType.OPENSEARCH, meta("{t}")).read_knn(raw)
-    assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
+    result = read(raw, meta("{t}"), EngineType.OPENSEARCH)
+    assert list(result) == [found("a", 0.5, 0.75, {"t": 1}), found("b", 0.0, 0.5)]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)
     assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
 
 
 def test_result_takes_an_index_and_slices() -> None:
-    hits = tuple(Hit(name, 0.123456789, 0.6, {"t": "x" * 500}, "docs-1") for name in "abcdefghijkl")
+    hits = tuple(found(name, source={"t": "x" * 500}) for name in "abcdefghijkl")
     result = SearchResult(hits, 7, SearchMethod.KNN, total=1200)
     assert (result[0], result[-1], result[1:3].hits) == (hits[0], hits[-1], hits[1:3])
     assert (type(result[:2]), len(result[:2]), result[:2].total) == (SearchResult, 2, 1200)
@@ -44,15 +59,16 @@ def test_result_takes_an_index_and_slices() -> None:
 
 
 def test_reprs_say_what_was_found_with_rounded_cosines() -> None:
-    hits = tuple(Hit(name, 0.123456789, 0.6, {"t": "x" * 500}, "docs-1") for name in "abcdefghijkl")
+    hits = tuple(found(name, source={"t": "x" * 500}) for name in "abcdefghijkl")
     lines = repr(SearchResult(hits, 7, SearchMethod.KNN, total=1200)).splitlines()
-    assert lines[0] == "<SearchResult: 12 hits of 1,200, semantic search (knn), 7 ms"
-    assert lines[1].startswith("  Hit(id='a', cosine=0.1235, index='docs-1', source={'t': 'xxx")
+    assert lines[0] == "<SearchResult: 12 hits of 1,200, knn, 7 ms"
+    assert lines[1].startswith("  Hit(id='a', cosine=0.1235, score=0.6000, index='docs-1', source={'t': 'xxx")
     assert (len(lines), lines[-1], max(map(len, lines)) < 160) == (12, "  … 2 more>", True)
     assert hits[0].as_json()["cosine"] == 0.123457
-    hybrid = HybridHit("a", 1.5, None, 2.25, {}, "docs-1", passage=Passage(0, 5, "first"))
+    near = Passage(0, 5, "first")
+    hybrid = HybridHit(id="a", score=1.5, cosine=None, lexical=2.25, source={}, index="docs-1", passage=near)
     assert repr(HybridResult((hybrid,), 7, SearchMethod.EXACT)).splitlines() == [
-        "<HybridResult: 1 hit, hybrid search (exact), 7 ms",
+        "<HybridResult: 1 hit, exact, 7 ms",
         "  HybridHit(id='a', score=1.5000, cosine=None, lexical=2.2500, index='docs-1', passage='first', source={})>",
     ]
 
@@ -61,10 +77,7 @@ def test_reprs_say_what_was_found_with_rounded_cosines() -> None:
 def test_total_is_none_unless_exact(relation: str, total: int | None) -> None:
     raw = answer()
     raw["hits"]["total"] = {"value": 10_000, "relation": relation}
-    raw["aggregations"] = {"g": {"buckets": []}}
-    result = reader(EngineType.ELASTICSEARCH, meta(None)).read_knn(raw)
-    assert result.total == total
-    assert result.aggregations == {"g": {"buckets": []}}
+    assert read(raw, meta(None)).total == total
 
 
 def test_fused_hits_have_ranks_and_both_scores() -> None:
@@ -72,9 +85,7 @@ def test_fused_hits_have_ranks_and_both_scores() -> None:
     words = answer({"_id": "b", "_score": 3.0, "highlight": {"t": ["x"]}}, {"_id": "c", "_score": 2.0})
     words["hits"]["total"] = {"value": 9, "relation": "eq"}
     exact = answer({"_id": "d", "_score": 13.0, "matched_queries": ["lexical"]})
-    result = reader(EngineType.ELASTICSEARCH, meta(None)).read_hybrid(
-        {"v": near, "lexical": words, "exact": exact}, weights={"v": 1.0, "lexical": 1.0}, depth=2, k=3
-    )
+    result = fuse({"v": near, "lexical": words, "exact": exact}, meta(None), depth=2, k=3)
     assert [(hit.id, hit.match) for hit in result] == [("d", "phrase"), ("b", None), ("a", None)]
     exact_hit, first, second = result.hits
     assert (exact_hit.score, exact_hit.ranks) == (pytest.approx(4 + 61 / 63), {})
@@ -88,12 +99,10 @@ def test_fused_hits_have_ranks_and_both_scores() -> None:
 
 
 def test_fused_hit_keeps_its_nearest_chunk() -> None:
-    found = {"_id": "a", "_score": 0.75, "_source": {"t": "Rain and wind"}}
-    near = answer(found | {"inner_hits": {"v": {"hits": {"hits": [{"_source": {"start": 0, "end": 4}}]}}}})
+    hit = {"_id": "a", "_score": 0.75, "_source": {"t": "Rain and wind"}}
+    near = answer(hit | {"inner_hits": {"v": {"hits": {"hits": [{"_source": {"start": 0, "end": 4}}]}}}})
     passages = meta("{t}", ChunkRules(tokens=64, overlap=8))
-    result = reader(EngineType.ELASTICSEARCH, passages).read_hybrid(
-        {"v": near, "lexical": answer(found)}, weights={"v": 1.0, "lexical": 1.0}, depth=1, k=1
-    )
+    result = fuse({"v": near, "lexical": answer(hit)}, passages, depth=1, k=1)
     assert (result.hits[0].cosine, result.hits[0].passage) == (0.5, Passage(0, 4, "Rain"))
 
 
@@ -113,7 +122,7 @@ def test_nearest_chunk_is_extracted_from_the_text(
     inner = {"hits": {"hits": [{"_source": {"v": place} if around else place}]}}
     hit = {"_id": "a", "_score": 0.75, "_source": source, "inner_hits": {"v": inner}}
     field = meta(template, ChunkRules(tokens=64, overlap=8))
-    result = reader(EngineType.ELASTICSEARCH, field).read_knn(answer(hit))
+    result = read(answer(hit), field)
     assert result.hits[0].passage == Passage(7, 11, text)
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}
 
