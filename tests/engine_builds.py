@@ -22,7 +22,7 @@ from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.local_engine import install
 from es_sbert.engines.local.server_process import server_account
 from es_sbert.filesystem import file_lock
-from es_sbert.io.maven import Artifact, find_maven
+from es_sbert.io.package_downloads import Artifact, find_maven
 
 _OPENSEARCH2_VERSION = "2.19.1"
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from es_sbert.io.maven import Artifact
-from es_sbert.io.pypi import Wheel
+from es_sbert.io.package_downloads import Artifact, Wheel
 
 
 @dataclass(frozen=True)

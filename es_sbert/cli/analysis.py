@@ -232,7 +232,7 @@ def write_output(found: Findings, files: Sequence[str], options: Mapping[str, An
     Raises:
         OutputError: a file cannot be written.
     """
-    from es_sbert.io.json_numbers import dump_object
+    from es_sbert.io.json_text import dump_object
 
     remedy = "Choose another file, or free disk space."
     output, html = options["output"], options["html"]

@@ -110,7 +110,7 @@ def search(
     """
     shared.import_engine_transport()
     from es_sbert.index.text_template import TextTemplate
-    from es_sbert.io.json_numbers import dump_object
+    from es_sbert.io.json_text import dump_object
     from es_sbert.search.reranking import search_depth
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter

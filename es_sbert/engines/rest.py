@@ -14,7 +14,7 @@ from urllib.parse import quote
 import orjson
 
 from es_sbert.errors import UsageError
-from es_sbert.io.json_numbers import may_lose_numbers, parse_exact
+from es_sbert.io.json_text import may_lose_numbers, parse_exact
 
 Json = dict[str, Any]
 QueryParams = Mapping[str, str] | None

@@ -30,7 +30,7 @@ from es_sbert.index.mapping import (
     document_meta_field,
 )
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field, flatten, has_value
-from es_sbert.io.json_numbers import dump_object
+from es_sbert.io.json_text import dump_object
 from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.joined_text import value_breaks
 from es_sbert.vectors import Vectors

@@ -29,7 +29,7 @@ from es_sbert.index.derived_fields import mapped_fields, nested_objects
 from es_sbert.index.document_vectors import action_metadata, append_members, if_unchanged, json_bytes
 from es_sbert.index.mapping import VECTOR_TYPES, document_meta_field, vector_fields
 from es_sbert.index.text_template import takes_nested_update
-from es_sbert.io.json_numbers import JsonNumber, dump_object, number_text
+from es_sbert.io.json_text import JsonNumber, dump_object, number_text
 
 _PAGE = 200
 _FINAL_PIPELINE = "index.final_pipeline"

@@ -45,7 +45,7 @@ from es_sbert.ingest.load_pipeline import LoadPipeline
 from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.read_documents import Document, cleared_fields
 from es_sbert.ingest.sources.document_source import Origin, RejectedRecord
-from es_sbert.io.json_numbers import dump_object
+from es_sbert.io.json_text import dump_object
 from es_sbert.messages import be, escape_unprintable, log_event, pluralize
 
 SCAN_PAGE = 500

@@ -57,7 +57,7 @@ from es_sbert.ingest.read_documents import (
     to_document,
 )
 from es_sbert.ingest.sources.document_source import Origin, Record, RejectedRecord
-from es_sbert.io.json_numbers import dump_object
+from es_sbert.io.json_text import dump_object
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a

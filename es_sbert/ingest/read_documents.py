@@ -36,7 +36,7 @@ from es_sbert.ingest.sources.document_source import (
     metadata_id_field,
     read_records,
 )
-from es_sbert.io.json_members import remove_members
+from es_sbert.io.json_text import remove_members
 from es_sbert.messages import setting_text
 from es_sbert.runtime.batching import slice_by_size
 

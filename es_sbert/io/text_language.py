@@ -15,8 +15,10 @@ import unicodedata
 from collections import Counter
 from functools import cache
 from importlib import resources
+from typing import Any
 
-_DATA = json.loads(resources.files(__package__).joinpath("languages.json").read_text(encoding="utf-8"))
+_FILE = resources.files(__package__).joinpath("languages.json")
+_DATA: dict[str, dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))
 # ISO 639-1 code → English name, for every language that can be recognized. A script that several languages share is
 # named after the one with the most speakers: Persian counts as Arabic, Marathi as Hindi, Bulgarian as Russian.
 LANGUAGE_NAMES: dict[str, str] = {code: data["name"] for code, data in _DATA.items()}
@@ -43,7 +45,7 @@ _SCRIPTS = {code: re.compile(f"[{data['script']}]") for code, data in _DATA.item
 _ANY_SCRIPT = re.compile("|".join(script.pattern for script in _SCRIPTS.values()))
 _SCRIPTS[_LATIN] = re.compile(r"[A-Za-z\u00c0-\u024f]")
 # Script → the language that its marks tell, and the marks.
-_MARKS = {
+_MARKS: dict[str, tuple[str, re.Pattern[str]]] = {
     data["script_of"]: (code, re.compile(f"[{data['marks']}]")) for code, data in _DATA.items() if "marks" in data
 }
 

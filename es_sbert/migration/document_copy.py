@@ -48,7 +48,7 @@ from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.index.whole_documents import keyword_fields, max_docvalue_fields, restore_numbers, rewrites_numbers
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.io.json_numbers import dump_object
+from es_sbert.io.json_text import dump_object
 from es_sbert.messages import pluralize
 from es_sbert.migration.migration_state import MigrationStateStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.engines.local.engine_builds import Piece
-from es_sbert.io.maven import Artifact
+from es_sbert.io.package_downloads import Artifact
 from tests.engine.secured import SecuredServer, start_server, stop_server
 from tests.engine_builds import BUILDS
 from tests.shared import shared

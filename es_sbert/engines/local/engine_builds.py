@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from es_sbert.io.maven import Artifact
+from es_sbert.io.package_downloads import Artifact
 
 
 @dataclass(frozen=True)

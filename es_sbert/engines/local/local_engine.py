@@ -21,7 +21,7 @@ from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, make_folder, storage_errors
 from es_sbert.errors import LocalEngineError, UsageError
 from es_sbert.filesystem import file_lock
-from es_sbert.io.maven import Artifact, find_maven
+from es_sbert.io.package_downloads import Artifact, find_maven
 
 ProgressCallback = Callable[[str], None]
 DEFAULT_HEAP = "1g"

@@ -33,7 +33,7 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.text_template import MISSING, find_field, with_name_form
 from es_sbert.index.whole_documents import merge_partial_document
-from es_sbert.io.json_members import member_value, remove_members, replace_values
+from es_sbert.io.json_text import member_value, remove_members, replace_values
 from es_sbert.io.text_formats import depth_problem, parse_json_line, utf8_problem
 
 # Index, id and routing of a document, as an item names them.

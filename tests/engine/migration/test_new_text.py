@@ -11,7 +11,7 @@ from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import read_vector_field, require_index
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.io.json_numbers import dump_object
+from es_sbert.io.json_text import dump_object
 from es_sbert.migration.migration_state import find_begun
 from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import COUNT, Overheard, Place

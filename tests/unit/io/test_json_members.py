@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.io.json_members import member_value, object_members, remove_members, replace_values
+from es_sbert.io.json_text import member_value, object_members, remove_members, replace_values
 
 _SCALARS = (
     st.none()

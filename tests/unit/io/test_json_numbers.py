@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.rest import exact_numbers, parse_json
-from es_sbert.io.json_numbers import JsonNumber, dump_object, may_lose_numbers, parse_exact
+from es_sbert.io.json_text import JsonNumber, dump_object, may_lose_numbers, parse_exact
 
 LOST = (
     *("1.10", "7.00", "0.00", "1.0000", "-2.50", "1e3", "1E5", "1e-7", "1.5e+3", "1.0E7", "9E400", "-0", "-0.0001"),

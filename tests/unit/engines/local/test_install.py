@@ -12,7 +12,7 @@ import pytest
 from es_sbert.engines.local.engine_builds import EngineBuild, Piece
 from es_sbert.engines.local.local_engine import install, unpack
 from es_sbert.errors import LocalEngineError
-from es_sbert.io.maven import Artifact
+from es_sbert.io.package_downloads import Artifact
 
 SERVER = Artifact("g", "server", "1.0", 1)
 MODULES = Artifact("g", "modules", "2.0", 1)

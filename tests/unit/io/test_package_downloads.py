@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import DownloadFailed
-from es_sbert.io.maven import _error_lines, find_maven
+from es_sbert.io.package_downloads import _error_lines, find_maven
 
 
 def make_mvn(folder: Path) -> str:
