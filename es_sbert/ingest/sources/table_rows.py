@@ -7,7 +7,6 @@
 | NaN, and pandas' `NA` and `NaT` | null: numpy and pandas write them for a missing value |
 | infinity | rejected: JSON has no infinity |
 | date, time | ISO 8601; with a time zone, converted to UTC and written with a Z |
-| duration | ISO 8601 (`P1DT2H`) |
 | binary | text in the fields of the text, the id and the routing; elsewhere Base64, as `binary` fields expect it |
 | UUID, IP address, path, BSON's `ObjectId` | text |
 | numpy scalar, array, pandas Series | the value, or an array of the values |
@@ -114,8 +113,8 @@ def value_to_json(value: object) -> Any:
             return float_to_json(float(value))
         case np.datetime64():
             return _numpy_moment_to_json(value)
-        case np.timedelta64():
-            return _numpy_duration_to_json(value)
+        case timedelta() | np.timedelta64():  # before numpy's scalars, whose `item` may be a number
+            return None if value != value else _unknown_type(value)
         case np.generic():
             item = value.item()
             # Python has no type for a long complex number.
@@ -124,10 +123,6 @@ def value_to_json(value: object) -> Any:
             return decimal_to_json(value)
         case date() | time():
             return _moment_to_json(value)
-        case timedelta():
-            # pandas counts nanoseconds, too.
-            nanoseconds = int(value // timedelta(microseconds=1)) * 1000 + getattr(value, "nanoseconds", 0)
-            return duration_to_json(nanoseconds, 10**9)
         case bytes() | bytearray() | memoryview():
             return BinaryValue(bytes(value))
         case Mapping():
@@ -190,21 +185,6 @@ def _numpy_moment_to_json(value: np.datetime64) -> str | UnserializableValue | N
     return temporal_to_json(str(value.astype(f"datetime64[{target_unit}]")), "")
 
 
-_NANOSECONDS = {
-    "W": 604_800 * 10**9, "D": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000,
-    "ns": 1,
-}  # fmt: skip
-
-
-def _numpy_duration_to_json(value: np.timedelta64) -> str | UnserializableValue | None:
-    if np.isnat(value):
-        return None
-    unit, step = np.datetime_data(value.dtype)
-    if unit not in _NANOSECONDS:
-        return UnserializableValue(f"a duration in the unit {unit} of numpy cannot be written as ISO 8601")
-    return duration_to_json(int(value.astype(np.int64)) * step * _NANOSECONDS[unit], 10**9)
-
-
 def _foreign_to_json(value: object) -> Any:
     """Convert a value of another library, recognized without importing that library."""
     module, name = type(value).__module__.partition(".")[0], type(value).__qualname__
@@ -251,24 +231,6 @@ def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
         return UnserializableValue(_OUT_OF_RANGE)
     whole, _, fraction = text.replace(" ", "T").partition(".")
     return whole + _format_fraction(fraction) + zone
-
-
-def duration_to_json(count: int, unit: int) -> str:
-    """Format a span of time, in days and smaller units.
-
-    Args:
-        unit: Units per second: 1, 10³, 10⁶ or 10⁹.
-    """
-    seconds, rest = divmod(abs(count), unit)
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    day = f"{days}D" if days else ""
-    fraction = _format_fraction(f"{rest * 1_000_000_000 // unit:09}")
-    inside = "".join(
-        (f"{hour}H" if hour else "", f"{minute}M" if minute else "", f"{second}{fraction}S" if second or rest else "")
-    )
-    return f"{'-' if count < 0 else ''}P{day}{'T' + inside if inside else ''}" if day or inside else "PT0S"
 
 
 def _format_fraction(digits: str) -> str:
@@ -368,9 +330,6 @@ def _preview_row(row: Mapping[str, Any]) -> bytes:
     return orjson.dumps(shown, default=str)
 
 
-_UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-
-
 def column_to_json(array: Any) -> list[Any]:
     """Convert the values of an array to their JSON form.
 
@@ -419,8 +378,8 @@ def _scalars_to_json(array: Any) -> list[Any]:
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
         return _convert_each(lambda text: temporal_to_json(text, ""), array.cast(pa.string()))
     if types.is_duration(kind):
-        unit = _UNITS_PER_SECOND[kind.unit]
-        return _convert_each(lambda count: duration_to_json(count, unit), array.cast(pa.int64()))
+        invalid = UnserializableValue("a duration cannot be written as JSON", has_cast=True)
+        return [invalid if is_valid else None for is_valid in array.is_valid().to_pylist()]
     # Decimals and binary values.
     return [value_to_json(value) for value in array.to_pylist()]
 

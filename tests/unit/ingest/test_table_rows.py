@@ -148,9 +148,7 @@ def test_times_are_iso_8601(value: datetime) -> None:
         (60, pa.timestamp("s", "UTC"), "1970-01-01T00:01:00Z"),
         (3_661, pa.time32("s"), "01:01:01"), (1, pa.time32("ms"), "00:00:00.001"),
         (1, pa.time64("ns"), "00:00:00.000000001"), (-1, pa.date32(), "1969-12-31"),
-        (-86_400_000, pa.date64(), "1969-12-31"), (0, pa.duration("s"), "PT0S"),
-        (93_784, pa.duration("s"), "P1DT2H3M4S"), (-1_500_000, pa.duration("us"), "-PT1.500S"),
-        (86_400_000_000_000, pa.duration("ns"), "P1D"),
+        (-86_400_000, pa.date64(), "1969-12-31"),
     ],
 )  # fmt: skip
 def test_timestamp_units(count: int, kind: pa.DataType, text: str) -> None:
@@ -162,7 +160,6 @@ def test_zoned_times_are_converted_to_utc() -> None:
     there = timezone(timedelta(hours=2))
     assert written(datetime(2026, 1, 2, 3, 4, 5, tzinfo=there)) == '"2026-01-02T01:04:05Z"'
     assert written(datetime(2026, 1, 2, 3, 4, 5)) == '"2026-01-02T03:04:05"'
-    assert written(timedelta(days=1, milliseconds=5)) == '"P1DT0.005S"'
 
 
 @pytest.mark.parametrize(
@@ -249,10 +246,7 @@ def test_numpy_values_are_those_of_python() -> None:
         (np.datetime64("2026-01-31"), "2026-01-31"), (np.datetime64("2026"), "2026-01-01"),
         (np.datetime64("2026-01-31T12"), "2026-01-31T12:00:00"), (np.datetime64("NaT"), None),
         (np.array(["2026-01-31", "NaT"], "datetime64[ns]"), ["2026-01-31T00:00:00", None]),
-        (np.timedelta64(26, "h"), "P1DT2H"), (np.timedelta64(-1500, "ms"), "-PT1.500S"),
-        (np.timedelta64(2, "W"), "P14D"), (np.timedelta64(5, "ns"), "PT0.000000005S"),
-        (np.timedelta64(3, ("s", 7)), "PT21S"), (np.timedelta64("NaT"), None),
-        (np.array([1, "NaT"], "timedelta64[D]"), ["P1D", None]),
+        (np.timedelta64("NaT"), None),
     ],
 )  # fmt: skip
 def test_numpy_times_are_iso_8601(value: Any, text: Any) -> None:
@@ -261,11 +255,17 @@ def test_numpy_times_are_iso_8601(value: Any, text: Any) -> None:
 
 def test_numpy_times_out_of_range_are_refused() -> None:
     assert "outside the years" in refusal(value_to_json(np.datetime64("12026-01-01")))
-    for unit in ("M", "Y", "ps"):
-        assert f"the unit {unit} of numpy cannot be written as ISO 8601" in refusal(
-            value_to_json(np.timedelta64(1, unit))
-        )
     assert "outside the years" in refusal(value_to_json(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))))
+
+
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_durations_are_refused(unit: str) -> None:
+    null, five = column_to_json(pa.array([None, 5], pa.duration(unit)))
+    assert null is None
+    assert "a duration cannot be written as JSON: cast the column" in refusal(five)
+    for value in (timedelta(5), np.timedelta64(5, unit), np.array([5], f"timedelta64[{unit}]")):
+        with pytest.raises(SerializationError, match="a timedelta(64)? cannot be written as JSON: convert it"):
+            row_to_json({"took": value_to_json([value])})
 
 
 def test_pandas_values_are_those_of_json() -> None:
@@ -274,13 +274,12 @@ def test_pandas_values_are_those_of_json() -> None:
         {
             "id": [1, None], "at": pd.to_datetime(["2026-01-31T12:00:00.5+01:00", None]),
             "count": pd.array([2**60, None], dtype="Int64"), "kind": pd.Categorical(["a", None]),
-            "text": ["some text", None], "took": pd.to_timedelta(["1D 5ns", None]),
+            "text": ["some text", None],
         }
     )  # fmt: skip
     first, second = (orjson.loads(row_to_json(object_to_json(row))) for row in frame.to_dict("records"))
     assert first == {
         "id": 1.0, "at": "2026-01-31T11:00:00.500000Z", "count": 2**60, "kind": "a", "text": "some text",
-        "took": "P1DT0.000000005S",
     }  # fmt: skip
     assert second == dict.fromkeys(first)
     assert written([pd.NA, pd.NaT, pd.Timestamp("2026-01-31")]) == '[null,null,"2026-01-31T00:00:00"]'
