@@ -19,13 +19,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 def main() -> None:
     """Train and evaluate the baselines of the Sentence-BERT paper.
 
-    Only averaged word vectors and BiLSTM-max (InferSent) need training.
+    Only averaged word vectors need training.
     """
 
 
 @main.group()
 def train() -> None:
-    """Train word vectors, or BiLSTM-max."""
+    """Train word vectors."""
 
 
 @main.command("evaluate")
@@ -49,7 +49,7 @@ def evaluate_baseline(
     precision: str,
     as_json: bool,
 ) -> None:
-    """Evaluate SPEC: glove:FILE, tfidf, average:MODEL, cls:MODEL, infersent:FOLDER, or a model of es-sbert."""
+    """Evaluate SPEC: glove:FILE, tfidf, average:MODEL, cls:MODEL, or a model of es-sbert."""
     from benchmarks.baselines import probing
     from benchmarks.baselines.open_baseline import open_baseline, open_network
     from es_sbert.evaluation import evaluate
@@ -88,26 +88,6 @@ def word_vectors(corpus: Path, output: Path, dimensions: int, epochs: int, min_c
     table = train_word_vectors(texts, dimensions=dimensions, epochs=epochs, min_count=min_count, threads=threads)
     write_word_vectors(output, table)
     click.echo(f"{len(table.index):,} words from {len(texts):,} texts → {output}", err=True)
-
-
-@train.command()
-@click.argument("pairs", type=_FILE)
-@click.option("--dev", type=_FILE, required=True, help="Pairs that choose the epoch.")
-@click.option("--vectors", type=_FILE, required=True, help="Word vectors. They are not trained.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True)
-@click.option("--hidden", type=click.IntRange(min=1), default=512, show_default=True, help="The paper's is 2048.")
-@click.option("--epochs", type=click.IntRange(min=1), default=10, show_default=True, help="The most passes.")
-@click.option("--device", default="cpu", show_default=True)
-def bilstm(pairs: Path, dev: Path, vectors: Path, output: Path, hidden: int, epochs: int, device: str) -> None:
-    """Train BiLSTM-max (InferSent) on PAIRS with classes: a gzip'd TSV file (sentence1, sentence2, label)."""
-    from benchmarks.baselines.bilstm import read_classified_pairs, train_bilstm
-    from benchmarks.baselines.word_vectors import read_word_vectors
-
-    table = read_word_vectors(vectors)
-    both = read_classified_pairs(pairs), read_classified_pairs(dev)
-    model = train_bilstm(*both, table, name=output.name, hidden=hidden, epochs=epochs, device=device)
-    model.save(output)
-    click.echo(f"{model.name} → {output}", err=True)
 
 
 if __name__ == "__main__":

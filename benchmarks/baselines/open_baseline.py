@@ -19,7 +19,6 @@ BASELINES = {
     "tfidf": "cosine of tf-idf, idf from the texts of the task's own pairs (tasks of pairs only)",
     "average:MODEL": "averaged outputs of a transformer, without sentence tuning",
     "cls:MODEL": "first output of a transformer, without sentence tuning",
-    "infersent:FOLDER": "BiLSTM-max",
 }
 
 
@@ -77,10 +76,6 @@ def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScor
             folder = resolve_model(place)
             label = {"average": "averaged", "cls": "CLS"}[kind]
             return TransformerBaseline(folder, kind, f"{folder.resolve().name} {label}", device)
-        case "infersent" if place:
-            from benchmarks.baselines.bilstm import open_infersent
-
-            return open_infersent(Path(place).expanduser(), device)
     return None
 
 

@@ -63,7 +63,6 @@ def _untrained(lab: Lab) -> models.Rows:
     return [
         ("tf-idf", lambda: ("tfidf", ())),
         ("word2vec averaged", lambda: (f"word2vec:{models.word_vectors(lab)}", ())),
-        ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{models.infersent(lab)}", ())),
         (lab.profile.base, lambda: (lab.profile.base, onnx)),
     ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 from pathlib import Path
 
 from benchmarks.common import read_tsv
@@ -32,33 +30,6 @@ def word_vectors(lab: Lab) -> Path:
 
 def _words(lab: Lab, corpus: Path, path: Path) -> None:
     lab.baselines("train", "word-vectors", corpus, "-o", path, "--epochs", 3, "--threads", 2)
-
-
-def infersent(lab: Lab) -> Path:
-    """BiLSTM-max of 2 × 256 on nli-train, over those word vectors; a tenth of the pairs chooses the epoch."""
-    vectors = word_vectors(lab)
-    train, dev = nli_part(lab, dev=False), nli_part(lab, dev=True)
-
-    def make(folder: Path) -> None:
-        lab.baselines(
-            "train", "bilstm", train, "--dev", dev, "--vectors", vectors, "-o", folder, "--hidden", 256, "--epochs", 4
-        )
-
-    return lab.folder("infersent", make)
-
-
-def nli_part(lab: Lab, *, dev: bool) -> Path:
-    """A tenth of nli-train (`dev`), chosen by the first sentence's hash, or the rest: premises do not meet."""
-
-    def make(path: Path) -> None:
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            file.write("sentence1\tsentence2\tlabel\n")
-            for row in read_tsv(lab.data / "nli/nli-train.tsv.gz"):
-                chosen = hashlib.sha256(row["sentence1"].encode()).digest()[0] < 26
-                if chosen is dev:
-                    file.write(f"{row['sentence1']}\t{row['sentence2']}\t{row['label']}\n")
-
-    return lab.folder(f"nli-{'dev' if dev else 'fit'}.tsv.gz", make)
 
 
 def masked_start(lab: Lab) -> Path:
@@ -156,5 +127,4 @@ def untuned(lab: Lab) -> Rows:
         ("word2vec averaged", lambda: (f"word2vec:{word_vectors(lab)}", ())),
         ("own masked start, averaged", lambda: (f"average:{masked_start(lab)}", ())),
         ("own masked start, CLS", lambda: (f"cls:{masked_start(lab)}", ())),
-        ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{infersent(lab)}", ())),
     ]

@@ -40,7 +40,6 @@ def _contenders(lab: Lab) -> dict[str, tuple[Callable[[], Any], bool]]:
     precisions = ("fp32", "int8") if device == "cpu" else ("fp16",)
     found: dict[str, tuple[Callable[[], Any], bool]] = {
         "word2vec averaged": (lambda: open_baseline(f"word2vec:{models.word_vectors(lab)}"), False),
-        "InferSent (BiLSTM-max, 2 × 256)": (lambda: open_baseline(f"infersent:{models.infersent(lab)}"), False),
         f"{base}, torch, without sorting": (lambda: open_network(base, device), True),
         f"{base}, torch, smart batching": (lambda: open_network(base, device), False),
     }

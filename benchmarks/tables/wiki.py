@@ -20,7 +20,6 @@ def rows(lab: Lab) -> models.Rows:
     onnx, base = lab.onnx(), lab.profile.base
     return [
         ("word2vec averaged", lambda: (f"word2vec:{models.word_vectors(lab)}", ())),
-        ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{models.infersent(lab)}", ())),
         (f"{base}, before", lambda: (base, onnx)),
         (f"{base}, after one epoch of triplets", lambda: (models.wiki(lab), onnx)),
         ("e5-small-v2, before", lambda: (models.fetched(lab, "e5-small-v2"), onnx)),
