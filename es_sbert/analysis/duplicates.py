@@ -26,10 +26,10 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import UsageError, require_extra
+from es_sbert.index.document_vectors import doc_value_request
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
-from es_sbert.index.vector_reading import doc_value_request
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate, islice
-from typing import Any
+from itertools import islice
 
 from es_sbert.analysis.text_collection import (
     DocumentVersion,
@@ -27,10 +26,9 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, with_meta_entry
-from es_sbert.index.text_template import TextTemplate, takes_nested_update, without_fields
+from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import WholeDocument, read_inexact, write_lines
@@ -78,14 +76,7 @@ class FieldUpdate:
     @cached_property
     def body(self) -> bytes:
         """Format the lines of the update in a bulk request."""
-        if self.whole is not None and not takes_nested_update(self.whole.source, self.field):
-            # The name with dots is valid next to every other form of it.
-            change = {} if self.value is None else {self.field: self.value}
-            return write_lines(self.hit, change, WholeDocument(without_fields(self.whole.source, [self.field])))
-        document: Any = self.value
-        for part in reversed(self.field.split(".")):
-            document = {part: document}
-        return write_lines(self.hit, document, self.whole)
+        return write_lines(self.hit, {self.field: self.value}, self.whole)
 
 
 @dataclass
@@ -252,7 +243,7 @@ class FieldWriter:
         waiting = updates
         for _ in range(_MAX_ATTEMPTS):
             hits = [update.hit for update in waiting]
-            inexact = read_inexact(self._engine, self._state, hits, self._retrying, self.name)
+            inexact = read_inexact(self._engine, self._state, hits, self._retrying)
             waiting = [replace(update, whole=inexact.get(update.key)) for update in waiting]
             problems = {update.key: update.whole.problem for update in waiting if update.whole is not None}
             counts.refused |= {key: problem for key, problem in problems.items() if problem}
@@ -309,11 +300,9 @@ def plan_written_field(state: IndexState, name: str, vectors: Iterable[VectorFie
     written, is_missing = written_fields(state), is_field_missing(state, name, vectors)
     if not is_missing and name in written:
         return None
-    mapping: Json = {"type": "keyword"}
-    for part in reversed(name.split(".")):
-        mapping = {"properties": {part: mapping}}
     meta = with_meta_entry(state.mappings.get("_meta", {}), _WRITTEN, sorted({*written, name}))
-    return (mapping if is_missing else {}) | {"_meta": meta}
+    added: Json = {"properties": {name: {"type": "keyword"}}} if is_missing else {}
+    return added | {"_meta": meta}
 
 
 def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField]) -> bool:
@@ -332,20 +321,17 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
     for vector in vectors:
         texts = [] if vector.meta.text is None else TextTemplate.parse(vector.meta.text).fields
         reserved |= {vector.name, document_meta_field(vector.name), *texts}
-    parts = name.split(".")
-    if not all(parts) or name.startswith("_"):
-        raise UsageError(f"{name!r} is not a valid field name", "Use a name such as duplicate_group.")
-    if parts[0] in reserved or name in reserved:
+    if not name or "." in name or name.startswith("_"):
+        raise UsageError(
+            f"{name!r} is not a valid name for the result", "Use a field outside of objects, such as duplicate_group."
+        )
+    if name in reserved:
         raise UsageError(f"the field {name} holds the vector or the text of the documents", "Use another field.")
-    mapped = dict(mapped_fields(state.mappings.get("properties", {})))
-    if mapped.get(name, {}).get("type") == "keyword":
-        return False
-    for path in accumulate(parts, "{}.{}".format):
-        there = mapped.get(path)
-        if there is not None and (path == name or "properties" not in there or there.get("type") == "nested"):
-            raise IndexMismatch(
-                f"the field {path} of {state.name} has the type {there.get('type', 'object')}, which cannot hold the "
-                "result",
-                "Use another field, of type keyword. A field that does not exist is added.",
-            )
-    return True
+    there = state.mappings.get("properties", {}).get(name)
+    if there is not None and there.get("type") != "keyword":
+        raise IndexMismatch(
+            f"the field {name} of {state.name} has the type {there.get('type', 'object')}, which cannot hold the "
+            "result",
+            "Use another field, of type keyword. A field that does not exist is added.",
+        )
+    return there is None

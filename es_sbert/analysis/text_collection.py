@@ -14,7 +14,7 @@ from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.index.document_vectors import read_document_meta
+from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read_document_meta
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
 from es_sbert.index.text_template import (
     MISSING,
@@ -22,7 +22,6 @@ from es_sbert.index.text_template import (
     find_field,
 )
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
-from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.ingest.read_texts import SkippedDocuments, read_file_texts
 from es_sbert.ingest.sources.file_sources import FileOptions
 from es_sbert.vectors import Vectors

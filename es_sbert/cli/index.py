@@ -70,9 +70,8 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
       es-sbert index create docs --index-type int8_hnsw --shards 3 --replicas 1
       es-sbert index create docs --passages 256
     """
-    from es_sbert.index.index_options import IndexOptions, request_vector_field
     from es_sbert.index.text_template import format_vector_field_option
-    from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field
+    from es_sbert.index.vector_field import FieldOutcome, IndexOptions, ensure_vector_field, request_vector_field
     from es_sbert.messages import escape_unprintable
 
     request = request_vector_field(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         default=10.0,
         metavar="SECONDS",
         help="Maximum time to refuse writes, over all attempts to swap. After half of it, writes are accepted again, "
-        "another round copies changes, and the swap is retried in the time that is left.",
+        "another round copies changes, and the swap is tried once more in the time that is left.",
     ),
     click.option(
         "--replace-index",

@@ -28,7 +28,6 @@ from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_w
 from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
-    check_mapping_was_copied,
     did_you_mean,
     embed_command,
     has_vector_field,
@@ -383,7 +382,6 @@ def _multi_index_findings(
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
     try:
-        check_mapping_was_copied(state)
         check_can_hold_vectors(state)
         check_source_is_whole(state)
     except EsSbertError as error:

@@ -52,7 +52,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_sample import random_hits
-from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
+from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, hit_vectors, vector_request
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,
@@ -65,7 +65,6 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, check_one_index_type
-from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.messages import pluralize, size_text
 from es_sbert.vectors import Vectors
 

@@ -24,11 +24,10 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import random_hits
-from es_sbert.index.document_vectors import read_document_meta, text_hash
+from es_sbert.index.document_vectors import doc_value_request, hit_vectors, read_document_meta, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
-from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors
 

@@ -23,9 +23,9 @@ from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.index.document_vectors import hit_vectors, vector_request
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query
 from es_sbert.index.vector_field import VectorField
-from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors

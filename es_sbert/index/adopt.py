@@ -31,6 +31,7 @@ from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
+    hit_vectors,
     row_cosines,
     text_hash,
 )
@@ -66,7 +67,6 @@ from es_sbert.index.vector_field import (
     text_mismatch,
     vector_field_from_state,
 )
-from es_sbert.index.vector_reading import hit_vectors
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import escape_unprintable, pluralize

@@ -10,6 +10,7 @@ import orjson
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.mapping import read_meta_entry
 from es_sbert.index.source_mode import (
     SourceMode,
@@ -18,6 +19,7 @@ from es_sbert.index.source_mode import (
     is_in_source,
     source_mode,
 )
+from es_sbert.index.text_template import document_field_names
 from es_sbert.index.vector_field import check_passages_kept, embed_command, has_vector_field, similar_fields
 from es_sbert.messages import setting_text
 
@@ -138,8 +140,7 @@ def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any
     Raises:
         VectorIndexError: each of the documents has a field that the mapping lacks.
     """
-    properties, dynamic = state.mappings.get("properties", {}), state.mappings.get("dynamic")
-    refused = [list(_refused(document, properties, dynamic, ())) for document in documents]
+    refused = [list(_refused(document, state.mappings)) for document in documents]
     if not refused or not all(refused):
         return
     fields = ", ".join(dict.fromkeys(name for names in refused for name in names))
@@ -197,27 +198,16 @@ def delete_unused_index(engine: Engine, state: IndexState) -> bool:
     return True
 
 
-def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequence[str]) -> Iterator[str]:
+def _refused(document: Mapping[str, Any], mappings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the fields of a document that the mapping lacks and rejects."""
-    if isinstance(value, list):
-        for entry in value:
-            yield from _refused(entry, properties, dynamic, path)
-    if not isinstance(value, Mapping):
-        return
-    for key, inner in value.items():
-        head, dot, rest = key.partition(".")
-        mapped = properties.get(key, properties.get(head))
-        if mapped is None:
-            # With `subobjects: false`, the fields of an object are fields with a dot in their names.
-            start = f"{key}."
-            flat = {name.removeprefix(start): field for name, field in properties.items() if name.startswith(start)}
-            if flat and isinstance(inner, Mapping):
-                yield from _refused(inner, flat, dynamic, (*path, key))
-            elif dynamic == "strict":
-                yield ".".join((*path, key))
-        elif "properties" in mapped and mapped.get("enabled", True) is not False:
-            below = {rest: inner} if dot and key not in properties else inner
-            yield from _refused(below, mapped["properties"], mapped.get("dynamic", dynamic), (*path, head))
+    mapped = dict(mapped_fields(mappings.get("properties", {})))
+    for name in document_field_names(document):
+        dots = (place for place, character in enumerate(name) if character == ".")
+        above = [mapped[name[:dot]] for dot in dots if name[:dot] in mapped]
+        takes_any = any("properties" not in field or field.get("enabled", True) is False for field in above)
+        dynamic = [field["dynamic"] for field in (mappings, *above) if "dynamic" in field]
+        if name not in mapped and not takes_any and dynamic[-1:] == ["strict"]:
+            yield name
 
 
 # What a load of an earlier version set while it ran; it kept the previous values in the mapping.

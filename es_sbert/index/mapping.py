@@ -157,21 +157,11 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
     """Parse the name of an index type that the engine supports for vectors of this length.
 
     Raises:
-        UsageError: the type is unknown, needs a paid license, or does not work with this engine or number of
-            dimensions.
+        UsageError: the type does not work with this engine or number of dimensions.
     """
     supported, most = supported_index_types(info), MAX_DIMENSIONS[info.engine_type]
     problem, remedy = None, f"Use one of {', '.join(supported)}."
-    if text == "bbq_disk":
-        problem = "the index type bbq_disk needs a paid Elasticsearch license"
-        remedy = "Use bbq_hnsw, which every license includes, or int8_hnsw."
-    elif text == IndexType.FLAT and text not in supported:
-        problem = (
-            f"the index type flat needs OpenSearch 3: {info.label} fails the shards of an index with such a field "
-            "whenever its mapping changes"
-        )
-        remedy += " Exact searches (`exact`) work on them too."
-    elif text not in list(supported):
+    if text not in list(supported):
         problem = f"{info.label} does not support the index type {text}"
     elif dimensions > most:
         problem = f"{info.label} takes vectors of up to {most} dimensions, but the model has {dimensions}"
@@ -304,7 +294,7 @@ def mapping_addition(engine_type: EngineType, vector_field: str, meta: VectorFie
     """Build the body of `PUT /index/_mapping` that adds a vector field, its metadata object and its `_meta` entry."""
     properties = read_body(f"{engine_type}/index")["mappings"]["properties"]
     return {
-        "_meta": merge_field_meta(existing_meta, vector_field, meta, is_new=True),
+        "_meta": merge_field_meta(existing_meta, vector_field, meta),
         "properties": {
             vector_field: _field_property(engine_type, properties[_PLACEHOLDER], meta),
             document_meta_field(vector_field): copy.deepcopy(properties[document_meta_field(_PLACEHOLDER)]),
@@ -327,33 +317,23 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     return vector if meta.passages is None else chunks_property(vector)
 
 
-# `_meta.es_sbert.earlier_segments`: vector field → an object, if segments may hold vectors in an earlier index type of
-# the field. A field without an entry has had its index type from the beginning. es-sbert changes no type in place:
-# another program has done so, or a version of es-sbert that could, which listed the segments.
+# `_meta.es_sbert.earlier_segments`: the fields whose index type an earlier version has changed in place.
 EARLIER_SEGMENTS = "earlier_segments"
 
 
-def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta, *, is_new: bool = False) -> Json:
+def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:
     """Return a mapping's `_meta` with this field's entry set.
 
-    An update replaces `_meta` as a whole, so all other entries are kept.
-
-    Args:
-        is_new: Whether the field is new, so that all its vectors are stored in this index type. If it is not new and
-            its entry has another type or is missing, segments may have an earlier type (`EARLIER_SEGMENTS`).
+    An update replaces `_meta` as a whole, so all other entries are kept. An entry keeps the index type that the field
+    was created with: another program may have changed that of the mapping in place, for new vectors only.
     """
     ours = existing_meta.get(META_KEY, {})
-    before = ours.get("fields", {}).get(vector_field)
-    same_type = isinstance(before, dict) and before.get("index_type") == meta.index_type
-    earlier = {name: entry for name, entry in ours.get(EARLIER_SEGMENTS, {}).items() if name != vector_field}
-    if is_new or not same_type:
-        earlier |= {} if is_new else {vector_field: {}}
-        ours = {name: entry for name, entry in ours.items() if name != EARLIER_SEGMENTS}
-        ours |= {EARLIER_SEGMENTS: earlier} if earlier else {}
+    fields = ours.get("fields", {})
     # Defaults are left out, so that the entries of earlier versions do not change.
     unset = {name for name in ("passages", "min_cosine") if getattr(meta, name) is None}
     entry = meta.model_dump(mode="json", exclude=unset)
-    return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
+    entry["index_type"] = fields.get(vector_field, entry)["index_type"]
+    return existing_meta | {META_KEY: ours | {"fields": fields | {vector_field: entry}}}
 
 
 # `_meta.es_sbert.removing`: an earlier version, which could remove vectors in place, was stopped while it did. Some

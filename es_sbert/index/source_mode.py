@@ -19,12 +19,9 @@ class SourceMode(StrEnum):
     DISABLED = "disabled"  # nothing
 
 
-# `index.mode` of indices whose documents cannot be written again, and why.
-_APPEND_ONLY_MODES = {
-    "time_series": "Elasticsearch does not update documents, and chooses their ids",
-    "columnar": "documents have no sequence numbers, so Elasticsearch does not update them",
-    "logsdb_columnar": "documents have no sequence numbers, so Elasticsearch does not update them",
-}
+# `index.mode` of indices whose documents cannot be written again: Elasticsearch chooses their ids, or they have no
+# sequence numbers.
+_APPEND_ONLY_MODES = ("time_series", "columnar", "logsdb_columnar")
 
 
 def index_mode(state: IndexState) -> str:
@@ -38,18 +35,13 @@ def check_accepts_updates(state: IndexState) -> None:
     Raises:
         VectorIndexError: its `index.mode` rules updates out, or it is append-only.
     """
-    mode = index_mode(state)
+    mode, setting = index_mode(state), "index.append_only.enabled"
     if mode in _APPEND_ONLY_MODES:
-        setting, reason = f"index.mode: {mode}", _APPEND_ONLY_MODES[mode]
-    elif state.has_setting("index.append_only.enabled"):
-        setting, reason = (
-            "index.append_only.enabled",
-            "OpenSearch does not update documents, and takes none by their ids",
-        )
-    else:
+        setting = f"index.mode: {mode}"
+    elif not state.has_setting(setting):
         return
     raise VectorIndexError(
-        f"the index {state.name} has `{setting}`: {reason}",
+        f"the index {state.name} has `{setting}`, with which the engine does not update documents",
         "Write new documents through the gateway (`es-sbert serve`), which embeds them on the way. Copy existing "
         "ones into an index without this setting (`POST _reindex`), and embed them there.",
     )

@@ -230,21 +230,6 @@ def _without(value: Any, name: str) -> Any:
     return value if is_same else kept
 
 
-def takes_nested_update(fields: Mapping[str, Any], name: str) -> bool:
-    """Whether a partial update with nested objects (`{"a": {"b": 1}}`) sets a dotted name and changes nothing else.
-
-    It does not if the document has the dotted name itself, or a list of objects, which the update would replace.
-    """
-    present = [(head, rest) for head, rest in _splits(name) if head in fields]
-    if not present:
-        return True
-    head, rest = present[0]
-    if len(present) > 1 or head != name.partition(".")[0]:
-        return False
-    inner = fields[head]
-    return rest is None or inner is None or (isinstance(inner, Mapping) and takes_nested_update(inner, rest))
-
-
 @lru_cache(maxsize=1024)
 def _splits(name: str) -> tuple[tuple[str, str | None], ...]:
     """The keys with which a dotted name may begin, each with the rest of the name, which is None for the whole name."""

@@ -6,16 +6,20 @@ Vectors of different models are never mixed in one field.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from es_sbert.arguments import spell_out
+from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.index_state import IndexState, write_index
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
@@ -41,13 +45,16 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.source_mode import check_can_hold_vectors
 from es_sbert.index.text_template import (
-    STRIP_HTML,
     TextTemplate,
+    check_name_conflicts,
     closest_name,
     format_text_options,
     format_vector_field_option,
+    parse_text_options,
 )
-from es_sbert.messages import setting_text
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
 
 _OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists the fields."
 
@@ -90,8 +97,6 @@ class FieldRequest:
             the field.
         documents_checked: Whether the fields of the text were found in documents. Otherwise, fields that the engine
             fills according to the mapping are refused.
-        new_index_type: For a new field without `index_type`: the type of the field of that name in another index, which
-            is used if the index can have it.
     """
 
     name: str
@@ -102,27 +107,6 @@ class FieldRequest:
     text: str | None = None
     passages: ChunkRules | None = None
     documents_checked: bool = False
-    new_index_type: str | None = None
-
-    def like(self, other: VectorField) -> FieldRequest:
-        """Adapt the request to the field of that name in another index, so that both can be searched together.
-
-        Settings that were not chosen are copied from the other field.
-
-        Raises:
-            IndexMismatch: the other field has a different model, or one vector per document although passages are
-                chosen.
-        """
-        check_field_model(other, self.fingerprint, self.model_name)
-        if self.passages is not None and other.meta.passages is None:
-            raise IndexMismatch(
-                f"{other.index}.{other.name} has one vector per document, so it cannot be searched together with "
-                f"{self.passages}",
-                "Omit `passages`, or use another `vector_field`.",
-            )
-        meta = other.meta
-        text, passages = self.text or meta.text, self.passages or meta.passages
-        return replace(self, text=text, passages=passages, new_index_type=meta.index_type)
 
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
         """Build the `_meta` entry of a new field.
@@ -131,7 +115,7 @@ class FieldRequest:
             UsageError: the engine or the dimensions rule out the index type, or the field name is invalid.
         """
         check_field_name(self.name)
-        index_type = self.index_type or self.new_index_type or DEFAULT_INDEX_TYPE
+        index_type = self.index_type or DEFAULT_INDEX_TYPE
         return VectorFieldMeta(
             fingerprint=self.fingerprint,
             model=self.model_name,
@@ -158,8 +142,7 @@ def ensure_vector_field(
     of different texts do not belong in one field.
 
     Args:
-        index: Index or alias. For an alias of several indices, the field is added to the write index with the settings
-            of that field in the others.
+        index: Index, or alias of one.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
 
@@ -168,19 +151,16 @@ def ensure_vector_field(
 
     Raises:
         IndexMissing: there is no such index, and `create` is False.
-        IndexMismatch: the field has another model, number of dimensions, similarity, text, index type or chunk rules,
-            es-sbert does not fill it, or the OpenSearch index cannot take the index type.
+        IndexMismatch: the alias points to several indices; or the field has another model, number of dimensions,
+            similarity, text, index type or chunk rules; or es-sbert does not fill it, or the OpenSearch index cannot
+            take the index type.
         UsageError: the engine or the dimensions rule out the index type, or the field name is invalid.
         EngineError: the engine failed.
     """
     meta = request.new_meta(engine)
-    states = engine.get_indices(index)
-    if not states and not create:
+    state = engine.get_index(index)
+    if state is None and not create:
         raise index_not_found(index, engine)
-    state = write_index(index, states) if states else None
-    if state is not None and request.name not in vector_fields(state.mappings, state.name):
-        similar = similar_fields([other for other in reversed(states) if other is not state]).get(request.name)
-        request = request if similar is None else request.like(similar)
     if state is None:
         body = index_body(engine.info.engine_type, request.name, meta, shards=shards, replicas=replicas)
         try:
@@ -201,8 +181,7 @@ def ensure_vector_field(
     def plan(found: IndexState) -> Json | None:
         if planned and request.name not in vector_fields(found.mappings, found.name):
             # Another machine has erased the entry that was just written.
-            meta, is_new = found.mappings.get("_meta", {}), planned[0].outcome is FieldOutcome.ADDED
-            return {"_meta": merge_field_meta(meta, request.name, planned[-1].meta, is_new=is_new)}
+            return {"_meta": merge_field_meta(found.mappings.get("_meta", {}), request.name, planned[-1].meta)}
         field, change = plan_field_change(engine, found, request, name=index)
         planned.append(field)
         return change
@@ -336,9 +315,8 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
     """Refuse a vector field whose metadata object has the name of another field.
 
     Raises:
-        IndexMismatch: another field has that name, or the documents were copied without their mapping.
+        IndexMismatch: another field has that name.
     """
-    check_mapping_was_copied(state)
     meta_field = document_meta_field(vector_field)
     if "properties" not in state.mappings.get("properties", {}).get(meta_field, {"properties": {}}):
         raise IndexMismatch(
@@ -346,26 +324,6 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
             "object of that name",
             remedy,
         )
-
-
-def check_mapping_was_copied(state: IndexState) -> None:
-    """Refuse an index to which documents with embeddings were copied without their mapping.
-
-    The engine has then guessed the mapping: vectors are numbers, and the hashes in their metadata are analyzed text.
-
-    Raises:
-        IndexMismatch: the index is such a copy.
-    """
-    properties = state.mappings.get("properties", {})
-    for name, field in properties.items():
-        members = field.get("properties", {})
-        if name.endswith("_meta") and "text_hash" in members and members.get("fingerprint", {}).get("type") == "text":
-            raise IndexMismatch(
-                f"the documents of {state.name} were copied without the mapping of their index: {name} has the "
-                "metadata of vectors, but not its fields",
-                "Delete the index, and copy the mapping before the documents. With elasticdump, these are the types "
-                "mapping and data.",
-            )
 
 
 def _check_existing_field(engine: Engine, state: IndexState, request: FieldRequest) -> VectorField:
@@ -474,13 +432,11 @@ def text_mismatch(name: str, field: VectorField, text: str) -> IndexMismatch:
         name: The index or alias as the user gave it.
         text: The other text.
     """
-    options = format_text_options(field.name, text)
-    given = "`text_fields`" if options.startswith("--text-field") else "`text_template`"
-    given += " and `strip_html`" if f"|{STRIP_HTML}}}" in text else ""
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
-        f"Omit {given} to keep that text. To embed all documents from the new text, run "
-        f"`es-sbert index migrate {name} {options}`: searches never see vectors of both texts.",
+        "Leave out `text_fields`, `text_template` and `strip_html` to keep that text. To embed all documents from the "
+        f"new text, run `es-sbert index migrate {name} {format_text_options(field.name, text)}`: searches never see "
+        "vectors of both texts.",
     )
 
 
@@ -488,14 +444,7 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     """Read the field's `_meta` entry and check it against the mapping; the index type is that of the mapping."""
     where, field = f"{state.name}.{vector_field}", state.mappings["properties"][vector_field]
     mapped = read_vector_mapping(engine.info.engine_type, state.settings, field)
-    if field.get("type") == "alias":
-        raise IndexMismatch(
-            f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
-            f"Use {setting_text('vector_field', field['path'])}.",
-        )
     meta = vector_fields(state.mappings, state.name).get(vector_field)
-    if meta is None:
-        check_mapping_was_copied(state)
     if mapped is None or mapped.dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
@@ -611,3 +560,70 @@ def save_min_cosine(engine: Engine, field: VectorField, min_cosine: float) -> No
         return {"_meta": merge_field_meta(found.mappings.get("_meta", {}), field.name, changed)}
 
     update_mapping(engine, require_index(engine, field.index), plan)
+
+
+class IndexOptions(TypedDict, total=False):
+    """Keyword arguments of a new index or vector field; all are optional.
+
+    Attributes:
+        text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
+        text_template: Template of the text, instead of `text_fields`, e.g. `{title}. {body}`.
+        index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
+        passages: Split texts into passages of this many tokens, each with an embedding.
+        passage_overlap: Tokens that neighboring passages share; by default an eighth of a passage.
+        shards, replicas: Numbers of shards and replicas of a new index, for `ensure_vector_field`.
+    """
+
+    text_fields: Sequence[str]
+    text_template: str | None
+    index_type: str | None
+    passages: int | None
+    passage_overlap: int | None
+    shards: int | None
+    replicas: int | None
+
+
+INDEX_DEFAULTS: dict[str, object] = dict.fromkeys(IndexOptions.__annotations__) | {"text_fields": ()}
+
+
+@spell_out(IndexOptions, INDEX_DEFAULTS)
+def request_vector_field(
+    model: str | Path | Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, **options: Unpack[IndexOptions]
+) -> FieldRequest:
+    """Make the request for a vector field of a model and check it before an engine is contacted.
+
+    Args:
+        model: A loaded encoder, or a model's folder, bundle, hub id, installed or registered name.
+
+    Raises:
+        UsageError: the settings conflict, or passages are longer than the model reads.
+        ModelError: the model cannot be found or is broken.
+    """
+    from es_sbert.bundle.model_lookup import resolve_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.runtime.tokenizer import SentenceTokenizer
+
+    text = parse_text_options(options.get("text_fields", ()), options.get("text_template"))
+    if text is not None:
+        check_name_conflicts({vector_field: text})
+    if model is None or isinstance(model, str | Path):
+        name = str(model or DEFAULT_MODEL)
+        loaded = read_sentence_model(resolve_model(name), name)
+        identity = (loaded.fingerprint, loaded.name, loaded.dimensions)
+    else:
+        identity = (model.info.fingerprint, model.info.model, model.info.dimensions)
+    tokens, overlap = options.get("passages"), options.get("passage_overlap")
+    if tokens is None and overlap is not None:
+        raise UsageError("`passage_overlap` requires `passages`", "Set `passages=TOKENS` too.")
+    rules = None if tokens is None else ChunkRules.from_tokens(tokens, overlap)
+    if rules is not None:
+        # `make_chunker` rejects passages that are longer than the model reads.
+        tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str | Path) else model
+        tokenizer.make_chunker(rules.tokens, rules.overlap, "document")
+    return FieldRequest(
+        vector_field,
+        *identity,
+        index_type=options.get("index_type"),
+        text=None if text is None else text.template,
+        passages=rules,
+    )

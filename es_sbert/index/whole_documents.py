@@ -28,7 +28,6 @@ from es_sbert.errors import AccessDenied, IndexMissing
 from es_sbert.index.derived_fields import mapped_fields, nested_objects
 from es_sbert.index.document_vectors import action_metadata, append_members, if_unchanged, json_bytes
 from es_sbert.index.mapping import VECTOR_TYPES, document_meta_field, vector_fields
-from es_sbert.index.text_template import takes_nested_update
 from es_sbert.io.json_text import JsonNumber, dump_object, number_text
 
 _PAGE = 200
@@ -60,15 +59,13 @@ class WholeDocument(NamedTuple):
 
 
 def read_inexact(
-    engine: Engine, state: IndexState, hits: Sequence[Json], retrying: Retrier, field: str | None = None
+    engine: Engine, state: IndexState, hits: Sequence[Json], retrying: Retrier
 ) -> dict[DocumentKey, WholeDocument]:
     """Read the documents in which a partial update would change a number of another field.
 
     Args:
         state: The index.
         hits: Documents with `_seq_no`. Those that were written since are left out; an update of them fails anyway.
-        field: Dotted name that the update sets; documents without a place for it (see `takes_nested_update`) are read
-            too.
 
     Raises:
         AccessDenied: the user may not update documents.
@@ -90,9 +87,7 @@ def read_inexact(
         lost = restore_numbers(engine, state, current, retrying)
         for document in current:
             key, source = document_key(document), document["_source"]
-            inexact = _inexact_fields(source, state)
-            has_place = field is None or takes_nested_update(source, field)
-            problem = lost.get(key) or _pipeline_problem(state, inexact, None if has_place else field)
+            problem = lost.get(key) or _pipeline_problem(state, _inexact_fields(source, state))
             if problem is not None:
                 found[key] = WholeDocument(source, problem)
     writable = [hit for hit in hits if (whole := found.get(document_key(hit))) is not None and not whole.problem]
@@ -119,23 +114,13 @@ def _check_may_update(engine: Engine, state: IndexState, hit: Json, retrying: Re
         )
 
 
-def _pipeline_problem(state: IndexState, inexact: Mapping[str, str], unplaced: str | None) -> str | None:
-    """The reason why a document cannot be indexed as a whole; empty if it can, None if a partial update is harmless.
-
-    Args:
-        unplaced: The field that a partial update cannot set; None if it can.
-    """
-    if not inexact and unplaced is None:
+def _pipeline_problem(state: IndexState, inexact: Mapping[str, str]) -> str | None:
+    """The reason why a document cannot be indexed as a whole; empty if it can, None if a partial update is harmless."""
+    if not inexact:
         return None
     pipeline = state.settings.get(_FINAL_PIPELINE, "_none")
     if pipeline == "_none":
         return ""
-    if unplaced is not None:
-        return (
-            f"a partial update cannot set {unplaced}, because the document has a list of objects or a name with a dot "
-            f"there, and indexing it as a whole would run the ingest pipeline {pipeline!r} again ({_FINAL_PIPELINE}): "
-            f"set {_FINAL_PIPELINE} to _none while this command runs"
-        )
     mapped = dict(mapped_fields(state.mappings.get("properties", {})))
     harmed = [name for name in inexact if not _is_numeric(mapped, name)]
     if not harmed:

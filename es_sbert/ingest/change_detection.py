@@ -18,8 +18,10 @@ from es_sbert.index.document_vectors import (
     StoredVector,
     VectorChange,
     VectorFieldValue,
+    doc_value_request,
     read_document_meta,
     stored_text,
+    stored_value,
     stored_vectors,
     to_bulk_value,
     vector_change,
@@ -27,7 +29,6 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import named_vectors_query
 from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_field import VectorField
-from es_sbert.index.vector_reading import doc_value_request, stored_value
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
 from es_sbert.ingest.load_plan import LoadContext

@@ -46,7 +46,7 @@ from es_sbert.index.document_vectors import (
     targets_to_fill,
 )
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import EARLIER_SEGMENTS, merge_field_meta, read_meta_entry, vector_fields
+from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
@@ -311,9 +311,7 @@ def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
         meta: Json = state.mappings.get("_meta", {})
         missing = [target for target in targets_to_fill(context.targets) if target.field not in existing]
         for target in missing:
-            # All segments have the index type if they had it when the load began: types never change back.
-            is_new = target.field not in (read_meta_entry(context.index.state.mappings, EARLIER_SEGMENTS) or {})
-            meta = merge_field_meta(meta, target.field, target.meta, is_new=is_new)
+            meta = merge_field_meta(meta, target.field, target.meta)
         lost.extend(target.field for target in missing)
         return {"_meta": meta} if missing else None
 

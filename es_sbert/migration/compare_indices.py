@@ -6,8 +6,8 @@ Searches of the new index would then find something else, or writes to it would 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import orjson
 
@@ -47,23 +47,6 @@ def lifecycle_settings(index: IndexState) -> dict[str, SettingValue]:
     return {name: value for name, value in index.settings.items() if name.startswith(LIFECYCLE)}
 
 
-class TemplatePart(NamedTuple):
-    """A template, or a component of one, that applies to an index.
-
-    Attributes:
-        label: Its kind and name, for messages.
-        template: Its `settings`, `mappings` and `aliases`, as far as it has them.
-    """
-
-    label: str
-    template: Json
-
-    @property
-    def settings(self) -> set[str]:
-        """The flat names of its settings."""
-        return set(_flat_names(self.template.get("settings") or {}))
-
-
 def _flat_names(settings: Json, prefix: str = "") -> Iterator[str]:
     # OpenSearch has no `flat_settings` for templates.
     for name, value in settings.items():
@@ -73,8 +56,11 @@ def _flat_names(settings: Json, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
-    """Find the templates that apply to a new index of this name; None if this user may not read them.
+def matching_templates(engine: Engine, name: str) -> dict[str, Json] | None:
+    """Find the templates that apply to a new index of this name, and their components, by kind and name.
+
+    Returns:
+        `settings`, `mappings` and `aliases` of each, as far as it has them; None if this user may not read them.
 
     Raises:
         EngineError: the engine failed.
@@ -86,23 +72,22 @@ def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
             if matches_patterns(name, entry["index_template"]["index_patterns"])
         }
         if not found:
-            return [
-                TemplatePart(f"The template {legacy}", body)
+            return {
+                f"The template {legacy}": body
                 for legacy, body in (engine.request_api("/_template") or {}).items()
                 if matches_patterns(name, body.get("index_patterns", []))
-            ]
+            }
         (_, template), body = max(found.items(), key=lambda item: item[0])
-        parts = [TemplatePart(f"The index template {template}", body.get("template") or {})]
         composed_of = body.get("composed_of") or ()
         answer = (engine.request_api("/_component_template") or {}) if composed_of else {}
     except AccessDenied:
         return None
     components = {entry["name"]: entry["component_template"] for entry in answer.get("component_templates", [])}
-    return parts + [
-        TemplatePart(f"The component template {each}", components[each].get("template") or {})
+    return {f"The index template {template}": body.get("template") or {}} | {
+        f"The component template {each}": components[each].get("template") or {}
         for each in composed_of
         if each in components
-    ]
+    }
 
 
 def check_template_aliases(engine: Engine, name: str) -> None:
@@ -112,10 +97,10 @@ def check_template_aliases(engine: Engine, name: str) -> None:
         IndexMismatch: a template does.
         EngineError: the engine failed.
     """
-    for part in matching_templates(engine, name) or ():
-        for alias in part.template.get("aliases") or {}:
+    for label, template in (matching_templates(engine, name) or {}).items():
+        for alias in template.get("aliases") or {}:
             raise IndexMismatch(
-                f"{part.label} gives the new index {name} the alias {alias} before it has any documents",
+                f"{label} gives the new index {name} the alias {alias} before it has any documents",
                 "Set `name` to a name that the template does not match, or take the alias out of the template; the "
                 "swap moves all aliases of the old index.",
             )
@@ -144,7 +129,7 @@ def check_same_index(engine: Engine, source: str, target: IndexState, body: Json
         return
     more = len(differences) - _MOST_DIFFERENCES
     listed = "; ".join(differences[:_MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-    labels = " and ".join(part.label for part in templates or ())
+    labels = " and ".join(templates or ())
     raise IndexMismatch(
         f"the new index {target.name} would differ from {source}: {listed}"
         + (f". {labels} applies to its name" if labels else ""),
@@ -154,7 +139,7 @@ def check_same_index(engine: Engine, source: str, target: IndexState, body: Json
 
 
 def _different_settings(
-    asked: dict[str, SettingValue], target: IndexState, templates: Collection[TemplatePart] | None
+    asked: dict[str, SettingValue], target: IndexState, templates: Mapping[str, Json] | None
 ) -> Iterator[str]:
     """Describe each setting that differs.
 
@@ -164,7 +149,8 @@ def _different_settings(
         templates: The templates that apply to the new index; None if they are unknown.
     """
     new = copied_settings(target)
-    of_templates = {name for part in templates or () for name in part.settings}
+    parts = (templates or {}).values()
+    of_templates = {name for part in parts for name in _flat_names(part.get("settings") or {})}
     unequal = {ROUTING_SHARDS}  # not every engine returns it
     if asked.get("index.auto_expand_replicas") not in (None, "false"):
         unequal.add("index.number_of_replicas")  # the engine derives their number

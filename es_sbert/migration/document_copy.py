@@ -31,9 +31,12 @@ from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.derived_fields import is_within, mapped_fields
 from es_sbert.index.document_vectors import (
     action_metadata,
+    doc_value_request,
+    hit_vectors,
     if_unchanged,
     row_cosines,
     same_vectors,
+    stored_value,
 )
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
@@ -44,7 +47,6 @@ from es_sbert.index.mapping import (
 from es_sbert.index.privileges import count_all_documents
 from es_sbert.index.text_template import MISSING, TextTemplate, without_fields
 from es_sbert.index.vector_field import VectorField, require_index
-from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.index.whole_documents import keyword_fields, max_docvalue_fields, restore_numbers, rewrites_numbers
 from es_sbert.ingest.load_threads import LoadControl

@@ -47,8 +47,7 @@ from es_sbert.migration.document_copy import (
 )
 from es_sbert.migration.migration_state import (
     MigrationPhase,
-    delete_requests,
-    kept_indices,
+    kept_index,
     migration_lock,
     taken_over_error,
 )
@@ -78,7 +77,7 @@ class MigrationResult(BaseModel):
         documents: Documents of the new index.
         stopped: Reason why the migration is not finished.
         dropped: Whether the old index is deleted already.
-        kept: The indices that this migration and earlier ones of the alias have kept, the last one first.
+        kept: The old index, if it is still there.
         seconds: Time of this run without loading the model.
     """
 
@@ -137,7 +136,7 @@ class MigrationResult(BaseModel):
         lines.append(f"{pluralize(self.documents, 'document')} in {self.target}, {self.seconds:,.1f} s")
         if self.kept:
             lines += [
-                f"{', '.join(self.kept)}: kept, without accepting writes. To delete: {delete_requests(self.kept)}",
+                f"{self.kept[0]}: kept, without accepting writes. To delete: `DELETE /{self.kept[0]}`",
                 'To go back: migrate to the old model, or see "Go back after a migration" in docs/operations.md',
             ]
         return lines
@@ -147,7 +146,7 @@ class MigrationResult(BaseModel):
 SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
 # Number of times that writes are blocked before the command gives up.
-MAX_HOLDS = 5
+MAX_HOLDS = 2
 # An attempt with a smaller share of `max_write_block` would not get far.
 _MIN_HOLD_SHARE = 0.25
 # The share of an attempt's time that is kept for removing the block if there is no swap.
@@ -228,7 +227,8 @@ def migrate(
             result.finished = run.run()
     result.stopped = None if result.finished else (result.stopped or "interrupted")
     result.dropped = request.replace_index and result.finished
-    result.kept = [index.name for index in kept_indices(context.engine, store.state)] if result.finished else []
+    kept = kept_index(context.engine, store.state) if result.finished else None
+    result.kept = [] if kept is None else [kept]
     result.documents = context.engine.count(target)
     result.seconds = round(time.monotonic() - begin, 3)
     return result
@@ -340,7 +340,7 @@ class _MigrationRun:
     def _block_and_swap(self) -> bool:
         """Block writes, copy the last changes, and swap: the new index then has all documents. False if stopped.
 
-        The first attempt may take half of the time that the request allows, the next ones what is left of all of it.
+        The first attempt may take half of the time that the request allows, the second what is left of all of it.
         Writes are accepted again in between.
 
         Raises:
@@ -348,14 +348,12 @@ class _MigrationRun:
         """
         source, most = self.context.source, self.request.max_write_block
         for number in range(MAX_HOLDS):
-            left = most - self.result.writes_refused_seconds
-            if left < most * _MIN_HOLD_SHARE:
+            seconds = most - self.result.writes_refused_seconds if number else most / 2
+            if seconds < most * _MIN_HOLD_SHARE:
                 break
-            if number:
-                self._set_final_pipeline(None)
+            self._set_final_pipeline(None)
             if not self._shorten_rounds():
                 return False
-            seconds = left if number else left / 2
             try:
                 return self._hold_and_swap(seconds)
             except HoldExpired as error:

@@ -55,10 +55,9 @@ class MigrationState(BaseModel, frozen=True):
         blocked: Whether the migration has blocked writes to the old index.
         permit: The alias that the swap has to remove while writes are blocked.
         histories: For each shard of the old index, UUID of the history to which `copied` belongs; empty if unknown.
-        kept: Name and UUID of further indices that earlier migrations of the alias have kept.
         final_pipeline: `index.final_pipeline` that the new index gets right before the swap; None for none.
         lifecycle: Settings of the index lifecycle management that the new index gets after the swap.
-        boundary, is_rollback, removed: Set by an earlier version, see `unsupported`.
+        boundary, is_rollback, removed: Set by an earlier version, see `unsupported`; so was `kept`.
     """
 
     alias: str
@@ -114,23 +113,11 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
     return state if state.target in ("", index.name) else None
 
 
-def kept_indices(engine: Engine, state: MigrationState | None) -> list[IndexState]:
-    """Find the indices that a migration and earlier ones of its alias have kept, the last one first.
-
-    An index of the same name with another UUID does not count.
-    """
-    kept = () if state is None else ((state.source, state.source_uuid), *state.kept)
-    found = []
-    for name, index_uuid in dict.fromkeys(kept):
-        index = engine.get_index(name)
-        if index is not None and index.name == name and index.uuid == index_uuid:
-            found.append(index)
-    return found
-
-
-def delete_requests(indices: Iterable[str]) -> str:
-    """The requests that delete these indices, for a message."""
-    return ", ".join(f"`DELETE /{name}`" for name in indices)
+def kept_index(engine: Engine, state: MigrationState | None) -> str | None:
+    """Name of the index that a migration has kept; None if it is gone, or an index of that name has another UUID."""
+    index = None if state is None else engine.get_index(state.source)
+    is_kept = index is not None and state is not None and (index.name, index.uuid) == (state.source, state.source_uuid)
+    return index.name if index is not None and is_kept else None
 
 
 def read_target_pointer(index: IndexState) -> str | None:
@@ -157,14 +144,6 @@ def find_target(
         if target is not None and state is not None and state.source_uuid == source.uuid:
             return target, state
     return None
-
-
-def find_unfinished(
-    engine: Engine, source: IndexState, name: str | None = None
-) -> tuple[IndexState, MigrationState] | None:
-    """Like `find_target`, but None if the migration has ended."""
-    found = find_target(engine, source, name)
-    return None if found is None or found[1].phase is MigrationPhase.DONE else found
 
 
 @dataclass(frozen=True)
@@ -226,8 +205,8 @@ def find_begun(engine: Engine, index: IndexState) -> BegunMigration | None:
         EngineError: the engine failed.
     """
     own = read_migration_state(index)
-    found = find_unfinished(engine, index) if own is None or own.phase is MigrationPhase.DONE else (index, own)
-    if found is None:
+    found = find_target(engine, index) if own is None or own.phase is MigrationPhase.DONE else (index, own)
+    if found is None or found[1].phase is MigrationPhase.DONE:
         return None
     target, state = found
     current = engine.get_index(state.alias)
@@ -263,34 +242,13 @@ def replaced_error(engine: Engine, index: IndexState) -> IndexMismatch | None:
         return None
     return IndexMismatch(
         f"{target.name} has replaced {index.name} as the index of {state.alias}; {index.name} is kept",
-        f"Use {state.alias}. To delete what is kept: {delete_requests([index.name])}.",
+        f"Use {state.alias}. To delete what is kept: `DELETE /{index.name}`.",
     )
 
 
 def with_migration_state(meta: Json, state: MigrationState) -> Json:
     """Return a mapping's `_meta` with this state."""
     return with_meta_entry(meta, _STATE_ENTRY, state.model_dump(mode="json"))
-
-
-def put_migration_state(engine: Engine, target: IndexState, state: MigrationState) -> None:
-    """Replace the state of a migration in the new index.
-
-    Args:
-        target: The new index as it was read, with its previous state.
-
-    Raises:
-        IndexMismatch: another process has written its own state since.
-        IndexMissing, EngineError: see `update_mapping`.
-    """
-    previous = read_migration_state(target)
-
-    def plan(index: IndexState) -> Json | None:
-        stored = read_migration_state(index)
-        if stored not in (None, previous, state):
-            raise taken_over_error(target.name)
-        return None if stored == state else {"_meta": with_migration_state(index.mappings.get("_meta", {}), state)}
-
-    update_mapping(engine, target, plan)
 
 
 def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -> None:
@@ -356,14 +314,14 @@ class MigrationStateStore:
             self._is_deferred = False
 
     def write(self, **changed: object) -> None:
-        """Change the state.
+        """Change the state; a new `run` takes the migration over from the process that has begun it.
 
         Raises:
             IndexMismatch: the index was deleted, or another process has taken the migration over.
         """
         changed_state = self.state.model_copy(update=changed)
         if not self._is_deferred:
-            self._put(changed_state, recheck="phase" in changed)
+            self._put(changed_state, recheck=not changed.keys().isdisjoint(("phase", "run")))
         self.state = changed_state
 
     def _put(self, state: MigrationState, *, recheck: bool) -> None:
@@ -375,8 +333,8 @@ class MigrationStateStore:
 
         def plan(target: IndexState) -> Json | None:
             stored = read_migration_state(target)
-            # If there is no state, another machine has erased it.
-            if stored is not None and stored.run != state.run:
+            # If there is no state, another machine has erased it. A new run takes over the state that it has read.
+            if stored is not None and stored.run != state.run and stored != self.state:
                 raise taken_over_error(target.name)
             if stored == state:
                 return None

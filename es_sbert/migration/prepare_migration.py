@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -31,12 +31,10 @@ from es_sbert.index.mapping import (
 from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, count_all_documents, require_privileges
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.text_template import (
-    MISSING,
     TextFieldError,
     TextTemplate,
     document_field_names,
     fields_hint,
-    find_field,
     mapping_field_names,
 )
 from es_sbert.index.vector_field import (
@@ -47,7 +45,6 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 from es_sbert.ingest.load_plan import ModelIdentity
-from es_sbert.messages import setting_text
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.compare_indices import (
     FINAL_PIPELINE,
@@ -64,10 +61,8 @@ from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
     MigrationStateStore,
-    delete_requests,
-    find_unfinished,
-    kept_indices,
-    put_migration_state,
+    find_target,
+    kept_index,
     read_migration_state,
     set_target_pointer,
     vector_field_names,
@@ -103,7 +98,9 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     settings, mappings = copied_settings(source), copy.deepcopy(source.mappings)
     meta: Json = mappings.get("_meta", {})
     ours = meta.get(META_KEY, {})
-    meta[META_KEY] = {"fields": {}} | {name: ours[name] for name in _META_COPIED if name in ours}
+    meta[META_KEY] = {name: ours[name] for name in _META_COPIED if name in ours}
+    # The entries of these fields are made anew, with the new index type.
+    meta[META_KEY]["fields"] = {name: entry for name, entry in ours.get("fields", {}).items() if name not in fields}
     for name, wanted in fields.items():
         addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
@@ -143,11 +140,10 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
             )
     body: Json = {"query": {"match_all": {}}, "size": min(_TEMPLATE_SAMPLE_SIZE, index.result_window), "_source": True}
     sample = [hit.get("_source") or {} for hit in engine.search(index.name, body)["hits"]["hits"]]
-    mapped = mapping_field_names(index.mappings.get("properties", {}))
-    found = {field for field in template.fields for each in sample if find_field(each, field) is not MISSING}
-    unknown = [field for field in template.fields if field not in found | set(mapped)]
+    names = dict.fromkeys(mapping_field_names(index.mappings.get("properties", {})))
+    names |= dict.fromkeys(name for document in sample for name in document_field_names(document))
+    unknown = [field for field in template.fields if field not in names]
     if unknown:
-        names = dict.fromkeys([*mapped, *(name for document in sample for name in document_field_names(document))])
         available = [name for name in names if name.partition(".")[0] not in own]
         raise UsageError(
             f"neither the documents nor the mapping of {index.name} have the field {' or '.join(unknown)}",
@@ -239,9 +235,10 @@ def prepare_migration(
     source = with_float_vectors(index)
     field = vector_field_from_state(engine, source, wanted.vector_field)
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
-    begun = find_unfinished(engine, index, name)
+    begun = find_target(engine, index, name)
     if begun is not None and begun[1].phase is MigrationPhase.CREATING:
         engine.delete_index(begun[0].name)  # it was not compared with the old one
+    if begun is not None and begun[1].phase in (MigrationPhase.CREATING, MigrationPhase.DONE):
         begun = None
     if begun is not None:
         text = field.meta.text if wanted.text is None else wanted.text.template
@@ -254,8 +251,7 @@ def prepare_migration(
         target, state = begun
         retrying(lambda: set_target_pointer(plain, index, target.name))
         return _take_over(plain, target, state, index, retrying)
-    kept = kept_indices(engine, before)
-    _check_new_index(engine, source, wanted, name, kept)
+    _check_new_index(engine, source, wanted, name)
     for meta in fields.values():
         if meta.passages is not None:
             encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")  # refuses too many tokens
@@ -267,7 +263,6 @@ def prepare_migration(
         run=uuid.uuid4().hex,
         phase=MigrationPhase.CREATING,
         copied=(-1,) * source.shards,
-        kept=tuple((each.name, each.uuid) for each in kept),
         final_pipeline=source.setting(FINAL_PIPELINE),
         lifecycle=lifecycle_settings(source),
         target=name,
@@ -282,17 +277,14 @@ def _take_over(
 ) -> PreparedMigration:
     """Take over a migration that another process has begun."""
     # Store a new run id: from now on, the process that began the migration may not write the state.
-    taken = state.model_copy(update={"run": uuid.uuid4().hex})
-    retrying(lambda: put_migration_state(engine, target, taken))
+    store = MigrationStateStore(engine, target, state, retrying)
+    store.write(run=uuid.uuid4().hex)
     if source is not None and source.uuid != state.source_uuid:
         source = None
-    store = MigrationStateStore(engine, target, taken, retrying)
-    return PreparedMigration(source, target, _migrated_fields(target, taken), store, resumed=True)
+    return PreparedMigration(source, target, _migrated_fields(target, state), store, resumed=True)
 
 
-def _check_new_index(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, name: str, kept: Sequence[IndexState]
-) -> None:
+def _check_new_index(engine: Engine, source: IndexState, wanted: MigrationRequest, name: str) -> None:
     """Refuse a new index that exists, or that the user may not create, fill with all documents, and swap.
 
     Raises:
@@ -305,11 +297,9 @@ def _check_new_index(
     check_template_aliases(engine, name)
     there = engine.get_index(name)
     if there is not None:
-        is_kept = there.uuid in {index.uuid for index in kept}
         raise IndexMismatch(
             f"the index {there.name}, which the migration would create, already exists",
-            f"{'An earlier migration has kept it. ' if is_kept else ''}Set `name` to another name, or delete that "
-            f"index if it is not needed: {delete_requests([there.name])}.",
+            f"Set `name` to another name, or delete that index if it is not needed: `DELETE /{there.name}`.",
         )
     # Everything that the migration does must be permitted, including the block and the swap.
     for each in dict.fromkeys((source.name, wanted.alias, permit_name(name, "0" * 12))):
@@ -337,15 +327,13 @@ def _check_same_migration(
     fields = _migrated_fields(target, state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
-    if meta is None or not is_model or wanted.name not in (None, target.name):
-        options = "with another name or model"
-    elif wanted.index_type not in (None, meta.index_type):
-        options = f"with {setting_text('index_type', meta.index_type)}"
-    elif text is not None and meta.text is not None and text != meta.text:
-        options = f"with {setting_text('text_template', meta.text)}"
-    else:
-        return
-    raise IndexMismatch(f"{wanted.alias} is being migrated to {target.name} already, {options}", begun.error().remedy)
+    is_text = meta is None or text is None or meta.text in (None, text)
+    is_type = meta is not None and wanted.index_type in (None, meta.index_type)
+    if not (is_model and is_text and is_type) or wanted.name not in (None, target.name):
+        raise IndexMismatch(
+            f"{wanted.alias} is being migrated to {target.name} already, with another name, model, index type or text",
+            begun.error().remedy,
+        )
 
 
 def _create_target(
@@ -430,8 +418,8 @@ def _check_change_requested(
         and (wanted.text is None or wanted.text.template == stored.text)
     ):
         of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
-        kept = kept_indices(engine, read_migration_state(source))
-        delete = f" To delete what migrations have kept: {delete_requests(each.name for each in kept)}." if kept else ""
+        kept = kept_index(engine, read_migration_state(source))
+        delete = "" if kept is None else f" To delete the index that was kept: `DELETE /{kept}`."
         raise IndexMismatch(
             f"{wanted.alias} points to {source.name}, which has vectors of {stored.model} "
             f"({model.fingerprint[:12]}) already{of_text}",

@@ -16,10 +16,10 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
+from es_sbert.index.document_vectors import hit_vectors, stored_value, vector_request
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.index.vector_field import VectorField
-from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
 from es_sbert.search.search_result import Hit, Passage, RankedHits, SearchResult
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import (

@@ -16,8 +16,13 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import IndexMissing, UsageError
-from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
-from es_sbert.index.vector_field import VectorField, ensure_vector_field
+from es_sbert.index.vector_field import (
+    INDEX_DEFAULTS,
+    IndexOptions,
+    VectorField,
+    ensure_vector_field,
+    request_vector_field,
+)
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
 from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.reranking import scope_text_reader, search_depth

@@ -9,11 +9,9 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
-from tests.engine.vectors import load, random_vectors
 
 pytestmark = pytest.mark.one_engine
 
@@ -91,62 +89,6 @@ def test_show_lists_every_index_of_an_expression(run: Run, engine_url: str, roll
     assert_refused(run("index", "show", f"{alias}-none*", url=engine_url), "not match any index", "GET _cat/indices")
 
 
-def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
-    index = fresh_index(es9_url)
-
-    def create(*options: str) -> Done:
-        return run("index", "create", index, *options, url=es9_url)
-
-    def text() -> str | None:
-        with open_engine(es9_url) as engine:
-            return read_vector_field(engine, index, "embedding").meta.text
-
-    assert_refused(create("--text-field", "a", "--text-template", "{b}"), "cannot be combined", "Use one of the two")
-    assert_refused(run("index", "show", index, url=es9_url), "no index", "es-sbert index create")  # nothing was made
-
-    assert create().code == 0
-    with open_engine(es9_url) as engine:
-        load(engine, index, "embedding", random_vectors(3, 384), lambda row: {"body": f"b{row}"})
-        engine.bulk(index, b'{"index":{}}\n{"body":"without a vector"}\n')
-    done = create("--text-field", "title", "--text-field", "body")
-    assert done.code == 0
-    assert done.err.splitlines() == [
-        f"set the text of the vector field embedding of {index}: 384 dimensions, hnsw, all-MiniLM-L6-v2, "
-        "text '{title}\\n{body}'",
-        f"Embed the documents that it holds: `es-sbert ingest --index {index}`.",
-    ]
-    assert text() == "{title}\n{body}"
-    remedy = (
-        "Omit --text-field to keep that text. To embed all documents from the new text, run "
-        f"`es-sbert index migrate {index} --text-field body`: searches never see vectors of both texts."
-    )
-    assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
-    assert text() == "{title}\n{body}"
-
-
-def test_create_index_with_passages(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
-    index = fresh_index(es9_url)
-    assert_refused(run("index", "create", index, "--passages", "300", url=es9_url), "reads 256 tokens", "at most 256")
-    assert_refused(
-        run("index", "create", index, "--passage-overlap", "8", url=es9_url),
-        "--passage-overlap requires --passages",
-        "--passages",
-    )
-    assert run("index", "create", index, "--passages", "64", url=es9_url).code == 0
-    shown = run("index", "show", index, url=es9_url)
-    assert "vectors of   passages of 64 tokens, 8 of them shared" in shown.out
-
-
-def test_create_refuses_invalid_options(run: Run, es9_url: str, tmp_path: Path) -> None:
-    def create(*args: str) -> Done:
-        return run("index", "create", *args, url=es9_url)
-
-    assert_refused(create("docs", "--index-type", "bbq_disk"), "paid Elasticsearch license", "bbq_hnsw")
-    assert_refused(create("do cs"), "not the name of one index", "without wildcards")
-    assert_refused(create("docs", "--model", str(tmp_path / "none")), "no folder", "hub id")
-    assert_refused(create("UPPER"), "400", "")
-
-
 def test_misspelt_index_is_refused_with_the_nearest_name(
     run: Run, engine_url: str, fresh_index: Callable[[str], str]
 ) -> None:
@@ -170,11 +112,8 @@ def test_misspelt_index_is_refused_with_the_nearest_name(
     assert f"Did you mean {alias}? " in doctor.out
 
 
-@pytest.mark.parametrize(
-    "command", [["index", "show", "docs"], ["index", "create", "docs"], ["search", "--index", "docs", "x"]]
-)
-def test_unreachable_address_is_an_error(run: Run, command: list[str]) -> None:
-    done = run(*command, url=f"http://127.0.0.1:{free_port()}")
+def test_unreachable_address_is_an_error(run: Run) -> None:
+    done = run("index", "show", "docs", url=f"http://127.0.0.1:{free_port()}")
     assert_refused(done, "nothing listens at http://127.0.0.1", "es-sbert engine up")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
-from es_sbert.index.text_template import find_field, without_fields
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
@@ -106,53 +105,10 @@ def test_routed_document_and_nested_object_field(engine: Engine, engine_url: str
     del source["_version"]
     bulk(engine, index, {"index": {"_id": "routed", "routing": "r1"}}, source)
     engine.refresh(index)
-    assert write(engine, index, {"routed": "d0"}, field="analysis.duplicate_of") == FieldUpdateCounts(written=1)
-    hits = engine.search(index, {"query": {"term": {"analysis.duplicate_of": "d0"}}})["hits"]["hits"]
+    assert write(engine, index, {"routed": "d0"}, field="duplicate_of") == FieldUpdateCounts(written=1)
+    hits = engine.search(index, {"query": {"term": {"duplicate_of": "d0"}}})["hits"]["hits"]
     assert [(hit["_id"], hit["_routing"]) for hit in hits] == [("routed", "r1")]
-    assert write(engine, index, {"routed": "d0"}, field="analysis.duplicate_of") == FieldUpdateCounts()
-
-
-# The forms of a dotted field in a document, and the document without it.
-DOTTED = "analysis.duplicate_of"
-SPELLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"analysis": {"duplicate_of": "x"}}, {}),
-    ({DOTTED: "x"}, {}),
-    ({"analysis": {"duplicate_of": "x", "n": 1}, DOTTED: "y"}, {"analysis": {"n": 1}}),
-    ({"analysis": [{"duplicate_of": "x", "n": 1}, {"n": 2}]}, {"analysis": [{"n": 1}, {"n": 2}]}),
-    ({"analysis": [{"n": 1}, {"n": 2.50}], "analysis.n": 3}, {"analysis": [{"n": 1}, {"n": 2.50}], "analysis.n": 3}),
-]
-
-
-def spell(engine: Engine, index: str, spellings: Sequence[dict[str, Any]]) -> None:
-    """Add each to the document of its position."""
-    mapped = {"properties": {"analysis": {"properties": {"duplicate_of": {"type": "keyword"}, "n": {"type": "float"}}}}}
-    engine.put_mapping(index, mapped)
-    for number, added in enumerate(spellings):
-        bulk(engine, index, {"update": {"_id": f"d{number}"}}, {"doc": added})
-    engine.refresh(index)
-
-
-def found_spellings(engine_url: str, index: str) -> list[dict[str, Any]]:
-    found = contents(engine_url, index)
-    sources = [found[f"d{number}"] for number in range(len(SPELLINGS))]
-    return [{name: value for name, value in each.items() if name.startswith("analysis")} for each in sources]
-
-
-def test_dotted_field_has_one_value_in_every_spelling(engine: Engine, engine_url: str, index: str) -> None:
-    spell(engine, index, [spelling for spelling, _ in SPELLINGS])
-    values = {f"d{number}": "d9" for number in range(len(SPELLINGS))}
-    assert write(engine, index, values, field=DOTTED) == FieldUpdateCounts(written=len(SPELLINGS))
-    sources = found_spellings(engine_url, index)
-    assert [find_field(source, DOTTED) for source in sources] == ["d9"] * len(SPELLINGS)
-    assert [without_fields(source, [DOTTED]) for source in sources] == [others for _, others in SPELLINGS]
-    assert engine.count(index, {"term": {DOTTED: "d9"}}) == len(SPELLINGS)
-    assert engine.count(index, {"terms": {DOTTED: ["x", "y"]}}) == 0
-    assert write(engine, index, values, field=DOTTED) == FieldUpdateCounts()
-
-    assert write(engine, index, {}, field=DOTTED).removed == len(SPELLINGS)
-    assert engine.count(index, {"exists": {"field": DOTTED}}) == 0
-    sources = found_spellings(engine_url, index)
-    assert [without_fields(source, [DOTTED]) for source in sources] == [others for _, others in SPELLINGS]
+    assert write(engine, index, {"routed": "d0"}, field="duplicate_of") == FieldUpdateCounts()
 
 
 def test_dotted_field_is_found_in_a_mapping_without_objects(
@@ -165,14 +121,14 @@ def test_dotted_field_is_found_in_a_mapping_without_objects(
     load(
         engine_url, tiny, index, write_jsonl(tmp_path / "docs.jsonl", sentences(5)), dead=tmp_path / "d", id_field="id"
     )
-    assert write(engine, index, {"d1": "d0", "d2": "d0"}, field=DOTTED) == FieldUpdateCounts(written=2)
-    assert write(engine, index, {"d1": "d0"}, field=DOTTED) == FieldUpdateCounts(removed=1)
+    assert write(engine, index, {"d1": "d0", "d2": "d0"}, field="duplicate_of") == FieldUpdateCounts(written=2)
+    assert write(engine, index, {"d1": "d0"}, field="duplicate_of") == FieldUpdateCounts(removed=1)
     state = engine.get_index(index)
     assert state is not None
     ours = {name: entry for name, entry in state.mappings["_meta"]["es_sbert"].items() if name != "written_fields"}
     engine.put_mapping(index, {"_meta": {"es_sbert": ours}})
-    with pytest.raises(IndexMismatch, match=f"values in {DOTTED} that would be overwritten"):
-        FieldWriter(engine, index, "embedding", DOTTED, policy=RetryPolicy(30)).check_owner()
+    with pytest.raises(IndexMismatch, match="values in duplicate_of that would be overwritten"):
+        FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(30)).check_owner()
 
 
 def restarts(exchange: Exchange) -> tuple[int, bytes]:
@@ -233,11 +189,10 @@ def test_replaced_index_is_not_written(
     [
         ("text", UsageError, "holds the vector or the text"),
         ("embedding", UsageError, "holds the vector or the text"),
-        ("embedding_meta.group", UsageError, "holds the vector or the text"),
-        ("_id", UsageError, "is not a valid field name"),
-        ("a..b", UsageError, "is not a valid field name"),
+        ("embedding_meta", UsageError, "holds the vector or the text"),
+        ("_id", UsageError, "is not a valid name"),
+        ("analysis.group", UsageError, "is not a valid name"),
         ("price", IndexMismatch, "the field price of .* has the type float, which cannot hold the result"),
-        ("price.group", IndexMismatch, "the field price of .* has the type float"),
         ("nested", IndexMismatch, "the field nested of .* has the type object"),
     ],
 )

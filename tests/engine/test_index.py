@@ -11,11 +11,10 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.diagnostics.doctor import inspect_index
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_summary import describe_index
@@ -122,19 +121,6 @@ def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[
         assert read_vector_field(engine, name, "embedding").meta.index_type == index_type
 
 
-@also_es8
-def test_unsupported_index_types_are_refused(engine: Engine, index_name: str) -> None:
-    wrong = ["bbq_disk", "faiss"] + (
-        [] if engine.info.engine_type is EngineType.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"]
-    )
-    for index_type in wrong:
-        with pytest.raises(UsageError):
-            ensure(engine, index_name, index_type=index_type)
-    with pytest.raises(UsageError, match="cannot be the name of a vector field"):
-        ensure(engine, index_name, name="a.b")
-    assert engine.get_index(index_name) is None
-
-
 def test_field_is_added_and_foreign_meta_kept(engine: Engine, index_name: str) -> None:
     owner: Json = {"owner": "search team", "es_sbert": {"note": "kept"}}
     engine.create_index(index_name, {"mappings": {"_meta": owner, "properties": {"title": {"type": "keyword"}}}})
@@ -184,23 +170,6 @@ def test_incompatible_existing_fields_are_refused(engine: Engine, index_name: st
         with pytest.raises(IndexMismatch, match=message) as caught:
             ensure(engine, index_name, name=field)
         assert "index" in caught.value.remedy
-
-
-@pytest.mark.parametrize("members", [["embedding", "embedding_meta"], ["embedding_meta"]])
-@pytest.mark.parametrize("dimensions", [DIMENSIONS, 384])
-def test_documents_copied_without_their_mapping_are_reported(
-    engine: Engine, index_name: str, members: list[str], dimensions: int
-) -> None:
-    """As by `elasticdump --type=data` alone: the engine guesses the mapping, for 384 numbers perhaps `dense_vector`."""
-    meta = {"fingerprint": "a" * 32, "text_hash": "b" * 32, "document_hash": "c" * 32, "tokens": 3, "truncated": False}
-    document = {"embedding": random_vectors(1, dimensions)[0].tolist(), "embedding_meta": meta}
-    body = orjson.dumps({"text": "cat"} | {name: document[name] for name in members})
-    assert all(result.ok for result in engine.bulk(index_name, b'{"index": {}}\n' + body + b"\n"))
-    with pytest.raises(IndexMismatch, match="were copied without the mapping") as caught:
-        ensure(engine, index_name, dimensions=dimensions)
-    assert "copy the mapping before the documents" in caught.value.remedy
-    [problem] = inspect_index(engine, index_name).findings
-    assert problem.remedy == caught.value.remedy
 
 
 def test_opensearch_separates_graph_and_flat_fields(

@@ -28,7 +28,6 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.migration.migration_state import (
     MigrationState,
     MigrationStateStore,
-    put_migration_state,
     read_migration_state,
     read_target_pointer,
     set_target_pointer,
@@ -103,7 +102,7 @@ def check_progress(engine: Engine, index: str, name: str) -> None:
 
 
 def start_migration(engine: Engine, index: str, name: str = "") -> None:
-    put_migration_state(engine, state_of(engine, index), MIGRATION)
+    MigrationStateStore(engine, state_of(engine, index), MIGRATION, without_retries).write(run=MIGRATION.run)
 
 
 CHANGES = {

@@ -14,7 +14,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
 from es_sbert.index.document_vectors import bulk_vector_value
-from es_sbert.index.index_options import request_vector_field
+from es_sbert.index.vector_field import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version

@@ -20,9 +20,8 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from es_sbert.index.index_options import request_vector_field
 from es_sbert.index.mapping import VectorFieldMeta, index_body
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field, request_vector_field
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served

@@ -16,8 +16,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.index.index_options import request_vector_field
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field, request_vector_field
 from tests.conftest import delete_index
 from tests.engine.ingest_support import open_engine
 from tests.faulty_proxy import Exchange, FaultyProxy

@@ -17,8 +17,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_vector
+from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
@@ -26,6 +28,7 @@ from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import MigrationResult, migrate
+from es_sbert.migration.migration_state import MigrationState, read_migration_state, with_migration_state
 from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.ingest_support import same_vectors
 from tests.engine.vectors import state_of
@@ -251,3 +254,14 @@ def two_encoders(folder: Path) -> Iterator[tuple[Encoder, Encoder]]:
             Encoder(str(second), precision="fp32", threads=1) as two,
         ):
             yield one, two
+
+
+def put_migration_state(engine: Engine, target: IndexState, state: MigrationState) -> None:
+    """Store a state that no run of this version writes."""
+
+    def plan(index: IndexState) -> Json | None:
+        if read_migration_state(index) == state:
+            return None
+        return {"_meta": with_migration_state(index.mappings.get("_meta", {}), state)}
+
+    update_mapping(engine, target, plan)

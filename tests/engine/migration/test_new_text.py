@@ -81,10 +81,10 @@ def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple
     stopped = titled.migrate(encoders[0], control=control, text=TITLED)
     assert not stopped.finished
     for other in (None, TextTemplate.parse("{title}")):
-        with pytest.raises(IndexMismatch, match='already, with `text_template="{title}. {text}"`') as caught:
+        with pytest.raises(IndexMismatch, match="is being migrated to .* already") as caught:
             titled.migrate(encoders[0], text=other)
         assert "--cancel" in caught.value.remedy
-    with pytest.raises(IndexMismatch, match='with `index_type="hnsw"`'):
+    with pytest.raises(IndexMismatch, match="is being migrated to .* already"):
         titled.migrate(encoders[0], text=TITLED, index_type="int8_hnsw")
     again = titled.migrate(encoders[0], text=TITLED)
     assert (again.resumed, again.finished, again.target) == (True, True, stopped.target)

@@ -13,7 +13,6 @@ from es_sbert.index.text_template import (
     fields_hint,
     find_field,
     mapping_field_names,
-    takes_nested_update,
     without_fields,
 )
 
@@ -63,21 +62,6 @@ def test_fields_are_left_out_of_documents(document: dict[str, Any], left: dict[s
 def test_document_without_the_fields_is_the_same_object() -> None:
     document = {"a": {"b": {}, "c": [{"d": 1}]}, "ab": None, "a.bc": 1}
     assert without_fields(document, ["a.b.c", "a.d", "b", "a.c.e"]) is document
-
-
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        ({}, True),
-        ({"a": None, "a.c": 1}, True),
-        ({"a": {"b": [1, 2], "c": 3}}, True),
-        ({"a.b": 1}, False),
-        ({"a": {"b": 1}, "a.b": 2}, False),
-        ({"a": [{"c": 1}]}, False),
-    ],
-)
-def test_nested_update_needs_nested_objects(document: dict[str, Any], expected: bool) -> None:
-    assert takes_nested_update(document, "a.b") is expected
 
 
 def test_fields_are_left_out_of_mappings() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from es_sbert.analysis.field_writer import plan_written_field
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.index import index_meta
 from es_sbert.index.mapping import read_meta_entry, with_meta_entry
 
 json_values = st.recursive(
@@ -22,26 +20,21 @@ json_values = st.recursive(
 )
 objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
 
-PLANS: dict[str, Callable[[IndexState], Json | None]] = {
-    "written_fields": lambda state: plan_written_field(state, "a.b", []),
-}
 
-
-@pytest.mark.parametrize("part", PLANS)
 @given(foreign=objects, others=objects)
 @example(foreign={}, others={"load": None, "written_fields": 0})
-def test_change_keeps_what_belongs_to_others(part: str, foreign: Json, others: Json) -> None:
+def test_change_keeps_what_belongs_to_others(foreign: Json, others: Json) -> None:
     meta = foreign | {"es_sbert": others}
     state = IndexState("docs", {"_meta": meta}, {})
-    body = PLANS[part](state)
+    body = plan_written_field(state, "group", [])
     assume(body is not None)  # the entry is there already
     assert body is not None
     changed = body["_meta"]
     assert changed.keys() == meta.keys()
     assert {**changed, "es_sbert": None} == {**meta, "es_sbert": None}
     # A damaged entry is replaced.
-    assert {**changed["es_sbert"], part: None} == {**others, part: None}
-    assert PLANS[part](IndexState("docs", {**state.mappings, **body}, {})) is None
+    assert {**changed["es_sbert"], "written_fields": None} == {**others, "written_fields": None}
+    assert plan_written_field(IndexState("docs", {**state.mappings, **body}, {}), "group", []) is None
 
 
 def test_fields_of_other_analyses_stay_in_the_list() -> None:
@@ -65,11 +58,3 @@ def test_entry_without_value_is_removed() -> None:
 @pytest.mark.parametrize("mappings", [{}, {"_meta": {}}, {"_meta": {"es_sbert": {}}}, {"_meta": {"es_sbert": []}}])
 def test_missing_entry_is_none(mappings: dict[str, Any]) -> None:
     assert read_meta_entry(mappings, "load") is None
-
-
-def test_pause_exceeds_a_write_and_grows_with_each_conflict() -> None:
-    for seconds in (0.0, 0.01, 0.5):
-        pauses = [index_meta._pause(seconds, writes) for writes in range(8) for _ in range(20)]
-        assert min(pauses) >= max(0.05, 2 * seconds)
-        assert max(pauses) <= 10
-        assert min(pauses[-20:]) > max(pauses[:20])

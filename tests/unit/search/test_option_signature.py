@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
+from es_sbert.index.vector_field import INDEX_DEFAULTS, request_vector_field
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
 from es_sbert.search.reranking import search_depth
 from es_sbert.search.search_request import SearchOptions, search_request

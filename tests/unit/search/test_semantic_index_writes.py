@@ -12,7 +12,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.index.index_options import request_vector_field
+from es_sbert.index.vector_field import request_vector_field
 from es_sbert.ingest.load_documents import IterableSource, load_documents, rows_of_data_frame
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings, Record, RejectedRecord
 from es_sbert.search import SemanticIndex
