@@ -163,7 +163,7 @@ def read_hybrid(
         weights=weights,
         matches=read_exact_matches([(key, hit["_score"]) for key, hit in exact.items()]),
     )
-    hits = []
+    hybrid_hits = []
     for document in fused[:k]:
         raw = {name: by_key[document.key] for name, by_key in found.items() if document.key in by_key}
         merged: Json = {}
@@ -177,18 +177,13 @@ def read_hybrid(
             "ranks": document.ranks,
             "match": None if document.match is None else document.match.label,
         }
-        hits.append(HybridHit(**members))
+        hybrid_hits.append(HybridHit(**members))
     by_words = total_hits(answers[LEXICAL])
-    others = [document for document in fused if not _matches_words(document.key, found)]
+    # The words match also documents beyond the first `depth` hits, which the other searches say by name.
+    named = {key for hits in found.values() for key, hit in hits.items() if LEXICAL in hit.get("matched_queries", ())}
+    others = {document.key for document in fused} - found[LEXICAL].keys() - named
     total = None if by_words is None else by_words + len(others)
-    return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), method, total)
-
-
-def _matches_words(key: _DocumentKey, found: Mapping[str, Mapping[_DocumentKey, Json]]) -> bool:
-    """Whether the keyword query matches a document, also one beyond its first `depth` hits."""
-    return key in found[LEXICAL] or any(
-        LEXICAL in hits.get(key, {}).get("matched_queries", ()) for hits in found.values()
-    )
+    return HybridResult(tuple(hybrid_hits), max(answer["took"] for answer in answers.values()), method, total)
 
 
 def hybrid_request(
@@ -234,10 +229,8 @@ def hybrid_request(
 
 def _read_weights(weights: Sequence[float] | None) -> tuple[float, float]:
     """Read the semantic and the keyword weight."""
-    if weights is None:
-        return DEFAULT_WEIGHTS
     try:
-        semantic, lexical = weights
+        semantic, lexical = DEFAULT_WEIGHTS if weights is None else weights
         is_valid = 0.0 < semantic < math.inf and 0.0 < lexical < math.inf
     except (TypeError, ValueError):
         is_valid = False

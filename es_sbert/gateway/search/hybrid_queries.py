@@ -139,7 +139,7 @@ class HybridDetector:
             min_cosine=settings.min_cosine,
             num_candidates=settings.num_candidates,
             syntax=SemanticSyntax.HYBRID,
-            calibrated=self._parser.is_calibrated,
+            calibrated=settings.min_cosine is None,
         )
         return semantic, exact_match_query(
             found.text, lambda parameters: {"multi_match": parameters | {"fields": fields}}

@@ -290,8 +290,9 @@ class PitResolver:
             answer = await self._upstream.search("/_search", credential_headers(headers), search)
             if answer.status in CLIENT_ERROR_STATUSES:
                 return _NO_INDEX  # expired or not the caller's; the engine rejects the search
-            # Remote clusters may be missing; see below.
-            partial_ok = isinstance(answer.body, dict) and _lacks_clusters(answer.body)
+            # Remote clusters may be missing, or a part of one; see below.
+            clusters = answer.body.get("_clusters", {}) if isinstance(answer.body, dict) else {}
+            partial_ok = any(clusters.get(state) for state in ("skipped", "partial", "failed", "running"))
             found = self._upstream.require_object(answer, "POST /_search", partial_ok=partial_ok)
             with self._upstream.parsing("POST /_search"):
                 indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
@@ -301,9 +302,3 @@ class PitResolver:
                     return f"{expression},{_ALL_REMOTE}" if expression else _ALL_REMOTE
                 self._cache[key] = expression or _NO_INDEX
         return self._cache[key]
-
-
-def _lacks_clusters(answer: Json) -> bool:
-    """Whether a response to a search lacks a remote cluster or a part of one."""
-    clusters = answer.get("_clusters", {})
-    return any(clusters.get(state) for state in ("skipped", "partial", "failed", "running"))

@@ -173,11 +173,12 @@ def knn_clause(
     """
     clauses: list[Json] = []
     for number, part in enumerate(target.groups):
+        minima = (query.min_cosine, part.meta.min_cosine if calibrated else None)
         part_query = replace(
             query,
             oversample=part.oversample(),
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
-            min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
+            min_cosine=max((value for value in minima if value is not None), default=None),
         )
         if number and query.inner_hits is not None:
             # Engines require a different name for each clause.
@@ -187,10 +188,6 @@ def knn_clause(
         clause = vector_clause(engine_type, part.method(engine_type, exact=False), part_query)
         clauses.append({"bool": {"must": [clause], "filter": [index_filter(part.indices)]}})
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
-
-
-def _larger(one: float | None, other: float | None) -> float | None:
-    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def index_filter(indices: Sequence[str]) -> Json:

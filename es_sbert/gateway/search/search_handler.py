@@ -45,6 +45,7 @@ from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
     RewriteContext,
     RewriteMode,
+    SemanticBudget,
     index_expression,
     parse_search,
     query_parameters,
@@ -209,7 +210,7 @@ class SearchHandler:
                 target = hide_by_parameter(unchanged.target, fields)
         if target is not None:
             return replace(unchanged, target=target)
-        return None if context.size <= self._rewriter.max_parsed_bytes else unchanged
+        return None if context.size <= self._rewriter.limits.search_bytes else unchanged
 
     async def _answer_several(
         self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
@@ -266,7 +267,7 @@ class SearchHandler:
             for entry in entries
             if route.api in _TEMPLATES or await self._rewriter.maybe_semantic(entry.body, context.mode)
         ]
-        budget = self._rewriter.budget()
+        budget = SemanticBudget(self._rewriter.limits)
         budget.check(len(semantic), 0)
         context = replace(context, budget=budget)
         await gather_or_cancel(self._rewrite_entry(entry, incoming, route, context) for entry in semantic)
@@ -312,7 +313,7 @@ class SearchHandler:
                 continue  # the engine rejects it
             if fields := await self._hider.fields(own_context):
                 bodies = [entry.body for entry in same]
-                hide = partial(hide_in_bodies, bodies, fields, self._rewriter.max_parsed_bytes)
+                hide = partial(hide_in_bodies, bodies, fields, self._rewriter.limits.search_bytes)
                 for entry, body in zip(same, await offload_if_large(sum(map(len, bodies)), hide), strict=True):
                     entry.is_changed, entry.body = body is not entry.body, body
 

@@ -95,13 +95,16 @@ class SearchRewriter:
         upstream: The engine.
         indices: Resolves index expressions.
         models: The models of the vector fields.
+
+    Attributes:
+        limits: Limits of a request.
     """
 
     def __init__(
         self, settings: GatewaySettings, upstream: Upstream, indices: IndexLookup, models: ModelRegistry
     ) -> None:
         self._settings = settings.semantic
-        self._limits = settings.limits
+        self.limits = settings.limits
         self._upstream = upstream
         self._indices = indices
         self._models = models
@@ -113,11 +116,6 @@ class SearchRewriter:
         # A name may be written with escapes, or in UTF-16 or UTF-32, which the parser refuses.
         marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u", "\0")
         self._marks = tuple(mark.encode() for mark in marks)
-
-    @property
-    def max_parsed_bytes(self) -> int:
-        """Size up to which a search is parsed."""
-        return self._limits.search_bytes
 
     async def receive(self, incoming: IncomingRequest) -> ReceivedRequest:
         """Read the body of a request.
@@ -139,10 +137,6 @@ class SearchRewriter:
         await offload_if_large(len(plain), require_utf8, plain)
         return ReceivedRequest(unchanged, mode, plain)
 
-    def budget(self) -> SemanticBudget:
-        """The limits of one request."""
-        return SemanticBudget(self._limits)
-
     async def maybe_semantic(self, raw: bytes, mode: RewriteMode, *, template: bool = False) -> bool:
         """Whether valid UTF-8 may contain semantic queries, checked without parsing it. False is certain.
 
@@ -155,7 +149,7 @@ class SearchRewriter:
         marks = self._marks if mode is RewriteMode.ON else (*self._marks, *_FULL_TEXT_MARKS)
         if mode is RewriteMode.OFF or not (template or await offload_if_large(len(raw), _contains_any, raw, marks)):
             return False
-        if len(raw) > (limit := self._limits.search_bytes):
+        if len(raw) > (limit := self.limits.search_bytes):
             raise RequestTooLarge(
                 f"the search has {pluralize(len(raw), 'byte')}; the limit for searches with semantic "
                 f"queries is {limit:,}",
@@ -200,7 +194,7 @@ class SearchRewriter:
     ) -> RewriteResult:
         """Rewrite a search body by the mappings of its indices: find, embed, substitute."""
         start = time.perf_counter()
-        budget = context.budget or self.budget()
+        budget = context.budget or SemanticBudget(self.limits)
         found = await offload_if_large(context.size, self._find, body, indices, context, budget)
         if not found:
             return RewriteResult(body)
@@ -245,7 +239,7 @@ class SearchRewriter:
         virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
         check = partial(budget.check, size=context.size)
-        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
+        parser = SemanticQueryParser(names, self._settings, self.limits.query_characters, check)
         hybrid = HybridDetector(parser) if _may_become_hybrid(body, context) else None
         matches_candidates = self._upstream.knn_matches_candidates
         try:
@@ -329,7 +323,9 @@ class SearchRewriter:
             return True
         try:
             for search in searches:
-                if await offload_if_large(context.size, self._find, search, indices, context, self.budget()):
+                if await offload_if_large(
+                    context.size, self._find, search, indices, context, SemanticBudget(self.limits)
+                ):
                     return True
         except (BadRequest, IndexMismatch):  # an invalid semantic query
             if denied is not None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any
 
 from luqum import tree as lucene
 from luqum.exceptions import ParseError
@@ -92,15 +92,12 @@ def check_word_parameters(location: str, parameters: Json) -> None:
         BadRequest: there is such a parameter.
     """
     for name, values in _WORD_PARAMETERS.items():
-        if name in parameters and not _is_one_of(parameters[name], values):
+        # True is 1 to Python, and no list is in a tuple of scalars.
+        if name in parameters and (isinstance(parameters[name], bool) or parameters[name] not in values):
             raise BadRequest(
                 f"{location} sets {name}, but a semantic query compares the text as a whole, not its words",
                 f"Remove {name}, or search for the words in a text field, in the same bool.",
             )
-
-
-def _is_one_of(value: Any, values: tuple[object, ...]) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | str) and value in values
 
 
 def number_between(value: object, location: str, lowest: float, highest: float) -> float:
@@ -167,19 +164,14 @@ class SemanticQuery:
     syntax: SemanticSyntax = SemanticSyntax.SEMANTIC
     calibrated: bool = False
 
-    @property
-    def has_minimum(self) -> bool:
-        """Whether there is a minimum cosine in every index that is searched."""
-        in_mappings = self.calibrated and all(field.meta.min_cosine is not None for field in self.target.fields)
-        return self.min_cosine is not None or in_mappings
-
     def without_k(self) -> SemanticQuery:
         """Return the query without its limit k, to exclude all documents above the minimum cosine.
 
         Raises:
             BadRequest: there is no minimum cosine. The k nearest documents may be all documents of a small index.
         """
-        if not self.has_minimum:
+        in_mappings = self.calibrated and all(field.meta.min_cosine is not None for field in self.target.fields)
+        if self.min_cosine is None and not in_mappings:
             raise BadRequest(
                 "a semantic query whose matches are to be excluded has no minimum cosine; without one, the k nearest "
                 "documents would be excluded, however distant they are",
@@ -313,13 +305,8 @@ class SemanticQueryParser:
             syntax=syntax,
             # A minimum cosine of the request or of the gateway's settings replaces the one in the mapping; the engines'
             # own queries never use the one in the mapping.
-            calibrated=not is_native and "min_cosine" not in options and self.is_calibrated,
+            calibrated=not is_native and "min_cosine" not in options and self.settings.min_cosine is None,
         )
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the minimum cosine in the mapping applies to queries that set none."""
-        return self.settings.min_cosine is None
 
     def _target(self, name: object, model: object) -> SearchScope | None:
         """Find a vector field by its own name, its virtual name, or the name of its text field.
@@ -542,21 +529,13 @@ def _plain_text(expression: lucene.Item) -> str:
         BadRequest: the expression is not a text.
     """
     if isinstance(expression, lucene.Phrase):
-        return _unescape(expression.value[1:-1])
+        return _ESCAPED.sub(r"\1", expression.value[1:-1])
     if isinstance(expression, lucene.Word) and not _WILDCARD.match(expression.value):
-        return _unescape(expression.value)
+        return _ESCAPED.sub(r"\1", expression.value)
     if isinstance(expression, lucene.FieldGroup | lucene.Group | lucene.BaseOperation):
         return " ".join(_plain_text(child) for child in expression.children)
-    _refuse_operator(str(expression).strip())
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPED.sub(r"\1", text)
-
-
-def _refuse_operator(expression: str) -> NoReturn:
     raise BadRequest(
-        f"{expression!r} excludes words or is a pattern, but a semantic query compares its text as a whole",
+        f"{str(expression).strip()!r} excludes words or is a pattern, but a semantic query compares its whole text",
         'Write the text in quotes, e.g. semantic:"how do plants make energy", and exclude documents with a separate '
         "query in the must_not of a bool.",
     )
