@@ -100,17 +100,11 @@ def knn_filter(query: Json) -> Json:
     return applied
 
 
-def test_sibling_clauses_become_the_knn_filter() -> None:
-    query = {"bool": {"must": [SEMANTIC], "filter": [EN], "must_not": [YEAR]}}
+def test_required_clauses_become_the_knn_filter_and_semantic_ones_do_not() -> None:
+    query: Json = {"bool": {"must": [SEMANTIC], "filter": [EN], "must_not": [YEAR]}}
     assert knn_filter(Rewriting().query(query)) == {"bool": {"filter": [EN, {"bool": {"must_not": [YEAR]}}]}}
-
-
-def test_semantic_clauses_do_not_filter_each_other() -> None:
     query = {"bool": {"must": [SEMANTIC, {"match": {"semantic": "light"}}], "filter": EN}}
     assert [knn["filter"] for knn in clauses(Rewriting().query(query), "knn")] == [EN, EN]
-
-
-def test_should_clauses_do_not_become_knn_filters() -> None:
     assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
 
 
@@ -349,11 +343,6 @@ def test_minimum_of_the_mapping_applies_unless_request_or_gateway_sets_one(
     assert minima(PLAIN, SEMANTIC) == [None]  # of an index that was not calibrated
 
 
-def test_minimum_of_the_mapping_applies_to_hybrid_queries() -> None:
-    rewritten = Rewriting(CALIBRATED, hybrid=True).query(TITLE)
-    assert [knn["similarity"] for knn in clauses(rewritten, "knn")] == [0.3]
-
-
 @pytest.mark.parametrize("engine_type", list(EngineType))
 def test_minimum_of_the_mapping_is_that_of_each_field_and_index(engine_type: EngineType) -> None:
     two = ResolvedIndices(
@@ -379,10 +368,13 @@ def test_minimum_of_the_mapping_is_that_of_each_field_and_index(engine_type: Eng
         assert [clauses(query, "min_score") for query in found] == [[0.65, 0.75], [0.65, 0.8]]
 
 
-def test_cutoff_at_k_documents_does_not_lower_the_minimum_of_the_mapping() -> None:
-    for least, expected in ((0.1, 0.3), (0.7, 0.7)):
-        rewritten = Rewriting(CALIBRATED, least=least).query(SEMANTIC)
-        assert [knn["similarity"] for knn in clauses(rewritten, "knn")] == [expected]
+def test_minimum_of_the_mapping_applies_to_hybrid_queries_and_below_a_cutoff() -> None:
+    for rewriting, query, expected in (
+        (Rewriting(CALIBRATED, hybrid=True), TITLE, 0.3),
+        (Rewriting(CALIBRATED, least=0.1), SEMANTIC, 0.3),
+        (Rewriting(CALIBRATED, least=0.7), SEMANTIC, 0.7),
+    ):
+        assert [knn["similarity"] for knn in clauses(rewriting.query(query), "knn")] == [expected]
 
 
 def test_negated_query_needs_a_minimum_in_every_index() -> None:

@@ -127,10 +127,6 @@ def test_nearest_chunk_is_extracted_from_the_text(
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}
 
 
-def test_complete_answers_are_not_partial() -> None:
-    assert read_partial([{"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": False}]) is None
-
-
 def test_failed_shard_without_a_reason_is_described_by_its_type() -> None:
     """As engines answer after the loss of a node: the reason is null."""
     gone = {"shard": 2, "index": "docs", "reason": {"type": "node_not_connected_exception", "reason": None}}
@@ -150,11 +146,17 @@ def test_failed_shard_without_a_reason_is_described_by_its_type() -> None:
     assert root_cause(answer)[1] == "node_not_connected_exception"
 
 
-def test_timeout_of_the_engine_makes_a_result_partial() -> None:
-    partial = read_partial([{"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": True}])
-    assert str(partial) == "0 of 2 shards failed (timed out)"
-
-
-def test_shard_without_an_active_copy_is_missing_though_opensearch_does_not_count_it_as_failed() -> None:
-    partial = read_partial([{"_shards": {"total": 2, "successful": 1, "skipped": 0, "failed": 0}, "timed_out": False}])
-    assert str(partial) == "1 of 2 shards failed (no active copy)"
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": False}, "None"),
+        (
+            {"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": True},
+            "0 of 2 shards failed (timed out)",
+        ),
+        # A shard without an active copy, which OpenSearch does not count as failed.
+        ({"_shards": {"total": 2, "successful": 1, "failed": 0}}, "1 of 2 shards failed (no active copy)"),
+    ],
+)
+def test_partial_result_says_what_is_missing(answer: Json, said: str) -> None:
+    assert str(read_partial([answer])) == said
