@@ -14,7 +14,7 @@ from es_sbert.cli import analysis
 from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.analysis.clusters import Clustering, TextCluster
+    from es_sbert.analysis.clusters import Clustering
     from es_sbert.analysis.text_collection import TextCollection
     from es_sbert.engines.rest import Json
 
@@ -112,18 +112,8 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
         numbered = f"cluster {number}"
         named = "" if name == numbered else f"  {escape_unprintable(name)}"
         yield f"{numbered}: {pluralize(len(cluster.members), 'text')}{named}"
-        for member, cosine in _most_central(cluster, texts):
+        for member, cosine in zip(cluster.members[:_CENTRAL_TEXTS], cluster.cosines, strict=False):
             yield f"  {cosine:.5f}  {analysis.text_excerpt(texts, member)}"
-
-
-def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
-    """Return the most central texts; of identical texts only the first."""
-    chosen: dict[str, tuple[int, float]] = {}
-    for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
-        chosen.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))
-        if len(chosen) == _CENTRAL_TEXTS:
-            break
-    return list(chosen.values())
 
 
 def _summary(found: Clustering, count: int, *, chosen: bool) -> str:

@@ -61,8 +61,8 @@ def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector
     documents that it keeps, and unrelated the share of other documents that pass.
 
     Labeled queries are best. Without them, a query is made of each sampled document and compared with the rest
-    of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
-    fields, or the first half of the words with the whole text. These are not what users type, so the recommended
+    of it: the first sentence with the other sentences; of a text of one sentence, the first half of the words with the
+    whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
 
     The recommended value keeps 95 % of the relevant documents (--keep).
@@ -185,7 +185,7 @@ def advise(name: str, query_file: Path | None, as_json: bool, **options: Any) ->
     Examples:
       es-sbert index advise docs
       es-sbert index advise docs --queries queries.txt --min-recall 0.98
-      es-sbert index advise docs --dimensions 128 --index-type int8_hnsw --index-type bbq_hnsw
+      es-sbert index advise docs --dimensions 128
     """
     from dataclasses import asdict
 

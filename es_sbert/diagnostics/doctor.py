@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 
@@ -104,16 +105,18 @@ def run_checks(settings: EngineSettings, index: str | None, model: str | None, o
     except EngineError as error:
         return [*check_encoder(model, options)[1], *check_runtime(), Finding.from_error("engine", error)]
     with closing(opened) as engine:
-        looked = IndexInspection([], [], []) if index is None else inspect_index(engine, index)
+        states: list[IndexState] = []
+        fields: list[VectorField] = []
+        of_index = [] if index is None else inspect_index(engine, index, states, fields)
         # Check the model that a search of the index would open: that of its vectors, unless an option names another.
-        stored = {field.meta.fingerprint: field for field in reversed(looked.fields)}
+        stored = {field.meta.fingerprint: field for field in reversed(fields)}
         checked = [check_encoder(model, options, field) for field in (stored.values() if model is None else ())]
         checked = checked or [check_encoder(model, options)]
         models = {made_by: checked[number % len(checked)][0] for number, made_by in enumerate(stored)}
         findings = [finding for _, found in checked for finding in found]
-        findings += [*check_runtime(), *check_engine(engine, settings, index), *looked.findings]
-        for state in looked.states:
-            findings += check_index(engine, state, looked.fields, models)
+        findings += [*check_runtime(), *check_engine(engine, settings, index), *of_index]
+        for state in states:
+            findings += check_index(engine, state, fields, models)
     # Several checks read the mapping of an index, and each reports what is wrong with it.
     return list(dict.fromkeys(findings))
 
@@ -287,46 +290,29 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
             yield ok("permissions", f"this user or API key may {task.action} {index}")
 
 
-@dataclass(frozen=True)
-class IndexInspection:
-    """The indices of a name, and their vector fields.
-
-    Attributes:
-        states: The indices.
-        fields: The vector fields of all indices that can be loaded and searched.
-        findings: Problems that were found.
-    """
-
-    states: list[IndexState]
-    fields: list[VectorField]
-    findings: list[Finding]
-
-
-def inspect_index(engine: Engine, name: str) -> IndexInspection:
+def inspect_index(engine: Engine, name: str, states: list[IndexState], fields: list[VectorField]) -> list[Finding]:
     """Read the mappings of the indices of a name, and check their vector fields.
 
     Args:
         name: Index or alias, a list of them, or a pattern.
+        states: The indices are added to it.
+        fields: The vector fields of all indices that can be loaded and searched are added to it.
     """
-    inspection = IndexInspection([], [], [])
-    inspection.findings.extend(_guarded("index", lambda: _inspect(engine, name, inspection)))
-    return inspection
+    return list(_guarded("index", lambda: _inspect(engine, name, states, fields)))
 
 
-def _inspect(engine: Engine, name: str, inspection: IndexInspection) -> Iterator[Finding]:
-    states = engine.resolve_indices(name)
-    inspection.states.extend(states)
+def _inspect(engine: Engine, name: str, states: list[IndexState], fields: list[VectorField]) -> Iterator[Finding]:
+    states += engine.resolve_indices(name)
     if not states:
         remedy = f"{did_you_mean(name, engine)}Check the name, or create the index with `es-sbert ingest`."
         yield warning("index", f"there is no index {name}", remedy)
     is_broken = False
-    for state in states:
-        for finding in _read_fields(engine, state, inspection.fields):
-            is_broken = True
-            yield finding
+    for finding in chain.from_iterable(_read_fields(engine, state, fields) for state in states):
+        is_broken = True
+        yield finding
     if len(states) > 1:
-        yield from _multi_index_findings(engine, name, states, inspection.fields)
-    if not inspection.fields and not is_broken:
+        yield from _multi_index_findings(engine, name, states, fields)
+    if not fields and not is_broken:
         for state in states:
             yield _no_vector_field_finding(engine, state)
 

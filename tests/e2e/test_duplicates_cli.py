@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -94,29 +92,6 @@ def test_collapse_on_written_group_shows_one_hit_a_group_and_every_other_documen
         hits = [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
         assert sorted(hits) == sorted({*before} - {"d9"})
     assert "group written to 0 documents and removed from 0\n" in cli("duplicates", *arguments).err
-
-
-def test_two_commands_that_write_fields_at_once_both_own_theirs(
-    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
-) -> None:
-    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
-    commands = {
-        "duplicate_of": ("duplicates", "--min-cosine", "0.9999"),
-        "cluster": ("cluster", "--k", "2"),
-    }
-    index = fresh_index(es9_url)
-    load = ("--url", es9_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
-    assert cli("ingest", "--index", index, *load).code == 0
-    where = ("--index", index, "--url", es9_url, "--write-field")
-    both = [
-        subprocess.Popen([sys.executable, "-m", "es_sbert", *command, *where, field], stdout=subprocess.DEVNULL)
-        for field, command in commands.items()
-    ]
-    assert [process.wait(300) for process in both] == [0, 0]
-    for field, command in commands.items():
-        done = cli(*command, *where, field)
-        assert done.code == 0, done.err
-        assert f"{field} written to 0 documents" in done.err
 
 
 @pytest.mark.parametrize(

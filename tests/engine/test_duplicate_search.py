@@ -242,24 +242,6 @@ def test_shards_routings_and_small_result_window(
     assert {found.texts.versions[position].routing for position in twice} == {None, "elsewhere"}
 
 
-def test_documents_without_usable_vector_are_counted(engine: Engine, index: str, tiny: Encoder, tmp_path: Path) -> None:
-    update(
-        engine,
-        index,
-        {"update": {"_id": "d001"}},
-        {"doc": {"embedding_meta": {"fingerprint": "another"}}},
-        {"index": {"_id": "plain"}},
-        {"text": "a mat"},
-    )
-    engine.refresh(index)
-    found = search(engine, index)
-    assert sorted(found.texts.skipped.lines()) == [
-        "1 left out: it has no vector in embedding (first: plain)",
-        f"1 left out: its vector is from a model other than {tiny.info.model} (first: d001)",
-    ]
-    assert named(found) == exact(engine, index)
-
-
 def test_transient_failures_are_retried(engine_url: str, index: str, tmp_path: Path) -> None:
     faults = [cut_before, answer(503), answer(429)]
     with FaultyProxy(engine_url, faults=list(faults), paths="/_msearch") as proxy, open_engine(proxy.url) as engine:

@@ -44,7 +44,7 @@ def refused(call: Callable[[], object], *words: str) -> None:
 
 
 def doctor(engine: Engine, name: str) -> str:
-    return " ".join(f"{finding.message} {finding.remedy}" for finding in inspect_index(engine, name).findings)
+    return " ".join(f"{finding.message} {finding.remedy}" for finding in inspect_index(engine, name, [], []))
 
 
 @also_es8
