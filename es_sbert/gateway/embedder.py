@@ -179,7 +179,7 @@ class BatchingEmbedder:
         Args:
             texts: At most `waiting_texts`.
             kind: Prompt to prepend: `query` or `document`.
-            caller: Key of the caller (`CallerCacheKeys.key`), which separates the cache by caller.
+            caller: Key of the caller (`caller_cache_key`), which separates the cache by caller.
 
         Raises:
             UsageError: a text contains invalid Unicode, or there are more texts than the queue may hold.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import traceback
 from collections.abc import Callable
 
 import orjson
@@ -186,10 +187,9 @@ class ThrottledLog:
 
     def bug(self, message: str, error: Exception) -> None:
         """Log a bug with its traceback, unless the same one was logged within the interval."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        position = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        position = "".join(
+            f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-1:]
+        )
         self._log(logging.ERROR, f"{type(error).__name__} at {position}", message, (), error)
 
     def _log(self, level: int, kind: str, message: str, args: tuple[str, ...], error: BaseException | None) -> None:

@@ -40,28 +40,24 @@ def credential_headers(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name in _CREDENTIAL_HEADERS]
 
 
-class CallerCacheKeys:
-    """Cache keys that keep callers apart: an expression resolves to different indices for different callers.
+_CACHE_SECRET = os.urandom(32)
 
-    A key contains a keyed hash of the credentials, not the credentials.
+
+def caller_cache_key(headers: Headers, *parts: str) -> bytes:
+    """A cache key that keeps callers apart: an expression resolves to different indices for different callers.
+
+    It is a keyed hash that contains the credentials, so that they are not kept.
+
+    Args:
+        headers: The caller's headers.
+        parts: Parts of the request.
     """
-
-    def __init__(self) -> None:
-        self._secret = os.urandom(32)
-
-    def key(self, headers: Headers, *parts: str) -> bytes:
-        """The cache key of a caller's request.
-
-        Args:
-            headers: The caller's headers.
-            parts: Parts of the request.
-        """
-        digest = hashlib.blake2b(key=self._secret, digest_size=16)
-        for part in parts:
-            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-        for name, value in sorted(credential_headers(headers)):
-            digest.update(name + b":" + value + b"\0")
-        return digest.digest()
+    digest = hashlib.blake2b(key=_CACHE_SECRET, digest_size=16)
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    for name, value in sorted(credential_headers(headers)):
+        digest.update(name + b":" + value + b"\0")
+    return digest.digest()
 
 
 Headers = list[tuple[bytes, bytes]]

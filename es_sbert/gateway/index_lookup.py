@@ -20,7 +20,7 @@ from es_sbert.engines.index_state import IndexState, find_write_index, read_alia
 from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers, credential_headers
+from es_sbert.gateway.incoming_request import Headers, caller_cache_key, credential_headers
 from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.derived_fields import DerivedField, derived_fields
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
@@ -62,7 +62,6 @@ class CallerPermissions:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._keys = CallerCacheKeys()
         self._searchable: TTLCache[bytes, SearchableIndices] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._writable: TTLCache[bytes, bool] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
@@ -81,7 +80,7 @@ class CallerPermissions:
             AccessDenied: the caller may search the indices, but not list them.
             EngineUnreachable, RequestFailed: the request failed.
         """
-        key = self._keys.key(headers, *parts, urlencode(sorted(options.items())))
+        key = caller_cache_key(headers, *parts, urlencode(sorted(options.items())))
         cached = None if fresh else self._searchable.get(key)
         if cached is not None:
             return cached
@@ -120,7 +119,7 @@ class CallerPermissions:
         """
         if not self._upstream.own_credentials:
             return True  # mappings are read with the caller's credentials
-        key, credentials = self._keys.key(headers, name), credential_headers(headers)
+        key, credentials = caller_cache_key(headers, name), credential_headers(headers)
         if key in self._writable:
             return self._writable[key]
         if self._upstream.engine_type_or_default is EngineType.OPENSEARCH:
@@ -258,7 +257,6 @@ class IndexLookup:
         # Encode the filter path only once: escaping it takes as long as the rest of a request.
         self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)})
         self._permissions = CallerPermissions(upstream)
-        self._keys = CallerCacheKeys()
         self._cache: TLRUCache[bytes, ResolvedIndices] = TLRUCache(_CACHE_SIZE, ttu=_expires_at)
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
         self._elsewhere: TTLCache[bytes, frozenset[str]] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
@@ -276,7 +274,7 @@ class IndexLookup:
             EngineTooOld: there are vector fields, and the engine's version is not supported.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
-        key = self._keys.key(names.headers, names.expression, str(names.listed), urlencode(names.lookup_options))
+        key = caller_cache_key(names.headers, names.expression, str(names.listed), urlencode(names.lookup_options))
         cached = None if fresh else self._cache.get(key)
         if cached is not None:
             return cached
@@ -297,7 +295,7 @@ class IndexLookup:
         """
         options = names.lookup_options
         owner_key = json.dumps({name: sorted(indices) for name, indices in sorted(owners.items())})
-        key = self._keys.key(names.headers, names.expression, urlencode(options), owner_key)
+        key = caller_cache_key(names.headers, names.expression, urlencode(options), owner_key)
         if key not in self._elsewhere:
             fields = quote(",".join(f"{name},{name}.*" for name in owners), safe=",*")
             query = urlencode({**options, "filter_path": "*.mappings.*.full_name"})

@@ -271,6 +271,5 @@ def exception_response(error: Exception) -> Response:
     is_expected = isinstance(error, EsSbertError)
     logger.error("an embeddings request failed: %s", error, exc_info=None if is_expected else error)
     # Not the message: it may contain the path of a model, or a response of the hub.
-    return error_response(
-        503 if is_expected else 500, "The gateway cannot embed the texts; its log says why.", kind="server_error"
-    )
+    told = "The gateway cannot embed the texts; its log says why."
+    return error_response(503 if is_expected else 500, told, kind="server_error")

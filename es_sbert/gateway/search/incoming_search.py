@@ -14,10 +14,10 @@ from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.forward import BufferedResponse, OutgoingRequest, fetch_response
 from es_sbert.gateway.incoming_request import (
-    CallerCacheKeys,
     Headers,
     IncomingRequest,
     UnreadableJson,
+    caller_cache_key,
     credential_headers,
     parse_object,
     write_object,
@@ -269,7 +269,6 @@ class PitResolver:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._keys = CallerCacheKeys()
         self._cache: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
 
     async def expression(self, body: Json, headers: Headers) -> str:
@@ -283,7 +282,7 @@ class PitResolver:
         if not isinstance(pit_id, str):
             return _NO_INDEX
         # The cache key includes the caller, so that a leaked PIT id reveals no index names.
-        key = self._keys.key(headers, pit_id)
+        key = caller_cache_key(headers, pit_id)
         if key not in self._cache:
             names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
             search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}

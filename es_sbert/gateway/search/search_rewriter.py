@@ -16,8 +16,8 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.forward import OutgoingRequest, StaleRewriteError
 from es_sbert.gateway.incoming_request import (
-    CallerCacheKeys,
     IncomingRequest,
+    caller_cache_key,
     read_json,
     require_json_type,
     require_utf8,
@@ -111,7 +111,6 @@ class SearchRewriter:
         self._pits = PitResolver(upstream)
         self._cutoff = TopKCutoff(upstream)
         self._ranker = HybridRanker(upstream, settings.semantic.semantic_weight)
-        self._callers = CallerCacheKeys()
         virtual_field = settings.semantic.virtual_field
         # A name may be written with escapes, or in UTF-16 or UTF-32, which the parser refuses.
         marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u", "\0")
@@ -200,7 +199,7 @@ class SearchRewriter:
             return RewriteResult(body)
         queries = trace.queries = tuple(placeholder.semantic for placeholder in found)
         budget.spend([_vector_key(semantic) for semantic in queries])
-        embedding = self._embed(queries, self._callers.key(context.headers))
+        embedding = self._embed(queries, caller_cache_key(context.headers))
         # Look the mapping up again, while the texts are embedded or while the search runs: the target of an alias may
         # have changed.
         confirm = partial(self._is_current, context, indices)

@@ -14,7 +14,7 @@ from es_sbert.engines.index_state import matches_patterns
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
-from es_sbert.gateway.incoming_request import CallerCacheKeys, Headers
+from es_sbert.gateway.incoming_request import Headers, caller_cache_key
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
 from es_sbert.gateway.upstream import Upstream
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason
@@ -93,7 +93,6 @@ class DestinationResolver:
         self._upstream = upstream
         self._indices = indices
         self._missing = missing
-        self._keys = CallerCacheKeys()
         self._log = ThrottledLog(logger)
         self._known: TTLCache[bytes, Destination] = TTLCache(_CACHE_SIZE, NEW_FIELD_SECONDS)
         # Name → requests since its mapping was read and had no vector field.
@@ -117,7 +116,7 @@ class DestinationResolver:
             IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
-        key = self._keys.key(headers, name)
+        key = caller_cache_key(headers, name)
         destination = None if fresh else self._known.get(key)
         if destination is not None:
             self._without_vectors[name] = 0 if destination.has_vectors else self._without_vectors.get(name, 0) + 1
