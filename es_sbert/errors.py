@@ -43,9 +43,7 @@ exits with code 2; these errors are never shown as a traceback.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-from typing import Self
 
 
 class EsSbertError(Exception):
@@ -69,12 +67,6 @@ class EsSbertError(Exception):
         """The message, followed by notes from `add_note` in parentheses."""
         notes = getattr(self, "__notes__", [])
         return f"{self.message} ({'; '.join(notes)})" if notes else self.message
-
-    def with_message(self, message: str) -> Self:
-        """Return a copy of this error with a different message."""
-        changed = copy.copy(self)
-        changed.message = message
-        return changed
 
     def __reduce__(self) -> tuple[type[EsSbertError], tuple[str, str], dict[str, object]]:
         # Exceptions with two required arguments do not survive pickling (worker processes) by default.

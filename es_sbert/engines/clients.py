@@ -32,7 +32,7 @@ from elastic_transport import ConnectionError as TransportConnectionError
 from es_sbert import __version__
 from es_sbert.engines.address import Address
 from es_sbert.engines.detection import EngineNode
-from es_sbert.engines.engine import Engine, EngineClient
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch
@@ -70,7 +70,7 @@ class _Serializers(SerializerCollection):
 
 
 class _TransportClient:
-    """A transport with the interface of `EngineClient`."""
+    """A transport with the interface of a client."""
 
     def __init__(self, addresses: Sequence[Address], watch: NodeWatch | None) -> None:
         configs = [each.node_config() for each in addresses]
@@ -133,7 +133,7 @@ class OpenSearchTransport:
         transport: The client's transport.
     """
 
-    def __init__(self, transport: EngineClient) -> None:
+    def __init__(self, transport: Any) -> None:
         self._transport = transport
 
     def perform_request(
@@ -163,9 +163,7 @@ class OpenSearchTransport:
 class TransportEngine(Engine):
     """An engine whose client returns responses and raises errors of elastic-transport."""
 
-    def __init__(
-        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
-    ) -> None:
+    def __init__(self, info: EngineInfo, client: Any, timeout: float | None, watch: NodeWatch | None = None) -> None:
         super().__init__(info, client, timeout, watch)
         self._warned: set[str] = set()
         # A caller's client turns warnings into Python warnings, which would point to this file. They are logged below.

@@ -53,23 +53,6 @@ def check_complete(answer: Json, label: str, action: str) -> None:
     raise RequestFailed(f"{label} {message}", HEALTH_REMEDY, _UNAVAILABLE)
 
 
-def missing_shards_error(label: str, action: str, name: str, missing: list[int], count: int) -> RequestFailed:
-    """Return the error for a response that lacks primary shards.
-
-    Args:
-        missing: Numbers of the missing shards.
-        count: Number of primary shards of the index.
-    """
-    numbers = ", ".join(map(str, missing[:10]))
-    which = f"shard {numbers} has" if len(missing) == 1 else f"shards {numbers} have"
-    return RequestFailed(
-        f"{label} answered {action} for only {count - len(missing)} of {count} shards of {name}: {which} no active "
-        "primary",
-        HEALTH_REMEDY,
-        _UNAVAILABLE,
-    )
-
-
 def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
     shards = answer["_shards"]
     failures = [failure for failure in shards.get("failures") or () if isinstance(failure, dict)]

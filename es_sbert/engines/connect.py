@@ -18,7 +18,7 @@ from es_sbert.engines.clients import (
     with_exact_json,
 )
 from es_sbert.engines.detection import detect_cluster, identify_engine
-from es_sbert.engines.engine import Engine, EngineClient
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.messages import log_event
@@ -92,7 +92,7 @@ def from_client(client: Any) -> Engine:
             f"{type(client).__name__} is not a synchronous client of Elasticsearch or OpenSearch",
             "Pass an address, or an Elasticsearch or OpenSearch object; AsyncSemanticIndex takes these, too.",
         )
-    sender: EngineClient
+    sender: Any
     if engine_type is EngineType.ELASTICSEARCH:
         sender, url = with_exact_json(client), str(next(iter(client.transport.node_pool.all())).base_url)
     else:

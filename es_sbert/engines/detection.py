@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -51,10 +52,6 @@ class EngineNode(Urllib3HttpNode):
             self.pool.ca_certs = None  # type: ignore[attr-defined]  # a pool of HTTPS
 
 
-# The engine at an address, and the UUID of its cluster if it is known.
-_Identity = tuple[EngineInfo, str | None]
-
-
 def detect_cluster(addresses: Sequence[Address]) -> tuple[EngineInfo, dict[Address, EsSbertError]]:
     """Detect the cluster at these addresses. An address that does not answer is not an error if another one does.
 
@@ -67,7 +64,7 @@ def detect_cluster(addresses: Sequence[Address]) -> tuple[EngineInfo, dict[Addre
         AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is not an engine.
     """
     if len(addresses) == 1:
-        return _identify(addresses[0])[0], {}
+        return _identify(addresses[0]), {}
     found, failures = _identify_all(addresses)
     for failure in failures.values():
         if not isinstance(failure, EngineError) or not _may_be_down(failure):
@@ -76,9 +73,10 @@ def detect_cluster(addresses: Sequence[Address]) -> tuple[EngineInfo, dict[Addre
         # Callers do not retry an unknown host, but an engine on a known host may be starting.
         error = min(failures.values(), key=lambda each: isinstance(each, HostUnknown))
         reasons = "; ".join(failure.message for failure in failures.values())
-        raise error.with_message(f"none of the {len(addresses)} addresses answers: {reasons}") from error
+        error.message = f"none of the {len(addresses)} addresses answers: {reasons}"
+        raise error
     _check_same_cluster(found)
-    return min((info for info, _ in found.values()), key=lambda info: info.version), failures
+    return min(found.values(), key=lambda info: info.version), failures
 
 
 def _may_be_down(failure: EngineError) -> bool:
@@ -88,13 +86,13 @@ def _may_be_down(failure: EngineError) -> bool:
 
 def _identify_all(
     addresses: Sequence[Address],
-) -> tuple[dict[Address, _Identity], dict[Address, EsSbertError]]:
+) -> tuple[dict[Address, EngineInfo], dict[Address, EsSbertError]]:
     """Query all addresses at once, so that one that hangs costs little time.
 
     Returns:
         What was found at each address that answered, and the error for each of the others, in the order of addresses.
     """
-    answers: queue.SimpleQueue[tuple[Address, _Identity | Exception]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[Address, EngineInfo | Exception]] = queue.SimpleQueue()
 
     def ask(address: Address) -> None:
         try:
@@ -108,7 +106,7 @@ def _identify_all(
     failures: dict[Address, EsSbertError] = {
         each: EngineUnreachable(f"{each.url} {silent}", "Check its process and its log.") for each in addresses
     }
-    found: dict[Address, _Identity] = {}
+    found: dict[Address, EngineInfo] = {}
     for _ in addresses:
         try:
             address, answer = answers.get(timeout=_OTHERS_SECONDS if found else None)
@@ -124,37 +122,29 @@ def _identify_all(
     return {address: found[address] for address in addresses if address in found}, failures
 
 
-def _check_same_cluster(found: Mapping[Address, _Identity]) -> None:
+def _check_same_cluster(found: Mapping[Address, EngineInfo]) -> None:
     """Refuse addresses of different engines or clusters: documents would be spread over them.
 
     Raises:
         UsageError: the engines or the clusters differ.
     """
     remedy = "Use only addresses of nodes of one cluster."
-    first, (first_info, _) = next(iter(found.items()))
+    first, first_info = next(iter(found.items()))
     clusters: dict[str, Address] = {}
-    for address, (info, uuid) in found.items():
+    for address, info in found.items():
         if info.engine_type is not first_info.engine_type:
             raise UsageError(f"{first_info.label} answers at {first.url}, but {info.label} at {address.url}", remedy)
-        if uuid is not None:
-            clusters.setdefault(uuid, address)
+        if info.cluster is not None:
+            clusters.setdefault(info.cluster, address)
     if len(clusters) > 1:
         one, other, *_ = [address.url for address in clusters.values()]
         raise UsageError(f"{one} and {other} belong to different clusters", remedy)
 
 
-def _identify(address: Address) -> _Identity:
-    """Identify the engine at an address, and the UUID of its cluster; None if `GET /` does not return a UUID."""
+def _identify(address: Address) -> EngineInfo:
     node = EngineNode(address.node_config())
-    uuids: list[str | None] = []
-
-    def get(path: str) -> EngineResponse:
-        response = _get(node, path)
-        uuids.append(cluster_uuid(response.body))
-        return response
-
     try:
-        return identify_engine(get, address.url), next((uuid for uuid in uuids if uuid is not None), None)
+        return identify_engine(partial(_get, node), address.url)
     except (TransportConnectionError, ConnectionTimeout) as error:
         raise connection_error(address.url, error, address.timeout) from error
     finally:
@@ -263,10 +253,10 @@ def parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) ->
     if version is None:
         return None
     if described.get("distribution") == "opensearch":
-        return EngineInfo(EngineType.OPENSEARCH, version, url)
+        return EngineInfo(EngineType.OPENSEARCH, version, url, cluster_uuid(body))
     # Elasticsearch before 7.14 does not send the product header; the tagline is enough to refuse it as too old.
     if is_elasticsearch or body.get("tagline") == "You Know, for Search":
-        return EngineInfo(EngineType.ELASTICSEARCH, version, url)
+        return EngineInfo(EngineType.ELASTICSEARCH, version, url, cluster_uuid(body))
     return None
 
 

@@ -12,12 +12,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
+from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
-from es_sbert.engines.error_mapping import PERMANENT_TYPES, ErrorClass, classify_error, response_error, root_cause
+from es_sbert.engines.error_mapping import (
+    MISSING_API_STATUSES,
+    PERMANENT_TYPES,
+    ErrorClass,
+    classify_error,
+    response_error,
+    root_cause,
+)
 from es_sbert.engines.index_state import (
     DEFAULT_RESULT_WINDOW,
     IndexState,
@@ -53,18 +60,6 @@ if TYPE_CHECKING:
 _ALIAS_ALONE_REMEDY = "Search each alias that has a routing by its own name, alone."
 
 
-class AliasTerms(NamedTuple):
-    """What an engine adds to a search by an alias.
-
-    Attributes:
-        filters: Concrete index → filter, or None.
-        routing: The values that select the shards of all these indices; None for all shards.
-    """
-
-    filters: dict[str, Json | None]
-    routing: str | None
-
-
 # JSON, or lines of JSON that are encoded already.
 RequestBody = Json | bytes | None
 T = TypeVar("T")
@@ -73,8 +68,6 @@ logger = logging.getLogger(__name__)
 
 # Status of the error about a response that is not an engine's: a proxy may be at fault, for a moment.
 _BAD_GATEWAY = 502
-# Statuses of responses to an API that is disabled, or that the engine was built without. Serverless answers 410.
-_UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405, 410})
 # Path of the API of points in time, and the member of requests and responses that holds the id.
 _POINT_IN_TIME = {
     EngineType.ELASTICSEARCH: ("/_pit", "id"),
@@ -154,16 +147,6 @@ def document_key(hit: Json) -> DocumentKey:
     return hit["_id"], hit.get("_routing")
 
 
-class EngineClient(Protocol):
-    """The methods of a client that es-sbert calls."""
-
-    def perform_request(
-        self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None
-    ) -> Any: ...
-
-    def close(self) -> None: ...
-
-
 class Engine(ABC):
     """A connection to Elasticsearch or OpenSearch. All methods raise `EngineError` and its subclasses.
 
@@ -171,14 +154,12 @@ class Engine(ABC):
 
     Args:
         info: The engine at the address.
-        client: Used with its own settings; `close` closes it.
+        client: Has the methods of elastic-transport; used with its own settings, and `close` closes it.
         timeout: Seconds that the client waits for a response; None if only the client knows.
         watch: Watches the client's nodes; None with one address.
     """
 
-    def __init__(
-        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
-    ) -> None:
+    def __init__(self, info: EngineInfo, client: Any, timeout: float | None, watch: NodeWatch | None = None) -> None:
         self.info = info
         self._client = client
         self._timeout = timeout
@@ -293,6 +274,10 @@ class Engine(ABC):
         with self._reading(action):
             check_complete(answer, self._label, action)
 
+    def _partial_error(self, problem: str) -> RequestFailed:
+        """The error about shards that are missing now."""
+        return RequestFailed(f"{self._label} {problem}", HEALTH_REMEDY, 503)
+
     def _check_search(self, answer: Json, action: str) -> Json:
         """Return the response to a search, if it is one."""
         # Without hits, `filter_path` leaves `hits` out.
@@ -330,11 +315,15 @@ class Engine(ABC):
         with self._reading("GET /_resolve/index"):
             return [entry["name"] for kind in ("indices", "aliases", "data_streams") for entry in answer.get(kind, ())]
 
-    def alias_terms(self, expression: str, states: Sequence[IndexState]) -> AliasTerms:
-        """The terms of the aliases by which a search of this expression covers its indices.
+    def alias_terms(self, expression: str, states: Sequence[IndexState]) -> tuple[dict[str, Json | None], str | None]:
+        """What the engine adds to a search of this expression because of its aliases.
 
         Args:
             states: The result of `resolve_indices`.
+
+        Returns:
+            Concrete index → filter, or None; and the routing that selects the shards of all these indices, None for all
+            shards.
 
         Raises:
             IndexMismatch: no single search of these indices covers the same shards, because of an alias's routing.
@@ -345,7 +334,7 @@ class Engine(ABC):
                 raise IndexMismatch(
                     f"the indices of {expression} have different routings (`search_routing`)", _ALIAS_ALONE_REMEDY
                 )
-            return AliasTerms({state.name: state.alias(expression).get("filter") for state in states}, *routings)
+            return {state.name: state.alias(expression).get("filter") for state in states}, routings.pop()
         filters: dict[str, Json | None] = dict.fromkeys([state.name for state in states])
         aliases = [alias for state in states for alias in state.aliases.values()]
         if any("filter" in alias or "search_routing" in alias for alias in aliases):
@@ -363,7 +352,7 @@ class Engine(ABC):
                     "(`search_routing`), or a shard has no active copy",
                     _ALIAS_ALONE_REMEDY,
                 )
-        return AliasTerms(filters, None)
+        return filters, None
 
     def _get_indices(self, path: str) -> list[IndexState]:
         answer = self._request("GET", f"/{path}", {"flat_settings": "true"}, missing_ok=True) or {}
@@ -645,11 +634,8 @@ class Engine(ABC):
         with self._reading(f"GET {path}"):
             groups = answer["shards"]
             if not all(groups):
-                raise RequestFailed(
-                    f"{self._label} has no active copy of {groups.count([])} of {len(groups)} shards of {name}",
-                    HEALTH_REMEDY,
-                    503,
-                )
+                part = f"{groups.count([])} of {len(groups)} shards of {name}"
+                raise self._partial_error(f"has no active copy of {part}")
             return sorted({int(copies[0]["shard"]) for copies in groups})
 
     def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
@@ -681,7 +667,7 @@ class Engine(ABC):
             path: With names quoted.
         """
         response = self.send(method, path, params, None if body is None else encode_json(body))
-        if response.status in _UNSUPPORTED_API_STATUSES:
+        if response.status in MISSING_API_STATUSES:
             return None
         if not 200 <= response.status < 300 or not isinstance(response.body, dict):
             raise self._response_error(response.status, response.body, f"{method} {path}")
@@ -777,11 +763,7 @@ class Engine(ABC):
             started = self._count_started_copies(name)
             if done >= started:
                 return
-        raise RequestFailed(
-            f"{self._label} answered POST {path} for only {done} of {started} copies of the shards",
-            HEALTH_REMEDY,
-            503,
-        )
+        raise self._partial_error(f"answered POST {path} for only {done} of {started} copies of the shards")
 
     def _count_started_copies(self, name: str) -> int:
         """Count the started copies of all shards; without the privilege monitor, assume one for each shard."""
@@ -864,7 +846,9 @@ class Engine(ABC):
             active = {number: started for number, started in sorted(copies.items()) if started}
             missing = [number for number in range(count) if number not in active]
             if missing:
-                raise missing_shards_error(self._label, f"GET {path}", index, missing, count)
+                lacking = ", ".join(map(str, missing[:10]))
+                part = f"only {len(active)} of {count} shards of {index}; without an active primary: {lacking}"
+                raise self._partial_error(f"answered GET {path} for {part}")
             found[index] = active
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from es_sbert.engines.rest import Json
@@ -37,11 +37,13 @@ class EngineInfo:
         engine_type: Elasticsearch or OpenSearch.
         version: (major, minor, patch).
         url: Address without credentials.
+        cluster: UUID of the cluster; None if it is not known.
     """
 
     engine_type: EngineType
     version: tuple[int, int, int]
     url: str
+    cluster: str | None = field(default=None, compare=False)
 
     @property
     def label(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from typing import Any
-from urllib.parse import unquote
 
 from urllib3.exceptions import NewConnectionError
 
@@ -91,8 +90,9 @@ OTHER_BUILDS_REMEDY = (
 # Engines take the first part of a path without a handler for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
 
-# Other statuses say nothing about the API: a proxy may be overloaded.
-_MISSING_API_STATUSES = frozenset({400, 404, 405, 410})
+# Statuses of responses to an API that is disabled, or that the engine was built without; Serverless answers 410. Others
+# say nothing about the API: a proxy may be overloaded.
+MISSING_API_STATUSES = frozenset({400, 404, 405, 410})
 
 
 def is_missing_api(body: Any) -> bool:
@@ -128,7 +128,7 @@ _STATUS_REMEDIES = {
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
 }
 
-# Reason of an error → remedy. INDEX becomes the index in the path of the request.
+# Reason of an error → remedy.
 _REASON_REMEDIES = {
     r"Limit of total fields \[": "Raise index.mapping.total_fields.limit (`PUT INDEX/_settings`), or leave fields out. "
     "A vector field with its metadata takes 9, with passages 12.",
@@ -136,8 +136,6 @@ _REASON_REMEDIES = {
     "`passages`, which need a nested field.",
     r"maximum (?:\w+ )?shards open": "Delete or close indices, create the index with fewer shards or replicas, or "
     "raise cluster.max_shards_per_node (`PUT _cluster/settings`).",
-    r"creates data streams only": "Choose another name for the index, or change the patterns of the index template "
-    "that the message names (`GET _index_template`).",
     r"in time_series mode|index\.append_only\.enabled": "Documents of INDEX cannot be changed. Copy them into an index "
     "without this setting (`POST _reindex`), and load that one.",
     r"Keep alive for .* is too large": "Raise the setting that the message names to 30m or more: `PUT "
@@ -255,12 +253,11 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         action: The request, such as `PUT /docs`.
     """
     kind, reason = root_cause(body)
-    index = _index_in_path(action)
     if status == 401:
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
     if is_closed(kind, reason):
         # It may be one of several indices of an alias or a pattern.
-        closed, kind = failed_index(body) or index, "index_closed_exception"
+        closed, kind = failed_index(body) or "INDEX", "index_closed_exception"
         message = f"{label} cannot carry out {action}: the index {closed} is closed"
         remedy = f"Open it (`POST /{closed}/_open`), or take it out of the alias or the names."
         return RequestFailed(message, remedy, status, kind=kind)
@@ -271,7 +268,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     if status == 400 and _NO_SCRIPTS in reason:
         message = f"{label} lacks the module {SCRIPTS_MODULE} (scripts), which {action} needs: {reason}"
         return FeatureMissing(message, OTHER_BUILDS_REMEDY, status, SCRIPTS_MODULE)
-    if status in _MISSING_API_STATUSES and is_missing_api(body):
+    if status in MISSING_API_STATUSES and is_missing_api(body):
         message = f"{label} lacks the API for {action}: {reason}"
         remedy = "Check the name and the address; this engine, or a proxy in front of it, does not have the API."
         return FeatureMissing(message, remedy, status)
@@ -282,7 +279,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     remedy = _STATUS_REMEDIES.get(status, "See the engine's log for details; the message above comes from the engine.")
     for pattern, advice in _REASON_REMEDIES.items():
         if re.search(pattern, reason):
-            remedy = advice.replace("INDEX", index)
+            remedy = advice
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
 
 
@@ -313,12 +310,6 @@ def failed_index(body: Any) -> str:
     roots = error.get("root_cause") if isinstance(error, dict) else None
     first = roots[0] if isinstance(roots, list) and roots else error
     return str(first.get("index") or "") if isinstance(first, dict) else ""
-
-
-def _index_in_path(action: str) -> str:
-    """The index in the path of a request (`PUT /docs/_mapping`); NAME if it has none."""
-    name = unquote(action.partition(" ")[2].partition("?")[0].strip("/").partition("/")[0])
-    return name if name and not name.startswith("_") else "NAME"
 
 
 def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:

@@ -209,9 +209,9 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_field: str) -
         if not states:
             raise index_not_found(name, engine)
         found |= {state.name: state for state in states}
-        terms = engine.alias_terms(name, states)
-        routings.setdefault(terms.routing, name)
-        for index, filter in terms.filters.items():
+        filters_of_name, routing = engine.alias_terms(name, states)
+        routings.setdefault(routing, name)
+        for index, filter in filters_of_name.items():
             alias_filters.setdefault(index, []).append(filter)
     if len(routings) > 1:
         raise IndexMismatch(

@@ -211,5 +211,5 @@ def test_shard_states_are_those_of_their_shards(
         return response
 
     monkeypatch.setattr(engine, "send", lose_shard)
-    with pytest.raises(EngineError, match=rf"only 1 of 2 shards of {index}: shard {missing} has no active primary"):
+    with pytest.raises(EngineError, match=rf"only 1 of 2 shards of {index}; without an active primary: {missing}\n"):
         engine.shard_states(index)

@@ -19,7 +19,7 @@ from es_sbert.cli.output import print_message, print_report
 from es_sbert.cli.setting_names import as_options, known_settings, option_of, with_options
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EngineUnreachable, RequestFailed, UsageError
+from es_sbert.errors import EngineUnreachable, UsageError
 from es_sbert.index.text_template import parse_text_options
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.sources.file_sources import FileOptions
@@ -220,18 +220,6 @@ def test_notes_are_shown_after_the_message(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == (
         "Error: nothing listens (waited for 3 s; this came after 5 documents were written)\n  Start it.\n"
     )
-
-
-def test_an_error_with_another_message_keeps_everything_else() -> None:
-    error = RequestFailed("one", "Do it.", 503)
-    changed = error.with_message("none of two")
-    assert (type(changed), changed.message, changed.remedy, changed.status) == (
-        RequestFailed,
-        "none of two",
-        "Do it.",
-        503,
-    )
-    assert error.message == "one"
 
 
 def test_every_setting_that_a_message_names_is_known() -> None:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from es_sbert.config import expand_home, home_folder
 from es_sbert.engines.local.server_process import may_enter, process_identity
 from es_sbert.errors import LocalEngineError
+from es_sbert.filesystem import open_output
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
 
@@ -115,16 +116,10 @@ class EngineHome:
         """Folder of one server's configuration, data and logs."""
         return self.servers / f"{name}-{port}"
 
-    def lock_file(self, name: str, port: int) -> Path:
-        """The lock that is held while the server of that name and port is started or stopped."""
-        return self.state / f"{name}-{port}.lock"
-
     def write_state(self, engine: RunningEngine) -> None:
         """Write the state of a server atomically."""
-        path = self._state_file(engine.name, engine.port)
-        draft = path.with_suffix(".draft")
-        draft.write_text(engine.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        os.replace(draft, path)
+        with open_output(self._state_file(engine.name, engine.port)) as file:
+            file.write(engine.model_dump_json(indent=2).encode() + b"\n")
 
     def last_state(self, name: str, port: int) -> RunningEngine | None:
         """The server last started with that name and port, alive or not; None if it was stopped.

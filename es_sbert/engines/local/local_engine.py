@@ -148,7 +148,7 @@ def _locked(
     home: EngineHome, name: str, port: int, progress: ProgressCallback = _no_progress
 ) -> AbstractContextManager[None]:
     waiting = f"Waiting for another es-sbert to start or stop {name} on port {port} …"
-    return file_lock(home.lock_file(name, port), partial(progress, waiting))
+    return file_lock(home.state / f"{name}-{port}.lock", partial(progress, waiting))
 
 
 def _stop(home: EngineHome, server: LocalServer | RunningEngine, *, purge: bool = False) -> None:
@@ -270,20 +270,18 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
 
 
 def _log_tail(log: Path) -> str:
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return f"; it wrote no log ({log})"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return f"; the last lines of {log}:\n" + "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
 
 
-Fetch = Callable[[Artifact, Path], Path]
 _REMEDY = (
     "Remove the file from Maven's local repository (~/.m2/repository), and check the mirror that Maven downloads from."
 )
 
 
-def install(build: EngineBuild, dist: Path, fetch: Fetch, progress: Callable[[str], None]) -> Path:
+def install(
+    build: EngineBuild, dist: Path, fetch: Callable[[Artifact, Path], Path], progress: Callable[[str], None]
+) -> Path:
     """Return the home of an unpacked server; download and unpack it if it does not exist.
 
     Args:

@@ -27,10 +27,7 @@ from es_sbert.config import expand_home
 from es_sbert.engines.local.engine_builds import EngineBuild
 from es_sbert.errors import LocalEngineError
 
-UNPRIVILEGED_USER = "nobody"
 LOOPBACK = "127.0.0.1"
-# More options for the server's JVM, in the syntax of `java`.
-JAVA_OPTS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
 # Seconds that a process has to end after SIGKILL.
 _KILL_SECONDS = 10.0
 
@@ -145,7 +142,7 @@ def may_enter(account: pwd.struct_passwd, folder: Path) -> bool:
     return all(each.st_mode & (stat.S_IXUSR if each.st_uid == account.pw_uid else stat.S_IXOTH) for each in states)
 
 
-def server_account(user: str = UNPRIVILEGED_USER) -> pwd.struct_passwd | None:
+def server_account(user: str = "nobody") -> pwd.struct_passwd | None:
     """The account to start servers with; None means the calling user's own.
 
     Raises:
@@ -336,7 +333,7 @@ def server_environment(
     The caller's environment is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server,
     and secrets do not belong there. Set options in `ES_SBERT_ENGINE_JAVA_OPTS`.
     """
-    options = [f"-Xms{heap}", f"-Xmx{heap}", *environ.get(JAVA_OPTS_VARIABLE, "").split()]
+    options = [f"-Xms{heap}", f"-Xmx{heap}", *environ.get("ES_SBERT_ENGINE_JAVA_OPTS", "").split()]
     return {
         # The start scripts need the ordinary tools even if the caller's PATH is empty.
         "PATH": ":".join(filter(None, [environ.get("PATH", ""), "/usr/bin", "/bin"])),
