@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.cli_support import Cli, Done, ingest_into
@@ -44,43 +42,22 @@ def state_of(url: str, index: str) -> Any:
         return None if state is None else (state.mappings, engine.count(index))
 
 
-def write_source(kind: str, documents: Sequence[dict[str, Any]]) -> list[str]:
-    """The documents as a source of this kind; the arguments that load it."""
-    flat = [{name: value for name, value in document.items() if name != "meta"} for document in documents]
-    match kind:
-        case "jsonl":
-            write_jsonl(Path("d.jsonl"), documents)
-            return ["d.jsonl"]
-        case "csv":
-            rows = [",".join(document.values()) for document in flat]
-            Path("d.csv").write_text("\n".join([",".join(flat[0]), *rows]))
-            return ["d.csv"]
-        case _:
-            pq.write_table(pa.Table.from_pylist(flat), "d.parquet")
-            return ["d.parquet"]
+def write_source(documents: Sequence[dict[str, Any]]) -> list[str]:
+    """A file of the documents, as the argument that loads it."""
+    write_jsonl(Path("d.jsonl"), documents)
+    return ["d.jsonl"]
 
 
 @pytest.mark.parametrize("options", [MISSPELT, ("--text-field", "titel"), ("--vector", "embedding={titel}")])
 def test_misspelt_field_is_refused_before_writing(
     ingest: Callable[..., Done], engine_url: str, index: str, options: tuple[str, ...]
 ) -> None:
-    done = ingest(*write_source("jsonl", DOCUMENTS), "--id-field", "id", *options)
+    done = ingest(*write_source(DOCUMENTS), "--id-field", "id", *options)
     assert (done.code, done.out) == (2, "")
     assert "titel" in done.err
     assert "Did you mean title? The documents have the fields id, title, body, meta.lang." in done.err
     assert state_of(engine_url, index) is None
     assert not list(Path().glob("*dead*")) + list(Path().glob("*state*"))
-
-
-@on_one_engine
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_misspelt_field_is_refused_for_every_source_format(
-    ingest: Callable[..., Done], engine_url: str, index: str, kind: str
-) -> None:
-    done = ingest(*write_source(kind, DOCUMENTS), "--id-field", "id", *MISSPELT)
-    assert (done.code, state_of(engine_url, index)) == (2, None)
-    assert "Did you mean title?" in done.err
-    assert ingest(*write_source(kind, DOCUMENTS), "--id-field", "id", *RIGHT).summary["indexed"] == 20
 
 
 def test_misspelt_field_is_refused_for_index_source(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
@@ -100,7 +77,7 @@ def test_misspelt_field_is_refused_for_index_source(ingest: Callable[..., Done],
 @on_one_engine
 def test_misspelt_field_keeps_dead_letters_on_retry(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     bad = {"id": "x", "title": ["a string", 7], "body": "a man"}
-    ingest(*write_source("jsonl", [*DOCUMENTS, bad]), "--id-field", "id", *RIGHT)
+    ingest(*write_source([*DOCUMENTS, bad]), "--id-field", "id", *RIGHT)
     before = Path("dead.jsonl").read_bytes()
     with open_engine(engine_url) as engine:
         engine.delete_index(index)
@@ -181,12 +158,9 @@ def test_pipe_is_read_once(ingest: Callable[..., Done], engine_url: str, index: 
 class TestDryRun:
     """`--dry-run` shows what would be embedded and writes nothing."""
 
-    @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-    def test_shows_documents_of_every_source_kind(
-        self, ingest: Callable[..., Done], engine_url: str, index: str, kind: str
-    ) -> None:
+    def test_shows_documents_as_they_are_loaded(self, ingest: Callable[..., Done], engine_url: str, index: str) -> None:
         some = [*DOCUMENTS[:2], {"id": "d9", "title": "no body", "body": None}, {"id": "e", "title": "", "body": ""}]
-        done = ingest(*write_source(kind, some), "--id-field", "id", *RIGHT, "--dry-run", "4")
+        done = ingest(*write_source(some), "--id-field", "id", *RIGHT, "--dry-run", "4")
         shown = orjson.loads(done.out)
         assert done.code == 0
         assert [document["id"] for document in shown["documents"]] == ["d0", "d1", "d9", "e"]
@@ -195,8 +169,8 @@ class TestDryRun:
         assert shown["documents"][2]["missing_fields"] == ["body"]
         assert shown["creates_index"]
         assert state_of(engine_url, index) is None
-        assert not [path for path in Path().iterdir() if path.suffix not in (".jsonl", ".parquet")]
-        loaded = ingest(*write_source(kind, some), "--id-field", "id", *RIGHT)
+        assert [path.name for path in Path().iterdir()] == ["d.jsonl"]
+        loaded = ingest(*write_source(some), "--id-field", "id", *RIGHT)
         assert loaded.summary["indexed"] == 3
         with open_engine(engine_url) as engine:
             state = engine.get_index(index)
@@ -249,7 +223,7 @@ class TestDryRun:
 
     @on_one_engine
     def test_refuses_what_the_load_refuses(self, ingest: Callable[..., Done]) -> None:
-        done = ingest(*write_source("jsonl", DOCUMENTS), *MISSPELT, "--dry-run")
+        done = ingest(*write_source(DOCUMENTS), *MISSPELT, "--dry-run")
         assert (done.code, done.out) == (2, "")
         assert "Did you mean title?" in done.err
 
@@ -259,7 +233,7 @@ class TestReplacedText:
 
     @pytest.fixture
     def loaded(self, ingest: Callable[..., Done]) -> list[str]:
-        source = [*write_source("jsonl", DOCUMENTS), "--id-field", "id"]
+        source = [*write_source(DOCUMENTS), "--id-field", "id"]
         assert ingest(*source, "--text-field", "body").summary["indexed"] == 20
         return source
 

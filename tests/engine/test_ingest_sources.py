@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -87,15 +86,3 @@ def test_tables_are_loaded_row_by_row(engine_url: str, index_name: str, encoder:
     again = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
     assert (again.unchanged, again.indexed, again.updated) == (COUNT - 3, 0, 0)
     assert not list(tmp_path.glob("*load-state*"))
-
-
-def test_prune_removes_rows_missing_from_table(
-    es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
-) -> None:
-    index, path, rows = fresh_index(es9_url), tmp_path / "docs.parquet", table(28)
-    path.write_bytes(as_bytes(rows))
-    load(es9_url, encoder, index, path, dead=tmp_path / "dead", id_field="id")
-    path.write_bytes(as_bytes(rows.slice(5)))
-    summary = load(es9_url, encoder, index, path, dead=tmp_path / "dead", id_field="id", prune=True)
-    assert (summary.unchanged, summary.pruned) == (23, 5)
-    compare(es9_url, index, {key: value for key, value in expected(28).items() if int(key[1:]) >= 5}, encoder)
