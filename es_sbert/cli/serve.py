@@ -35,23 +35,17 @@ from es_sbert.messages import log_event
 
 def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], shared.F]]:
     """Return the options that set fields of these settings, with their types, bounds and defaults."""
-    options = []
-    for name, field in settings.model_fields.items():
-        option: Any = field.json_schema_extra
-        if option is not None:
-            options.append(_setting_option(name, field, **option))
-    return options
+    return [_setting_option(name, field) for name, field in settings.model_fields.items() if field.json_schema_extra]
 
 
-def _setting_option(
-    name: str, field: FieldInfo, flag: str | None, help: str, metavar: str | None
-) -> Callable[[shared.F], shared.F]:
+def _setting_option(name: str, field: FieldInfo) -> Callable[[shared.F], shared.F]:
+    option: Any = field.json_schema_extra
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not NoneType)
     bounds = {
         bound: getattr(each, bound) for each in field.metadata for bound in ("ge", "gt", "le") if hasattr(each, bound)
     }
     least, most, default = bounds.get("ge", bounds.get("gt")), bounds.get("le"), field.default
-    settings: dict[str, Any] = {"default": default, "metavar": metavar, "help": help}
+    settings: dict[str, Any] = {"default": default, "metavar": option["metavar"], "help": option["help"]}
     if isinstance(default, tuple):
         settings |= {"multiple": True}
     elif kind is bool:
@@ -64,9 +58,7 @@ def _setting_option(
         settings |= {"type": shared.FILE_TYPE}
     elif issubclass(kind, StrEnum):
         settings |= {"type": click.Choice(list(map(str, kind))), "default": str(default)}
-    elif default == "":
-        settings |= {"show_default": False}
-    return click.option(flag or f"--{name.replace('_', '-')}", name, **settings)
+    return click.option(option["flag"] or f"--{name.replace('_', '-')}", name, **settings)
 
 
 _model_options = option_group(
