@@ -73,6 +73,14 @@ def test_each_query_returns_its_nearest_passage(searched: GatewayIndices) -> Non
         assert hit["_score"] == pytest.approx(sum(best), abs=1e-5)
 
 
+def test_section_knn_is_refused_by_opensearch_itself(searched: GatewayIndices) -> None:
+    builder = {"text_embedding": {"model_text": QUERY}}
+    section = {"field": "embedding", "k": 1, "num_candidates": 10, "query_vector_builder": builder}
+    answer = searched.post(searched.quantized, {"knn": section})
+    assert answer.status_code == (400 if searched.is_opensearch else 200)
+    assert searched.is_opensearch == ("Unknown key for a START_OBJECT in [knn]" in answer.text)
+
+
 YAML = "query:\n  match:\n    semantic: the cat sleeps\n"
 CBOR = b"\xa1\x65query\xa1\x65match\xa1\x68semantic\x63cat"
 
