@@ -50,14 +50,6 @@ def test_exact_search_equals_brute_force_for_any_block_size(
     assert (np.diff(cosines, axis=1)[np.isfinite(cosines[:, 1:])] <= 0).all()
 
 
-def test_cosine_is_independent_of_vector_length() -> None:
-    rows, cosines = search_exact(
-        np.array([[2.0, 0.0]], np.float32), np.array([[0, 9], [5, 5], [0.1, 0]], np.float32), 3
-    )
-    assert rows.tolist() == [[2, 1, 0]]
-    np.testing.assert_allclose(cosines, [[1, np.sqrt(0.5), 0]], atol=1e-6)
-
-
 def test_equals_sentence_transformers() -> None:
     queries, documents = [f"q{i}" for i in range(20)], [f"d{i:03}" for i in range(150)]
     random = np.random.default_rng(3)

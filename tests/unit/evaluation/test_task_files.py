@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.beir_files import RetrievalCollection, sample_rows
+from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data
 from tests.unit.evaluation.support import write_collection
 
@@ -232,26 +232,9 @@ def test_limit_samples_the_whole_file(tmp_path: Path) -> None:
     assert max(gold(found)) > 50
 
 
-def test_sample_rows() -> None:
-    assert sample_rows(3, None).tolist() == sample_rows(3, 5).tolist() == [0, 1, 2]
-    drawn = sample_rows(1000, 10).tolist()
-    assert drawn == sorted(set(drawn))
-    assert len(drawn) == 10
-
-
 def test_limit_samples_queries_and_keeps_all_documents(tmp_path: Path) -> None:
     write_collection(tmp_path, judgements="1\td1\t1\n2\td2\t1\n3\td2\t1\n")
     (found,) = read_task_data(EvaluationTask.RETRIEVAL, tmp_path, limit=2)
     assert isinstance(found, RetrievalCollection)
     assert len(found.queries) == len(found.judgements) == 2
     assert len(found.documents) == 4
-
-
-def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.tsv", ("a", "b", "score"), ("x", "y", "0.5"))
-    with pytest.raises(
-        SourceError,
-        match=r"no column sentence1, sentence2\n  Rename the columns to sentence1, sentence2, score; "
-        r"they are a, b, score\.",
-    ):
-        read_task_data(EvaluationTask.STS, None, [path])

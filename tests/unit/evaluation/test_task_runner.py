@@ -94,12 +94,6 @@ def test_errors_name_the_data_set() -> None:
         run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [data])
 
 
-def test_progress_names_the_data_set() -> None:
-    told: list[str] = []
-    run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [STS], progress=told.append)
-    assert told == ["sts: s"]
-
-
 def test_embed_columns_keeps_order() -> None:
     first, second = embed_columns(FixedEmbedder(PLANE), ["b", "a", "b"], ["a", "d"])
     np.testing.assert_array_equal(first, np.float32([[1, 0.2], [1, 0], [1, 0.2]]))

@@ -28,15 +28,3 @@ def test_every_pooling_mode_has_an_expected_result() -> None:
 @pytest.mark.parametrize("mode", list(Pooling))
 def test_pooling_mode_by_hand(mode: Pooling) -> None:
     torch.testing.assert_close(pool(TOKENS, MASK, [mode]), torch.tensor(BY_HAND[mode], dtype=torch.float32))
-
-
-def test_several_modes_are_concatenated_in_order() -> None:
-    both = pool(TOKENS, MASK, [Pooling.MAX, Pooling.CLS])
-    torch.testing.assert_close(both, torch.tensor([[3.0, 2, 1, 2], [2, 6, 1, 0]]))
-
-
-def test_padding_is_ignored() -> None:
-    other = TOKENS.clone()
-    other[0, 2] = -1e9
-    for mode in Pooling:
-        torch.testing.assert_close(pool(other, MASK, [mode]), pool(TOKENS, MASK, [mode]))

@@ -183,12 +183,6 @@ def test_invalid_override_is_rejected(tmp_path: Path, pair: str, message: str) -
         load_recipe(path, parse_overrides([pair]))
 
 
-def test_recipes_are_frozen(tmp_path: Path) -> None:
-    loaded = Recipe.model_validate(recipe(tmp_path))
-    with pytest.raises(ValueError, match="frozen"):
-        loaded.seed = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("key", "settings", "message"),
     [

@@ -86,15 +86,6 @@ def test_each_dimension_has_its_own_head() -> None:
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())
 
 
-def test_values_beyond_the_longest_dimension_get_no_gradient() -> None:
-    vectors = columns(2)
-    build({"kind": "in-batch"}, 4, 2)(vectors, None).backward()
-    for column in vectors:
-        assert column.grad is not None
-        assert column.grad[:, :4].all()
-        assert not column.grad[:, 4:].any()
-
-
 def test_dimension_above_the_model_width_is_rejected() -> None:
     with pytest.raises(RecipeInvalid, match="first 16 dimensions, but the vectors have 12") as caught:
         build({"kind": "cosent"}, 16, 8)
