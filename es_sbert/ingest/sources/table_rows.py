@@ -247,30 +247,26 @@ class RowTerms:
     Attributes:
         row, column: The words for a row and a column.
         cast: Advice on how to turn a value of a type that JSON lacks into text.
-        decode: Advice on how to turn bytes in another encoding into text; `{column}` is replaced by the name.
-        encode: Advice on how to turn bytes that are not text into an id.
+        decode: Advice on how to turn bytes into text.
     """
 
     row: str
     column: str
     cast: str
     decode: str
-    encode: str
 
 
 PARQUET_ROWS = RowTerms(
     row="row",
     column="column",
     cast="cast the column to a string when you write the file",
-    decode="cast the column to a string when you write the file, such as decode({column}, 'ISO-8859-1') in Spark",
-    encode="cast the column to a string when you write the file, such as hex({column}) in Spark",
+    decode="cast the column to a string when you write the file: decode(COLUMN, 'ISO-8859-1') or hex(COLUMN) in Spark",
 )
 PYTHON_ROWS = RowTerms(
     row="document",
     column="field",
     cast="convert it to a str first",
-    decode="decode it first, such as value.decode('latin-1')",
-    encode="convert it first, such as value.hex()",
+    decode="decode it first: value.decode('latin-1') or value.hex()",
 )
 
 
@@ -306,16 +302,13 @@ def _decode_row(row: dict[str, Any], settings: ReadSettings, terms: RowTerms) ->
     Raises:
         SerializationError: the bytes are not valid UTF-8; the message names the column.
     """
-    advised = [(name, terms.decode) for name in settings.text_fields]
-    advised += [(name, terms.encode) for name in settings.key_fields]
-    for name, advice in advised:
+    for name in (*settings.text_fields, *settings.key_fields):
         if type(row.get(name)) is str:
             continue  # nearly all values
         try:
             change_values(row, name, lambda value: value.text() if isinstance(value, BinaryValue) else value)
         except SerializationError as error:
-            shown = advice.format(column=name)
-            raise SerializationError(f"the {terms.column} {name} holds {error}: {shown}") from None
+            raise SerializationError(f"the {terms.column} {name} holds {error}: {terms.decode}") from None
 
 
 def _preview_row(row: Mapping[str, Any]) -> bytes:

@@ -219,6 +219,7 @@ def test_record_is_new_once_per_run(
         {"fields": (("embedding", "{title}", None),)},
         {"fields": (("v", "{text}", None),)},
         {"fields": (("embedding", "{text}", "passages of 256 tokens"),)},
+        {"file_options": ("jsonl", None, None, None, (), None)},  # of standard input, after a file by its address
     ],
     ids=str,
 )

@@ -362,7 +362,7 @@ def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
         ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
         (
             {"id": UUID(int=2**127).bytes},
-            "(byte 0x80 at position 0): cast the column to a string when you write the file, such as hex(id) in Spark",
+            "(byte 0x80 at position 0): cast the column to a string when you write the file: decode(COLUMN",
         ),
     ],
 )
@@ -375,4 +375,4 @@ def test_bytes_that_are_not_text_are_refused_with_the_column_and_the_cast(row: d
 def test_python_bytes_in_a_text_are_to_be_decoded() -> None:
     rejected = row_record({"text": value_to_json(b"caf\xe9")}, Origin("f", 1), TEXT_FIELDS, PYTHON_ROWS)
     assert isinstance(rejected, RejectedRecord)
-    assert "decode it first, such as value.decode('latin-1')" in rejected.reason
+    assert "decode it first: value.decode('latin-1')" in rejected.reason
