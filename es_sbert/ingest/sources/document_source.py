@@ -323,7 +323,7 @@ def check_sources(
     id_field: str | None,
     routing_field: str | None = None,
 ) -> None:
-    """Open every source that can be read twice and check its first bytes; pipes are left alone.
+    """Open every source that can be read twice and check it; pipes are left alone.
 
     Args:
         text_fields: Fields of which a header must name at least one.
