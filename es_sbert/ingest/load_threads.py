@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import Empty, Full, Queue
 from typing import Any, Generic, TypeVar
 
 from es_sbert.errors import AccessDenied, EngineError
@@ -19,12 +20,6 @@ REPORTED_WAIT_SECONDS = 5.0
 
 class EmbeddingStopped(Exception):
     """Embedding has stopped: a document without a vector is left for the next run."""
-
-
-class TimeLimit:
-    """Whether the time of `LoadControl.time_limit` is over."""
-
-    expired = False
 
 
 class EngineWait:
@@ -132,24 +127,24 @@ class LoadControl:
             raise EmbeddingStopped
 
     @contextmanager
-    def time_limit(self, seconds: float) -> Iterator[TimeLimit]:
-        """Abort the loads of the block after some seconds. Unlike an interrupt, this does not outlast the block."""
+    def time_limit(self, seconds: float) -> Iterator[threading.Event]:
+        """Abort the loads of the block after some seconds, and set the event. This does not outlast the block."""
         before = self.reason, self.engine_lost
-        limit = TimeLimit()
+        expired = threading.Event()
 
         def expire() -> None:
-            limit.expired = True
+            expired.set()
             self.abort()
 
         timer = threading.Timer(seconds, expire)
         timer.daemon = True
         timer.start()
         try:
-            yield limit
+            yield expired
         finally:
             timer.cancel()
             timer.join()
-            if limit.expired:
+            if expired.is_set():
                 # Undone: a request that was not retried may have ended a load as if the engine had failed.
                 self.reason, self.engine_lost = before
                 for event in (self.stop_retrying, self.stop_embedding, self.stop_reading):
@@ -165,6 +160,11 @@ class StageAborted(Exception):
     """Another stage has failed and recorded its error: this one ends, for example while it waits on a queue."""
 
 
+_TICK_SECONDS = 0.2
+_SHUTDOWN_SECONDS = 1.0
+_END = object()
+
+
 class ClosableQueue(Generic[T]):
     """A bounded queue with one producer and any number of consumers. Thread-safe.
 
@@ -176,11 +176,8 @@ class ClosableQueue(Generic[T]):
     """
 
     def __init__(self, capacity: int) -> None:
-        self._entries: deque[T] = deque()
-        self._capacity = capacity
-        self._closed = False
-        self._aborted = False
-        self._changed = threading.Condition()
+        self._entries: Queue[Any] = Queue(capacity)
+        self._aborted = threading.Event()
 
     def put(self, entry: T) -> None:
         """Add an entry; blocks while the queue is full.
@@ -188,13 +185,7 @@ class ClosableQueue(Generic[T]):
         Raises:
             StageAborted: `abort` was called.
         """
-        with self._changed:
-            while len(self._entries) >= self._capacity and not self._aborted:
-                self._changed.wait()
-            if self._aborted:
-                raise StageAborted
-            self._entries.append(entry)
-            self._changed.notify_all()
+        self._retry(partial(self._entries.put, entry, timeout=_TICK_SECONDS))
 
     def __iter__(self) -> Iterator[T]:
         """Yield entries until the queue is closed; several consumers share them.
@@ -202,33 +193,24 @@ class ClosableQueue(Generic[T]):
         Raises:
             StageAborted: `abort` was called.
         """
-        while True:
-            with self._changed:
-                while not self._entries and not self._closed and not self._aborted:
-                    self._changed.wait()
-                if self._aborted:
-                    raise StageAborted
-                if not self._entries:
-                    return
-                entry = self._entries.popleft()
-                self._changed.notify_all()
+        while (entry := self._retry(partial(self._entries.get, timeout=_TICK_SECONDS))) is not _END:
             yield entry
+        self.close()  # for the other consumers
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        """Call a method of the queue until it does not time out."""
+        while not self._aborted.is_set():
+            with suppress(Full, Empty):  # tried again
+                return call()
+        raise StageAborted
 
     def close(self) -> None:
-        """Close the queue: the producer has no more entries."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        """Close the queue: the producer has no more entries. Blocks while the queue is full."""
+        self._retry(partial(self._entries.put, _END, timeout=_TICK_SECONDS))
 
     def abort(self) -> None:
         """End the producer and all consumers."""
-        with self._changed:
-            self._aborted = True
-            self._changed.notify_all()
-
-
-_TICK_SECONDS = 0.2
-_SHUTDOWN_SECONDS = 1.0
+        self._aborted.set()
 
 
 class StageThreads:

@@ -20,8 +20,6 @@ _LINE_SECONDS = 5.0
 _SPEED_SECONDS = 30.0
 # An earlier estimate would be based on a few batches.
 _FIRST_ESTIMATE_SECONDS = 2.0
-# A new estimate this close to the old one does not replace it.
-_ESTIMATE_TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class ProgressTracker:
         self._begin = timer()
         self._samples: deque[tuple[float, float]] = deque()  # seconds, fraction
         self._fraction = 0.0
-        self._end: float | None = None  # when the load ends, by the estimate that was shown last
 
     def snapshot(
         self,
@@ -105,10 +102,7 @@ class ProgressTracker:
         first, reached = self._samples[0]
         if self._fraction == reached or (seconds - first < _FIRST_ESTIMATE_SECONDS and self._fraction < 1):
             return None
-        left = (seconds - first) * (1 - self._fraction) / (self._fraction - reached)
-        if self._end is None or abs(seconds + left - self._end) > max(1.0, _ESTIMATE_TOLERANCE * left):
-            self._end = seconds + left
-        return max(0.0, self._end - seconds)
+        return (seconds - first) * (1 - self._fraction) / (self._fraction - reached)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -160,9 +154,7 @@ class LineMeter(ProgressMeter):
 def log_progress(snapshot: ProgressSnapshot) -> None:
     """Log the progress as an event, for machines."""
     left = snapshot.seconds_left
-    known = asdict(snapshot)
-    if snapshot.outcomes is None:
-        del known["outcomes"]
+    known = {name: value for name, value in asdict(snapshot).items() if name != "outcomes" or value is not None}
     facts = known | {
         "seconds": round(snapshot.seconds, 3),
         "seconds_left": None if left is None else round(left, 1),

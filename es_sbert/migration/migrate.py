@@ -18,9 +18,8 @@ from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.versioned_updates import VersionedUpdates
-from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
@@ -384,16 +383,16 @@ class _MigrationRun:
         try:
             with block_writes(context, block, work), store.defer_writes():
                 done = False
-                with context.control.time_limit(max(0.0, block.began + work - time.monotonic())) as limit:
+                with context.control.time_limit(max(0.0, block.began + work - time.monotonic())) as expired:
                     try:
                         done = self._last_round()
                         if done:
                             self._set_final_pipeline(store.state.final_pipeline)
                             self._swap(block)
                     except EsSbertError:
-                        if not limit.expired:
+                        if not expired.is_set():
                             raise
-                if limit.expired:
+                if expired.is_set():
                     raise HoldExpired
                 if not done:
                     return False
