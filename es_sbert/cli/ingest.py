@@ -22,8 +22,7 @@ from es_sbert.config import EngineSettings
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.ingest.ingest_settings import IngestSettings
-    from es_sbert.ingest.load_plan import LoadPlan
+    from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
     from es_sbert.ingest.reconcile import PruneCandidates
 
 
@@ -44,8 +43,8 @@ _main_options = option_group(
     ),
     click.option(
         "--passages",
-        multiple=True,
-        metavar="[NAME=]TOKENS",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
         help="Split long texts at ends of sentences into passages of at most TOKENS tokens, each with its own "
         "vector; for a new vector field.",
     ),
@@ -58,7 +57,7 @@ _main_options = option_group(
         flag_value=str(_DRY_RUN_DOCUMENTS),
         metavar="[N]",
         help=f"Write nothing: show the texts of the first N documents ({_DRY_RUN_DOCUMENTS}) exactly as they would "
-        "be embedded, and the mapping.",
+        "be embedded.",
     ),
     click.option(
         "--watch",
@@ -146,7 +145,7 @@ _output_options = option_group(
 )
 _ray_options = option_group(
     "Ray cluster",
-    click.option("--ray", metavar="ADDRESS", help="Load on the machines of a Ray cluster: host:port, auto or local."),
+    click.option("--ray", metavar="ADDRESS", help="Load FILE on a Ray cluster: host:port, auto or local."),
     click.option(
         "--ray-workers",
         type=click.IntRange(min=1),
@@ -195,9 +194,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import wait_for_engine
     from es_sbert.errors import ClusterError, EngineError, UsageError, require_extra
-    from es_sbert.ingest.ingest_settings import resolve_sources
     from es_sbert.ingest.load import run_load
-    from es_sbert.ingest.load_plan import plan_load
+    from es_sbert.ingest.load_plan import plan_load, resolve_sources
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.ingest.sources.file_sources import STDIN
@@ -211,8 +209,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         raise UsageError(
             "--prune asks before it removes documents, but there is no terminal to ask for confirmation", "Add --yes."
         )
-    if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
-        raise UsageError("--ray cannot be combined with --watch or --retry", "Leave out --ray, --watch or --retry.")
+    if ray is not None and (not files or settings.retry is not None):
+        raise UsageError("--ray loads FILE, not dead letters or the documents of an index", "Leave out --ray.")
     if quiet:
         log_errors_only()
     control = LoadControl()
@@ -255,8 +253,8 @@ def _ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inge
         UsageError: an option is invalid.
     """
     from es_sbert.errors import UsageError
-    from es_sbert.ingest.ingest_settings import IngestSettings
     from es_sbert.ingest.ledger import ErrorLimit
+    from es_sbert.ingest.load_plan import IngestSettings
 
     settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:
@@ -279,8 +277,7 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
     """Show what a load would do. Ray is not used, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.check_first_records import DryRun, dry_run
-    from es_sbert.ingest.ingest_settings import resolve_sources
-    from es_sbert.ingest.load_plan import plan_load
+    from es_sbert.ingest.load_plan import plan_load, resolve_sources
 
     assert settings.dry_run is not None
     sources = resolve_sources(settings)
@@ -289,8 +286,7 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)
     # Show options only in sentences of the library, which are problems and warnings; texts are those of the documents.
-    shown = with_options(result.model_dump(exclude={"mapping"}))
-    result = DryRun.model_validate(shown | {"mapping": result.mapping})
+    result = DryRun.model_validate(with_options(result.model_dump()))
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
 

@@ -181,16 +181,6 @@ CHUNK_START = "start"
 CHUNK_END = "end"
 
 
-# Index setting: the maximum number of nested objects in a document, and its default in both engines.
-NESTED_LIMIT = "index.mapping.nested_objects.limit"
-_NESTED_LIMIT_DEFAULT = 10_000
-
-
-def nested_limit(index: IndexState) -> int:
-    """Maximum number of nested objects, such as passages, that the index accepts in a document."""
-    return int(index.setting(NESTED_LIMIT) or _NESTED_LIMIT_DEFAULT)
-
-
 def vector_path(field: str, meta: VectorFieldMeta) -> str:
     """Full name of the field that holds the vectors."""
     return field if meta.passages is None else f"{field}.{CHUNK_VECTOR}"

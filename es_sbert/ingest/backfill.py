@@ -19,7 +19,7 @@ from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.error_mapping import ErrorClass
-from es_sbert.engines.index_scan import IndexSlice, ShardChanges, scan_index
+from es_sbert.engines.index_scan import ShardChanges, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import error_class
@@ -186,18 +186,16 @@ class IndexReader:
     Args:
         context: The load. All of its targets are filled. If it names an alias, only documents that are visible through
             the alias are read.
-        slice: The part of the index to read; None reads all of it.
 
     Attributes:
         includes: Fields of `_source` that are read.
     """
 
-    def __init__(self, context: LoadContext, slice: IndexSlice | None = None) -> None:
+    def __init__(self, context: LoadContext) -> None:
         self._context = context
         self._engine = context.engine
         self._index = context.index.alias
         self._targets = context.targets
-        self._slice = slice
         self._text_fields = target_text_fields(context.targets)
         self._meta_fields = [target.meta_field for target in context.targets]
         self.includes = [*self._text_fields, *self._meta_fields]
@@ -214,7 +212,6 @@ class IndexReader:
                 query=self._query(),
                 source_includes=self.includes,
                 page=SCAN_PAGE,
-                slice=self._slice,
                 retrying=self._context.retrying,
             ):
                 # Most documents of a page that was rewritten were read and written by this load.
@@ -382,10 +379,7 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
             except EngineError as error:
                 context.control.end_early(reading_failed(error))
                 continue
-            if not missed:
-                message = f"every document of {shown} that was seen has its vector"
-                log_event("watch_checked", message, text="", index=index)
-            else:
+            if missed:
                 count, were = len(missed), be(len(missed), past=True)
                 message = f"{pluralize(count, 'document')} of {shown} {were} missed and {be(count)} embedded now"
                 log_event("watch_missed", message, logging.WARNING, index=index, documents=count)
@@ -406,17 +400,15 @@ def _count_lacking(context: LoadContext, watcher: IndexWatcher, *, caught_up: bo
     try:
         unread = watcher.unread_documents()
         missed = watcher.missed_documents()
-        unseen = None if unread is None else watcher.unread_documents(look_again=True)
     except EngineError as error:
         context.control.end_early(f"whether documents lack a vector could not be checked: {error.message}")
         return
     # Documents that were left or not read may have the vector of an earlier text: they do not count as missed then.
     keys = context.outcomes.left.union(document.key for document in [*missed, *(unread or ())])
     context.outcomes.lacking = len(keys)
-    context.outcomes.unseen = sum(document.key not in keys for document in unseen or ())
     if not caught_up:
         context.control.end_early("interrupted before every document was compared with its vector")
-    elif unseen is None:
+    elif unread is None:
         context.control.end_early("interrupted before all of the latest changes were compared with their vectors")
 
 
@@ -507,20 +499,15 @@ class IndexWatcher:
             missed += self._stale_in(hit for hit in page.hits if hit["_seq_no"] <= known)
         return missed
 
-    def unread_documents(self, *, look_again: bool = False) -> list[Document] | None:
-        """Find the documents without a current vector among the writes that were there when the watch last looked, and
-        that it has not read before it was stopped; None if there are too many writes to read.
-
-        Args:
-            look_again: Look at the index again, so that later writes are included. Most may be the watch's own.
+    def unread_documents(self) -> list[Document] | None:
+        """Find the documents without a current vector among the writes until now that the watch has not read; None if
+        there are too many writes to read. Most may be the watch's own.
 
         Raises:
             EngineError: the engine failed.
         """
         documents: list[Document] = []
-        latest = self._changes.make_visible()
-        if look_again:
-            self._latest = latest
+        self._latest = self._changes.make_visible()
         read = 0
         for hits in self._unseen_pages():
             read += len(hits)

@@ -51,7 +51,7 @@ from es_sbert.index.source_mode import (
 )
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.whole_documents import write_lines
-from es_sbert.ingest.ledger import DocumentOutcome, Version
+from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
 from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.load_threads import StageAborted
 from es_sbert.ingest.read_documents import Document
@@ -113,37 +113,27 @@ PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
 WrittenAction = tuple[DocumentAction, tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class SentDocument:
+class SentDocument(NamedTuple):
     """A document as it was sent.
 
     Attributes:
-        id, routing: Id and routing of the document.
+        document: The document.
         version: `_seq_no` and `_primary_term` of the write.
-        texts: One text per target.
         fields: Vector field → its vectors and their metadata.
-        absent: Vector fields that the document must not have.
     """
 
-    id: str
-    routing: str | None
+    document: Document
     version: tuple[int, int]
-    texts: tuple[str, ...]
     fields: Mapping[str, tuple[tuple[Vectors, ...], DocumentMeta]]
-    absent: tuple[str, ...]
 
     @classmethod
-    def from_action(cls, action: DocumentAction, version: tuple[int, int], targets: EmbeddingTargets) -> SentDocument:
-        document = action.document
+    def from_action(cls, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
         # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
         fields = {
             field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value, 0)), field.meta)
             for field in action.fields
         }
-        # A partial update keeps the vectors that it does not name.
-        whole = document.version is None
-        absent = tuple(target.field for target in targets if whole and target.field not in fields)
-        return cls(document.id, document.routing, version, document.texts, fields, absent)
+        return cls(action.document, version, fields)
 
 
 class ReadBackCheck:
@@ -197,7 +187,7 @@ class ReadBackCheck:
         fit = fit or [min(taken, key=lambda pair: len(pair[0].body))]
         chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
         try:
-            self._check([SentDocument.from_action(*pair, self._context.targets) for pair in chosen])
+            self._check([SentDocument.from_action(*pair) for pair in chosen])
         except DocumentsAltered:
             self._failed = True
             self._remove_vectors(taken)
@@ -226,7 +216,7 @@ class ReadBackCheck:
             numbers = np.arange(self._seen + 1, self._seen + len(fit) + 1)  # (documents,)
             self._seen += len(fit)
             for row in np.flatnonzero(self._chance.random(len(fit)) * numbers < SAMPLE_DOCUMENTS).tolist():
-                sent = SentDocument.from_action(*fit[row], self._context.targets)
+                sent = SentDocument.from_action(*fit[row])
                 if len(self._sample) < SAMPLE_DOCUMENTS:
                     self._sample.append(sent)
                 else:
@@ -237,21 +227,21 @@ class ReadBackCheck:
         names = [
             name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
         ]
-        keys = [(document.id, document.routing) for document in sent]
+        keys = [each.document.key for each in sent]
         try:
             stored = context.engine.mget(context.index.concrete, keys, source_includes=list(dict.fromkeys(names)))
-            missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
+            missing = [each for each, found in zip(sent, stored, strict=True) if found is None]
             pairs = [*zip(sent, stored, strict=True), *self._find_misrouted(missing)]
         except IndexMissing:
             # The index was deleted after the documents were acknowledged.
             raise context.index_replaced_error() from None
-        for document, found in pairs:
+        for each, found in pairs:
             # A document that is missing or was written again is skipped: another writer changed it after this write.
-            if found is None or (found["_seq_no"], found["_primary_term"]) != document.version:
+            if found is None or hit_version(found) != each.version:
                 continue
-            differences = _differences(document, found, context.targets, self._state)
+            differences = _differences(each, found, context.targets, self._state)
             if differences:
-                raise self._altered_error(document, differences)
+                raise self._altered_error(each.document, differences)
 
     def _find_misrouted(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
         """Search for documents that a lookup by id and routing does not find, because another shard holds them."""
@@ -259,35 +249,21 @@ class ReadBackCheck:
             return []
         engine, name = self._context.engine, self._context.index.concrete
         engine.refresh(name)
-        ids = [document.id for document in missing]
+        ids = [each.document.id for each in missing]
         hits = multi_get(engine, name, ids, source=engine.info.source_with_vectors())
-        return [(document, hit) for document in missing for hit in hits.values() if hit["_id"] == document.id]
+        return [(each, hit) for each in missing for hit in hits.values() if hit["_id"] == each.document.id]
 
-    def _altered_error(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
-        context, name = self._context, self._context.index.concrete
-        index = context.engine.get_index(name)
-        change = (
-            f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
-            f"{'; '.join(differences)}"
-        )
-        again = "run the same command again: it embeds again what it wrote"
-        if not context.plan.sources and self._first_checked:
+    def _altered_error(self, document: Document, differences: Sequence[str]) -> DocumentsAltered:
+        name, again = self._context.index.concrete, "run the same command again: it embeds again what it wrote"
+        if not self._context.plan.sources and self._first_checked:
             # Other documents of the index may be altered too; there is no record of them.
             again = "embed the documents into a different `vector_field`"
-        values = {} if index is None else {setting: index.setting(setting) for setting in PIPELINE_SETTINGS}
-        pipelines = {setting: value for setting, value in values.items() if value not in (None, "_none")}
-        if not pipelines:
-            return DocumentsAltered(
-                f"{change}. The index has no ingest pipeline: a plugin of the engine, or a proxy in front of it, did "
-                "this",
-                f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
-            )
-        named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
-        unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
         return DocumentsAltered(
-            f"{change}. {named}: an ingest pipeline sees every document that is written",
-            "Remove the processor that does this from the pipeline, or switch the pipeline off "
-            f"(`PUT {name}/_settings` with {unset}), and {again}.",
+            f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
+            f"{'; '.join(differences)}",
+            f"An ingest pipeline did this ({' or '.join(PIPELINE_SETTINGS)} in `GET {name}/_settings`), a plugin "
+            "(`GET _cat/plugins`), or a proxy in front of the engine. Remove the cause; `PUT "
+            f'{name}/_settings` with {{"{PIPELINE_SETTINGS[0]}": "_none"}} switches a pipeline off. Then {again}.',
         )
 
     def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:
@@ -312,9 +288,9 @@ def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, sta
     """Compare a stored document with the sent one, and return the differences."""
     source: Json = found.get("_source") or {}
     differences = []
-    if found.get("_routing") != sent.routing:
-        differences.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
-    for target, text in zip(targets, sent.texts, strict=True):
+    if found.get("_routing") != sent.document.routing:
+        differences.append(f"the routing is {found.get('_routing')!r} and not {sent.document.routing!r}")
+    for target, text in zip(targets, sent.document.texts, strict=True):
         names = target.template.fields
         if all(is_in_source(name, state) for name in names) and stored_text(source, target) != text:
             differences.append(f"the text {target.template.template!r} is different")
@@ -332,7 +308,9 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
     value = find_field(source, field)
     has_vector = value is not MISSING and value is not None
     if sent_value is None:
-        return [f"{field} has a vector that was not sent"] if has_vector and field in sent.absent else []
+        # A partial update keeps the vectors that it does not name.
+        is_whole = sent.document.version is None
+        return [f"{field} has a vector that was not sent"] if has_vector and is_whole else []
     if not has_vector:
         return [f"the vector in {field} is missing"]
     try:

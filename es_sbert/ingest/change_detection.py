@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -30,7 +30,7 @@ from es_sbert.index.mapping import named_vectors_query
 from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_field import VectorField
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
-from es_sbert.ingest.ledger import DocumentOutcome, Version, hit_version
+from es_sbert.ingest.ledger import DocumentOutcome, hit_version
 from es_sbert.ingest.load_plan import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
 
@@ -214,7 +214,11 @@ class ChangeDetection:
             self._add_write(document, decision, vectors.get(document.key, {}), plan)
             for number in decision.discarded:
                 self._outcomes.ledger.dropped[self._targets[number].field] += 1
-        self._record_unwritten(documents, decisions, hits)
+        kinds = [made.decision for made in decisions]
+        unchanged = [each.key for each, kind in zip(documents, kinds, strict=True) if kind is Decision.UNCHANGED]
+        self._outcomes.record_in_index([(key, hit_version(hits[key])) for key in unchanged])
+        for unwritten in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
+            self._outcomes.add(DocumentOutcome[unwritten.name], kinds.count(unwritten))
         return plan
 
     def _look_up(self, documents: list[Document]) -> dict[DocumentKey, Json]:
@@ -238,17 +242,15 @@ class ChangeDetection:
                 self._outcomes.ledger.rerouted += 1
         return hits
 
-    def _texts_changed(self, document: Document, source: Json) -> list[bool]:
-        """For each target, whether the text in the index is known to differ from the source's."""
-        return [
-            comparable and stored_text(source, target) != text
-            for comparable, target, text in zip(self._comparable, self._targets, document.texts, strict=True)
-        ]
-
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
         if hit is None:
             return [StoredVector()] * len(self._targets)
-        changed = self._texts_changed(document, hit.get("_source") or {})
+        source = hit.get("_source") or {}
+        # For each target, whether the text in the index is known to differ from the source's.
+        changed = [
+            comparable and stored_text(source, target) != text
+            for comparable, target, text in zip(self._comparable, self._targets, document.texts, strict=True)
+        ]
         return [
             StoredVector(stored.exists and not self._untrusted, stored.meta, text_changed)
             for stored, text_changed in zip(stored_vectors(hit, self._targets), changed, strict=True)
@@ -303,16 +305,3 @@ class ChangeDetection:
             return
         outcome = DocumentOutcome.UPDATED if decision.decision is Decision.WRITE else DocumentOutcome.EMPTY
         plan.actions.append(DocumentAction(document, bulk_lines(document, reused), outcome, tuple(reused)))
-
-    def _record_unwritten(
-        self, documents: list[Document], decisions: list[ChangeDecision], hits: Mapping[DocumentKey, Json]
-    ) -> None:
-        unchanged: list[tuple[DocumentKey, Version | None]] = [
-            (document.key, hit_version(hits[document.key]))
-            for document, made in zip(documents, decisions, strict=True)
-            if made.decision is Decision.UNCHANGED
-        ]
-        self._outcomes.record_in_index(unchanged)
-        kinds = [made.decision for made in decisions]
-        for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
-            self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))

@@ -14,14 +14,12 @@ from functools import partial
 from itertools import compress, islice
 from typing import Any, NoReturn
 
-import orjson
 from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
-from es_sbert.engines.index_state import IndexState, SettingValue
-from es_sbert.engines.rest import Json
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.derived_fields import derived_fields, is_within
@@ -34,7 +32,7 @@ from es_sbert.index.document_vectors import (
     target_text_fields,
 )
 from es_sbert.index.load_checks import check_strict_mapping
-from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, index_body, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, vector_fields
 from es_sbert.index.text_languages import LanguageSample, language_warning
 from es_sbert.index.text_template import (
     MISSING,
@@ -50,7 +48,6 @@ from es_sbert.ingest.load_pipeline import DocumentChunker
 from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import (
-    UNROUTED_CHILD,
     Document,
     DocumentRules,
     RecordStream,
@@ -66,14 +63,9 @@ _MOST_RECORDS = 1000
 _MOST_BYTES = 16 << 20
 # Documents whose field names are listed in a message, and records whose problems are.
 _NAMED_DOCUMENTS, _NAMED_PROBLEMS = 100, 3
-# Documents of the index that are searched for a field, and those whose fields are listed in a message.
-_SAMPLE, _LISTED = 100, 10
+# Documents of the index that are searched for a field.
+_SAMPLE = 100
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
-_BULK_PARAMETERS = frozenset({
-    "_id", "_index", "_routing", "_source", "_type", "_version", "dynamic_templates", "if_primary_term", "if_seq_no",
-    "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
-    "retry_on_conflict", "routing", "version", "version_type",
-})  # fmt: skip
 _DOCUMENTS_HAVE = "The documents have"
 _CORRECT = "Correct the source, or the settings that name its fields: `text_fields`, `text_template`, `id_field`."
 
@@ -113,12 +105,6 @@ class FirstRecords:
     def missing(self) -> list[str]:
         """Fields of the texts that no record has; null counts as present."""
         return [name for name in self.rules.text_fields if name not in self._present]
-
-    @property
-    def may_lack_routing(self) -> bool:
-        """Whether later records may be children in a join field, whose routing is not given."""
-        rules = self.rules
-        return bool(rules.join_fields) and rules.routing is None and rules.routing_field is None
 
     @property
     def lacks_routing(self) -> bool:
@@ -167,8 +153,7 @@ def read_first_records(
         if len(first.records) >= _MOST_RECORDS or size >= _MOST_BYTES or control.stop_reading.is_set():
             break
         is_action = len(first.records) == 1 and isinstance(record, Record) and _is_bulk_action(record.fields)
-        is_routed = not first.lacks_routing and not first.may_lack_routing
-        if first.has_text and not first.missing and is_routed and not is_action:
+        if first.has_text and not first.missing and not first.lacks_routing and not is_action:
             break
     return first
 
@@ -232,10 +217,6 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     _refuse_other_formats(first)
     if plan.state is not None:
         check_strict_mapping(plan.state, [first.rules.own_fields(fields) for fields in first.objects])
-    unrouted = next((reject for reject in first.rejects if reject.reason.startswith(UNROUTED_CHILD)), None)
-    if unrouted is not None and first.may_lack_routing:
-        problem, _, advice = unrouted.reason.rpartition(": ")
-        raise SourceError(f"{unrouted.origin}: {problem}", f"{advice[0].upper()}{advice[1:]}.")
     if not first.has_text and not _clears_documents(engine, plan, first):
         _refuse_unknown_fields(engine, plan, first, first.missing)
         _refuse_unloadable(first)
@@ -312,11 +293,8 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
         first.add(record)
     if not first.records:
         return
-    # A mapping may omit fields.
-    known = dict.fromkeys(mapping_field_names(state.mappings.get("properties", {})))
-    for record in sample_records(engine, plan, _LISTED):
-        known |= dict.fromkeys(document_field_names(record.fields))
     reserved = planned_document_rules(plan, engine.info).reserved
+    known = mapping_field_names(state.mappings.get("properties", {}))
     names = [field for field in known if field.partition(".")[0] not in reserved]
     _refuse_unknown_fields(engine, plan, first, first.missing, names)
     if first.has_text:
@@ -357,7 +335,11 @@ def sample_records(engine: Engine, plan: LoadPlan, count: int, includes: Sequenc
 def _is_bulk_action(fields: Mapping[str, Any]) -> bool:
     """Whether an object is the action of a `_bulk` body, such as `{"index": {"_id": "1"}}`."""
     [(action, parameters)] = fields.items() if len(fields) == 1 else [("", None)]
-    return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
+    return (
+        action in _BULK_ACTIONS
+        and isinstance(parameters, dict)
+        and not any(isinstance(value, dict | list) for value in parameters.values())
+    )
 
 
 def _refuse_other_formats(first: FirstRecords) -> None:
@@ -374,19 +356,17 @@ def _refuse_other_formats(first: FirstRecords) -> None:
                 f"{record.origin.source} holds a JSON array, not one object per line", _json_remedy(first)
             )
         return
-    hits = record.fields.get("hits")
-    is_response = isinstance(hits, dict) and isinstance(hits.get("hits"), list)
     # An action alone may be a strange document; followed by another line it is a bulk body.
     if _is_bulk_action(record.fields) and len(first.records) > 1:
         raise SourceError(
             f"{record.origin.source} is a _bulk body: each document comes after a line with its action",
             'Leave the actions out, and put the id of each document into a field, such as `id_field="_id"`.',
         )
-    if is_response or isinstance(record.fields.get("_source"), dict):
+    hits = record.fields.get("hits")
+    if isinstance(record.fields.get("_source"), dict) or (isinstance(hits, dict) and "hits" in hits):
         raise SourceError(
             f"{record.origin.source} holds the hits of a search: the documents are in `_source`",
-            'Load the `_source` of each hit, together with its `_id` (`id_field="_id"`) and, if it has one, its '
-            '`_routing` (`routing_field="_routing"`).',
+            'Load the `_source` of each hit with its `_id` (`id_field="_id"`) and its `_routing`, if it has one.',
         )
 
 
@@ -452,7 +432,6 @@ class DocumentPreview(BaseModel, frozen=True):
 
     Attributes:
         id: Its id; None if it is unknown.
-        routing: Its custom routing; None if it has none.
         origin: Position in the source.
         texts: Its texts; empty if it has none, or cannot be loaded.
         missing_fields: Text fields that are missing or null.
@@ -460,11 +439,25 @@ class DocumentPreview(BaseModel, frozen=True):
     """
 
     id: str | None
-    routing: str | None
     origin: str
     texts: tuple[TextPreview, ...]
     missing_fields: tuple[str, ...]
     problem: str | None
+
+    def lines(self) -> Iterator[str]:
+        """The document as lines of text."""
+        yield f"{escape_unprintable(self.origin)}, id {escape_unprintable(self.id or 'unknown')}"
+        if self.problem is not None:
+            yield f"  would be a dead letter: {escape_unprintable(self.problem)}"
+        elif not self.texts:
+            yield "  would be skipped: no text"
+        for text in self.texts:
+            chunk = "" if text.chunk is None else f", chunk {text.chunk}"
+            cut = ", cut off where the model stops reading" if text.truncated else ""
+            yield f"  {text.vector_field}{chunk}, {pluralize(text.tokens, 'token')}{cut}:"
+            yield from (f"    {line}" for line in escape_unprintable_lines(text.text).split("\n"))
+        if self.missing_fields:
+            yield f"  missing or null: {', '.join(map(escape_unprintable, self.missing_fields))}"
 
 
 class DryRun(BaseModel, frozen=True):
@@ -473,10 +466,9 @@ class DryRun(BaseModel, frozen=True):
     Attributes:
         index, engine: The target of the load.
         model, fingerprint: Name and fingerprint of the model.
-        max_tokens: Maximum tokens of a text that the model reads.
         prompt: The prompt that the model prepends to each text; empty for none.
         creates_index: Whether the load would create the index.
-        mapping: Body of the request that would create the index or change its mapping; None if it does not change.
+        changed_fields: Vector fields that the load would add to the mapping, or change there.
         documents: The first documents.
         warnings: Warnings of the encoder, and one if many of the texts are in languages that the model was not trained
             on.
@@ -486,51 +478,29 @@ class DryRun(BaseModel, frozen=True):
     engine: str
     model: str
     fingerprint: str
-    max_tokens: int
     prompt: str
     creates_index: bool
-    mapping: dict[str, Any] | None
+    changed_fields: tuple[str, ...]
     documents: tuple[DocumentPreview, ...]
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The preview as lines of text."""
-        prompt = f"puts the prompt {self.prompt!r} in front of each text" if self.prompt else "has no prompt"
+        prompt = f"the prompt {self.prompt!r}" if self.prompt else "no prompt"
         lines = [
             f"{self.index} on {self.engine}: a dry run of {pluralize(len(self.documents), 'document')}",
-            f"{self.model} ({self.fingerprint[:12]}) reads {pluralize(self.max_tokens, 'token')} of a text "
-            f"and {prompt}",
+            f"{self.model} ({self.fingerprint[:12]}), {prompt}",
             *(f"Warning: {warning}" for warning in self.warnings),
         ]
         for document in self.documents:
-            routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
-            name = f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"
-            lines += ["", name + routing, *(f"  {line}" for line in _document_lines(document))]
-        if self.mapping is None:
-            lines += ["", f"The mapping of {self.index} would not change."]
-        else:
-            heading = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
-            mapping = orjson.dumps(self.mapping, option=orjson.OPT_INDENT_2).decode()
-            lines += ["", heading, *mapping.splitlines()]
-        return [*lines, "Nothing was written."]
-
-
-def _document_lines(document: DocumentPreview) -> Iterator[str]:
-    if document.problem is not None:
-        yield f"would be a dead letter: {escape_unprintable(document.problem)}"
-    elif not document.texts:
-        yield "would be skipped: no text"
-    for text in document.texts:
-        chunk = "" if text.chunk is None else f", chunk {text.chunk}"
-        cut = ", cut off where the model stops reading" if text.truncated else ""
-        yield f"{text.vector_field}{chunk}, {pluralize(text.tokens, 'token')}{cut}:"
-        yield from (f"  {line}" for line in escape_unprintable_lines(text.text).split("\n"))
-    if document.missing_fields:
-        yield f"missing or null: {', '.join(map(escape_unprintable, document.missing_fields))}"
+            lines += ["", *document.lines()]
+        fields = ", ".join(self.changed_fields) or "nothing"
+        change = "would be created with" if self.creates_index else "has a mapping of which the load would change"
+        return [*lines, "", f"{self.index} {change}: {fields}. Nothing was written."]
 
 
 def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> DryRun:
-    """Preview the first documents of a load and the mapping that it would need. Nothing is written.
+    """Preview the first documents of a load and the vector fields that it would add. Nothing is written.
 
     Args:
         count: Number of documents.
@@ -543,7 +513,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
     info, rules = encoder.info, planned_document_rules(plan, engine.info)
     languages, previews = LanguageSample(), []
     with check_first_records(engine, plan, LoadControl()) as stream:
-        targets, body = _mapping(engine, encoder, plan)
+        targets, changed = _planned_targets(engine, encoder, plan)
         chunker, text_fields = DocumentChunker(encoder, targets), target_text_fields(targets)
         for record in islice(sample_records(engine, plan, count) if stream is None else stream, count):
             document = record if isinstance(record, RejectedRecord) else to_document(record, rules)
@@ -556,7 +526,6 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
                 [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
             preview = DocumentPreview(
                 id=document.id,
-                routing=document.routing,
                 origin=str(document.origin),
                 texts=tuple(text for chunk in chunks for text in _texts(encoder, chunk)),
                 missing_fields=tuple(absent_fields(fields, text_fields)) if fields else (),
@@ -569,43 +538,28 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         engine=engine.info.label,
         model=info.model,
         fingerprint=info.fingerprint,
-        max_tokens=encoder.input_limit("document"),
         prompt=encoder.prompt("document"),
         creates_index=plan.state is None,
-        mapping=body,
+        changed_fields=changed,
         documents=tuple(previews),
         warnings=info.warnings if warning is None else (*info.warnings, ". ".join(warning)),
     )
 
 
-def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
-    """Plan the vector fields after the load, and the request body that would create them."""
-    info, state = encoder.info, plan.state
+def _planned_targets(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, tuple[str, ...]]:
+    """Plan the vector fields as a load would; also return the names of those that it would add or change."""
     plan.check_chunk_rules(encoder.make_chunker)
-    requests = plan.field_requests(ModelIdentity(info.model, info.fingerprint, info.dimensions))
-    created: Json | None = None
-    if state is None:
-        created = index_body(engine.info.engine_type, requests[0].name, requests[0].new_meta(engine))
-        settings: dict[str, SettingValue] = {key: str(value).lower() for key, value in created["settings"].items()}
-        state = IndexState(plan.settings.index, created["mappings"], settings)
     targets: list[EmbeddingTarget] = []
-    addition: Json = {}
+    changed: list[str] = []
+    requests = plan.field_requests(ModelIdentity(encoder.info.model, encoder.info.fingerprint, encoder.info.dimensions))
     for planned, request in zip(plan.fields, requests, strict=True):
-        vector_field, body = plan_field_change(engine, state, request, name=plan.settings.index)
-        targets.append(EmbeddingTarget(planned.field, planned.template, vector_field.meta))
-        if body is not None:
-            addition = _merge_mapping(addition, body)
-            state = replace(state, mappings=_merge_mapping(state.mappings, body))
-    if created is not None:
-        return tuple(targets), created | {"mappings": _merge_mapping(created["mappings"], addition)}
-    return tuple(targets), addition or None
-
-
-def _merge_mapping(mapping: Json, addition: Json) -> Json:
-    """Merge an addition into a mapping as `PUT /index/_mapping` does: replace all of `_meta`, and add properties."""
-    properties = mapping.get("properties", {}) | addition.get("properties", {})
-    joined = mapping | addition
-    return joined | {"properties": properties} if properties else joined
+        meta, is_changed = request.new_meta(engine), True
+        if plan.state is not None:
+            vector_field, body = plan_field_change(engine, plan.state, request, name=plan.settings.index)
+            meta, is_changed = vector_field.meta, body is not None
+        targets.append(EmbeddingTarget(planned.field, planned.template, meta))
+        changed += [planned.field] if is_changed else []
+    return tuple(targets), tuple(changed)
 
 
 def _texts(encoder: Encoder, chunk: ChunkedText) -> Iterator[TextPreview]:

@@ -247,15 +247,16 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
         SourceError: neither file exists.
     """
     path = _pending_path(file)
-    if path is None:
+    if not path.is_file():
         raise SourceError(
             f"there are no dead letters in {file}", "Set `retry` to the dead-letter file of an earlier load."
         )
     return DeadLetterFile(FileInput(str(file), path, path.stat().st_size))
 
 
-def _pending_path(file: Path) -> Path | None:
-    return next((path for path in (quarantine_path(file), file) if path.is_file()), None)
+def _pending_path(file: Path) -> Path:
+    moved = quarantine_path(file)
+    return moved if moved.is_file() else file
 
 
 def find_dead_letters(file: Path) -> DeadLetterFile:
@@ -273,7 +274,7 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
         UsageError: a dead letter names a different index.
         SourceError: the file cannot be read.
     """
-    path = _pending_path(file) or file
+    path = _pending_path(file)
     try:
         indices = (letter.get("index") for _, letter in read_dead_letters(path))
         found = dict.fromkeys(index for index in indices if isinstance(index, str))
@@ -281,15 +282,11 @@ def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
     other = next((index for index in found if index not in names), None)
     if other is not None:
-        # Letters of an alias and of its indices may be in one file, and no name takes all of them.
-        own = [name for name in dict.fromkeys(names) if name in found]
-        patterns = " ".join(f"""-e '"index":"{name}"'""" for name in own)
-        copy = f"{safe_file_name(names[0])}.jsonl"
         raise UsageError(
             f"{path} holds dead letters of the index {other}",
             f"Use {setting_text('index', other)}. To load them into another index, remove its name from the letters "
-            f"""first: `sed -i 's/"index":"{other}",//' {path}`."""
-            + (f" To retry those of {' and '.join(own)}, copy them: `grep {patterns} {path} > {copy}`." if own else ""),
+            f"""first: `sed -i 's/"index":"{other}",//' {path}`. If the file has letters of several, `grep """
+            f"""'"index":"NAME"' {path}` selects those of one.""",
         )
 
 

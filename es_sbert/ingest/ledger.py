@@ -319,14 +319,10 @@ class Ledger:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
 
-    def counts(self) -> dict[DocumentOutcome, int]:
-        """Outcome → number of documents, all outcomes in their order."""
+    def counts(self) -> dict[str, int]:
+        """Name of each outcome → number of documents, all outcomes in their order."""
         with self._lock:
-            return {outcome: self.outcomes[outcome] for outcome in DocumentOutcome}
-
-    def named_counts(self) -> dict[str, int]:
-        """Name of each outcome → number of documents."""
-        return {outcome.value: count for outcome, count in self.counts().items()}
+            return {outcome.value: self.outcomes[outcome] for outcome in DocumentOutcome}
 
     @property
     def processed(self) -> int:
@@ -365,10 +361,8 @@ class OutcomeRecorder:
         ledger: The counts.
         rejected_versions: Id and `_seq_no` of the documents of the index that could not be embedded or written.
         left: Documents that are left for the next run.
-        lacking: Number of documents that a watch has seen and that lacked a current vector at its end, with those that
-            it has left; None for other loads, or if unknown.
-        unseen: Number of other documents that lacked a current vector at the end of a watch: written after its last
-            look.
+        lacking: Number of documents that lacked a current vector at the end of a watch; None for other loads, or if
+            unknown.
     """
 
     def __init__(
@@ -386,7 +380,6 @@ class OutcomeRecorder:
         self.rejected_versions: set[tuple[str, int]] = set()
         self.left: set[DocumentKey] = set()
         self.lacking: int | None = None
-        self.unseen = 0
 
     def record_read(self) -> None:
         self.ledger.add(read=1)

@@ -34,7 +34,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, WriteState, prune_index, read_write_state, report_concurrent_changes
-from es_sbert.messages import be, have, pluralize
+from es_sbert.messages import be, pluralize
 
 T = TypeVar("T")
 OpenCheckpoint = Callable[[Path, LoadIdentity], LoadCheckpoint]
@@ -208,7 +208,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     context, notes = load.context, load.notes
     control, plan, checkpoint = context.control, context.plan, context.checkpoint
     outcomes, has_stopped = context.outcomes, control.stop_reading.is_set
-    missing, pruned, concurrent = 0, 0, ConcurrentChanges(unseen=outcomes.unseen)
+    missing, pruned, concurrent = 0, 0, ConcurrentChanges()
 
     def is_interrupted() -> bool:  # a watch has no other end than an interrupt
         return control.interrupted and plan.settings.watch_seconds is None
@@ -224,8 +224,8 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
             notes += change_notes
         if plan.settings.prune and not missing and not has_stopped():
             context.meter.close()
-            pruned, prune_notes = prune_index(context, confirm)
-            notes += prune_notes
+            pruned, kept_reason = prune_index(context, confirm)
+            notes += [] if kept_reason is None else [kept_reason]
     # An index without dead letters is kept: an empty source is not a failure.
     is_useless = load.is_new_index and outcomes.ledger.dead and not control.engine_lost and not has_stopped()
     if is_useless and context.retrying(delete_unused_index, context.engine, context.index.state):
@@ -248,7 +248,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
         encoder,
         index=context.index.alias,
         engine=context.engine.info.label,
-        source=plan.source,
+        source="files" if plan.sources else "index",
         dead_letters=plan.dead_letters_place,
         seconds=time.monotonic() - load.started,
         interrupted=is_interrupted(),
@@ -327,13 +327,9 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         f"`es-sbert ingest --index {name} --vector-field {field}` embeds it again"
         for field, count in sorted(ledger.dropped.items())
     ]
-    computed_next = f"which the next watch computes, or {context.in_place_command}"
     if count := outcomes.lacking:
-        seen = f"{pluralize(count, 'document')} that {be(count, past=True)} seen {'lacks' if count == 1 else 'lack'}"
-        notes.append(f"{seen} a current vector, {computed_next}")
-    if count := outcomes.unseen:
-        written = f"{pluralize(count, 'document')} {be(count, past=True)} written after the last check of this watch"
-        notes.append(f"{written} and {have(count)} no current vector, {computed_next}")
+        lack = f"{pluralize(count, 'document')} {'lacks' if count == 1 else 'lack'} a current vector"
+        notes.append(f"{lack}, which the next watch computes, or {context.in_place_command}")
     if (count := ledger.rerouted) and not pruned:
         notes.append(
             f"{pluralize(count, 'document')} {be(count)} also in {name} with a routing other than the source's: "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +18,8 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.dead_letters import read_dead_letters
-from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -116,25 +114,6 @@ class IterableSource(DocumentSource):
         return whole._replace(source=row_to_json(row), id=identity)
 
 
-def rows_of_data_frame(documents: object) -> Iterator[dict[Any, Any]] | None:
-    """Return the rows of a pandas DataFrame, without its index, as dicts; None for anything else.
-
-    Raises:
-        UsageError: two columns have the same name, so that one would be lost.
-    """
-    # Recognized without importing pandas; subclasses, such as GeoDataFrame, too.
-    if ("pandas", "DataFrame") not in {
-        (each.__module__.partition(".")[0], each.__name__) for each in type(documents).mro()
-    }:
-        return None
-    frame: Any = documents
-    columns = list(frame.columns)
-    for name, count in Counter(columns).items():
-        if count > 1:
-            raise UsageError(f"the DataFrame has two columns with the name {name}", "Rename one of them.")
-    return (dict(zip(columns, row, strict=True)) for row in frame.itertuples(index=False, name=None))
-
-
 def load_documents(
     engine: Engine,
     encoder: Encoder,
@@ -147,7 +126,7 @@ def load_documents(
     Nothing is written to the working folder. Unless a dead-letter file is named, the dead letters are in the report.
 
     Args:
-        documents: Documents to load, or a pandas DataFrame; None embeds documents of the index that lack a current
+        documents: Documents to load; None embeds documents of the index that lack a current
             embedding.
         control: Stops the load from outside.
 
@@ -159,9 +138,12 @@ def load_documents(
         OutputError: the dead-letter file cannot be written.
     """
     control = control or LoadControl()
-    documents = rows_of_data_frame(documents) or documents
-    if documents is not None and (isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable)):
-        remedy = "Pass a list or an iterator of dicts; for a single document: [document]."
+    is_single = isinstance(documents, str | bytes | Mapping) or hasattr(documents, "to_dict")
+    if documents is not None and (is_single or not isinstance(documents, Iterable)):
+        remedy = (
+            "Pass a list or an iterator of dicts; for a single document: [document], for a pandas DataFrame: "
+            'frame.to_dict("records").'
+        )
         raise UsageError(f"the documents are {type(documents).__name__}, not an iterable of dicts", remedy)
     with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
         # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.

@@ -17,12 +17,10 @@ from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingTargets,
-    VectorFieldValue,
     build_field_value,
     group_actions,
     to_wire_order,
 )
-from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
 from es_sbert.ingest.bulk_writer import BulkWriter, DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
 from es_sbert.ingest.dead_letters import quarantine
@@ -36,7 +34,6 @@ from es_sbert.ingest.read_documents import (
     document_windows,
     read_documents,
 )
-from es_sbert.messages import pluralize
 from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
@@ -133,7 +130,6 @@ class LoadPipeline:
         self._encoder = encoder
         self._detect = detect
         self._chunker = DocumentChunker(encoder, context.targets)
-        self._nested_limit = nested_limit(context.index.state)
         self._control = context.control
         self._outcomes = context.outcomes
 
@@ -178,29 +174,18 @@ class LoadPipeline:
         Raises:
             EmbeddingStopped: embedding was stopped before the window was complete.
         """
-        tasks: list[EmbeddingTask] = []
         chunks: list[list[ChunkedText]] = []
-        failed: list[tuple[Document, str]] = []
         for group in slice_by_size(plan.embed, lambda task: task.document.size, _CHUNKED_SIZE, _CHUNKED_GROUP):
             self._control.check()
-            for task, document_chunks in zip(group, self._chunker.chunk(group), strict=True):
-                problem = chunk_limit_problem(document_chunks, task.reused_fields, self._nested_limit)
-                if problem is None:
-                    tasks.append(task)
-                    chunks.append(document_chunks)
-                else:
-                    failed.append((task.document, problem))
+            chunks += self._chunker.chunk(group)
         texts = [text for document_chunks in chunks for chunk in document_chunks for text in chunk.texts]
         parts: list[TokenizedTexts] = []
         for part in slice_by_size(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
             self._control.check()
             parts.append(self._encoder.tokenize(part, "document"))
-        # Dead letters are recorded after the last check, because a window that is stopped is left as a whole.
-        for document, problem in failed:
-            self._outcomes.record_dead_letter(document.rejected(problem))
-        self._outcomes.ledger.add_texts(task.document.texts[number] for task in tasks for number in task.to_embed)
+        self._outcomes.ledger.add_texts(task.document.texts[number] for task in plan.embed for number in task.to_embed)
         tokenized = TokenizedTexts.joined(parts, self._encoder.input_limit("document"))
-        return _TokenizedWindow(WindowPlan(tasks, plan.actions), chunks, tokenized)
+        return _TokenizedWindow(plan, chunks, tokenized)
 
     def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:
         ledger = self._outcomes.ledger
@@ -286,26 +271,3 @@ class DocumentChunker:
                 chunks = [ChunkedText.cut(target, text, spans) for text, spans in cuts]
             chunked.append(iter(chunks))
         return [[next(chunked[number]) for number in task.to_embed] for task in tasks]
-
-
-def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFieldValue], limit: int) -> str | None:
-    """The reason why the index would reject a document with this many chunks; None if it would not.
-
-    Args:
-        chunks: The chunks of the document that are embedded.
-        reused: Vector fields that the document keeps.
-        limit: Nested objects that the index takes per document, those of its other fields included.
-    """
-    count = 0
-    for chunk in chunks:
-        if chunk.spans is not None:
-            count += len(chunk.spans)
-    for field in reused:
-        count += field.meta.passages or 0
-    if count <= limit:
-        return None
-    return (
-        f"its text is split into {pluralize(count, 'passage')}, but the index takes {limit:,} nested "
-        "objects per document "
-        f"({NESTED_LIMIT}): raise the setting, or use larger passages"
-    )

@@ -1,4 +1,4 @@
-"""The plan of a load, checked before a model is loaded, and the context that the parts of a running load share."""
+"""The settings of a load, its plan, which is checked before a model is loaded, and the context of a running load."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from pydantic import BaseModel, Field
+
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.clock import Clock
+from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.index_state import IndexState
@@ -25,7 +28,6 @@ from es_sbert.index.mapping import (
     ChunkRules,
     VectorFieldMeta,
     check_field_name,
-    check_not_being_removed,
     document_meta_field,
     vector_fields,
 )
@@ -43,9 +45,9 @@ from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
     check_dead_letters_writable,
     default_dead_letters_path,
+    find_dead_letters,
 )
-from es_sbert.ingest.ingest_settings import IngestSettings
-from es_sbert.ingest.ledger import OutcomeRecorder
+from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit, OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import (
     ProgressMeter,
@@ -56,10 +58,123 @@ from es_sbert.ingest.progress import (
 from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.column_types import mapped_types
 from es_sbert.ingest.sources.document_source import MAX_DOCUMENT_BYTES, DocumentSource, ReadSettings, check_sources
+from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
+from es_sbert.io.file_formats import FileFormat
 from es_sbert.messages import setting_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class IngestSettings(BaseModel, frozen=True, extra="forbid"):
+    """A load, apart from the engine and the model.
+
+    Attributes:
+        index: Index, or alias of one; an alias of several indices is refused.
+        files: Files, patterns or `-`; none of them embeds what the index holds already.
+        format: Format of all files; None derives it from their names.
+        delimiter: Delimiter of CSV files; None detects it in each file.
+        encoding: Encoding of text files; None for UTF-8. A byte order mark takes precedence.
+        text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
+            index's template, or `text`.
+        text_template: Template of the text instead of `text_fields`.
+        strip_html: Embed the text of HTML without its tags; the documents keep them.
+        id_field: Field of the id; None takes the hash of the content.
+        routing_field: Field of the custom routing, such as the parent of a join field; documents without a value there
+            have none.
+        vector_field: Field that takes the vector.
+        vectors: Several vector fields, instead of the settings above: each `NAME={field} …`, or just `NAME` if the
+            index knows its text.
+        passages: Split the texts of all vector fields into passages of at most this number of tokens.
+        passage_overlap: Tokens that neighboring passages share; None for an eighth of a passage.
+        index_type: Index type of a field that does not exist yet.
+        batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
+        bulk_bytes: Largest body of a bulk request.
+        retry_seconds: Time limit for retries of transient failures of the engine.
+        dead_letters: File of documents that cannot be loaded; None names it after the index.
+        returns_dead_letters: Whether the caller reads that file, returns its content and deletes it.
+        prune: Remove documents that an earlier load wrote and that the files no longer have.
+        retry: Dead-letter file whose documents are loaded again, instead of `files`.
+        watch_seconds: With no files: keep embedding what other writers add or change, checking at this interval in
+            seconds.
+        only_lacking: Read only documents of the index that lack a vector; all vectors in the index are known to be
+            current.
+        only_ids: Read only documents of the index with these ids, at most 8,000; None reads all.
+        state: Checkpoint from which a killed load resumes; None puts it next to the first source.
+        max_errors: Limit of failed documents at which the load stops; None for the default of this kind of load.
+        dry_run: Number of documents to show as they would be embedded, without writing anything; None for a load.
+    """
+
+    index: str
+    files: tuple[str, ...] = ()
+    format: FileFormat | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    text_fields: tuple[str, ...] = ()
+    text_template: str | None = None
+    strip_html: bool = False
+    id_field: str | None = None
+    routing_field: str | None = None
+    vector_field: str = DEFAULT_VECTOR_FIELD
+    vectors: tuple[str, ...] = ()
+    passages: int | None = Field(default=None, ge=1)
+    passage_overlap: int | None = Field(default=None, ge=0)
+    index_type: str | None = None
+    batch_window: int | None = Field(default=None, ge=1)
+    bulk_bytes: int = Field(default=5 << 20, ge=1024)
+    retry_seconds: float = Field(default=300.0, ge=0)
+    dead_letters: Path | None = None
+    returns_dead_letters: bool = False
+    prune: bool = False
+    retry: Path | None = None
+    watch_seconds: float | None = Field(default=None, gt=0)
+    only_lacking: bool = False
+    only_ids: tuple[str, ...] | None = Field(default=None, max_length=8000)
+    state: Path | None = None
+    max_errors: ErrorLimit | None = None
+    dry_run: int | None = Field(default=None, ge=1)
+
+    @property
+    def file_options(self) -> FileOptions:
+        """The options for reading the files.
+
+        Raises:
+            UsageError: the delimiter is not a single character, or the encoding does not exist.
+        """
+        return FileOptions(self.format, self.delimiter, self.encoding)
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """The id field and the routing field, if given."""
+        return tuple(name for name in (self.id_field, self.routing_field) if name is not None)
+
+    @property
+    def error_limit(self) -> ErrorLimit:
+        """Limit of failed documents at which the load stops.
+
+        Three kinds of loads have no limit by default: a retry of dead letters, whose documents have failed before; a
+        watch, which runs as a service; and a migration, which must not depend on documents that were invalid before.
+        """
+        if self.max_errors is not None:
+            return self.max_errors
+        unlimited = self.retry is not None or self.watch_seconds is not None or self.only_lacking
+        return NO_LIMIT if unlimited else DEFAULT_LIMIT
+
+
+def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
+    """Find the sources to load; none for documents of the index. Needs no engine, which may still be starting.
+
+    Raises:
+        UsageError: options conflict.
+        SourceError: a file does not exist.
+    """
+    if settings.retry is None:
+        return find_sources(settings.files, settings.file_options)
+    if settings.files:
+        raise UsageError("FILE and `retry` cannot be combined", "Use one of them.")
+    if settings.delimiter or settings.encoding:
+        raise UsageError("`delimiter` and `encoding` apply only to FILE", "Leave them out.")
+    return [find_dead_letters(settings.retry)]
 
 
 @dataclass(frozen=True)
@@ -95,10 +210,12 @@ def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta])
     if settings.strip_html:
         texts = {field: template.stripping_html() for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
-    chunk_rules = _chunk_rules(settings, list(texts))
-    return tuple(
-        PlannedField(field, template, chunk_rules.get(field), stored.get(field)) for field, template in texts.items()
-    )
+    rules = None
+    if settings.passages is not None:
+        rules = ChunkRules.from_tokens(settings.passages, settings.passage_overlap)
+    elif settings.passage_overlap is not None:
+        raise UsageError("`passage_overlap` requires `passages`", "Add `passages=TOKENS`.")
+    return tuple(PlannedField(field, template, rules, stored.get(field)) for field, template in texts.items())
 
 
 def _given_texts(settings: IngestSettings) -> dict[str, TextTemplate | None]:
@@ -131,33 +248,6 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
             f"Set {setting_text('vectors', [f'{field}={{FIELD}}'])}.",
         )
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
-
-
-def _chunk_rules(settings: IngestSettings, fields: list[str]) -> dict[str, ChunkRules]:
-    """Vector field → the chunk rules of `passages`: `256` for all fields, `body=256` for one."""
-    if settings.passage_overlap is not None and not settings.passages:
-        raise UsageError("`passage_overlap` requires `passages`", "Add `passages=TOKENS`.")
-    rules: dict[str, ChunkRules] = {}
-    for rule in settings.passages:
-        field, tokens = _parse_chunk_rule(rule)
-        if field and field not in fields:
-            raise UsageError(
-                f"`passages` names {field}, which this load does not fill", f"Use one of: {', '.join(fields)}."
-            )
-        for name in [field] if field else fields:
-            rules[name] = ChunkRules.from_tokens(tokens, settings.passage_overlap)
-    return rules
-
-
-def _parse_chunk_rule(rule: str) -> tuple[str, int]:
-    """Split `256` or `body=256` into the vector field, empty for all fields, and the number of tokens."""
-    field, _, number = rule.rpartition("=")
-    if not number.isascii() or not number.isdigit() or int(number) < 1:
-        raise UsageError(
-            f"{setting_text('passages', rule)} is not a number of tokens",
-            'Set `passages=256`, or `passages=["FIELD=256"]`.',
-        )
-    return field, int(number)
 
 
 @dataclass(frozen=True)
@@ -270,11 +360,6 @@ class LoadPlan:
             join_fields=tuple(name for name, field in fields.items() if field.get("type") == "join"),
         )
 
-    @property
-    def source(self) -> str:
-        """Origin of the documents: `files` or `index`."""
-        return "files" if self.sources else "index"
-
 
 def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource]) -> LoadPlan:
     """Check everything that can be checked before a model is loaded and a document is written.
@@ -292,8 +377,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         VectorIndexError: the index cannot take the documents.
         EngineError: the engine failed.
     """
-    for rule in settings.passages:
-        _parse_chunk_rule(rule)  # checked first: on a command line, `passages` may have taken FILE as its value
     watches, in_place = settings.watch_seconds is not None, not sources
     for is_conflict, problem, remedy in (
         (
@@ -307,14 +390,9 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             "Leave the sources out, and load them with a separate command.",
         ),
         (
-            in_place and settings.id_field is not None,
-            "`id_field` does not apply to documents of the index",
-            "Leave it out: these documents have ids.",
-        ),
-        (
-            in_place and settings.routing_field is not None,
-            "`routing_field` does not apply to documents of the index",
-            "Leave it out: documents of the index keep their routing.",
+            in_place and bool(settings.key_fields),
+            "`id_field` and `routing_field` do not apply to documents of the index",
+            "Leave them out: these documents keep their ids and routing.",
         ),
     ):
         if is_conflict:
@@ -324,8 +402,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
     state = read_target_index(engine, name, files=bool(sources))
-    if state is not None:
-        check_not_being_removed(state.mappings, state.name)
     stored = vector_fields(state.mappings, state.name) if state else {}
     fields = plan_fields(settings, stored)
     if settings.retry is not None:
@@ -462,40 +538,32 @@ class LoadContext:
             raise self.index_replaced_error()
 
     def moved_alias_reason(self) -> str | None:
-        """Return the reason not to wait for an index that blocks writes: its alias points to a different index now.
+        """Say that the alias of the load points to a different index now, so that no more writes are to be waited for.
 
-        None if the alias has not moved, if the load names the index itself, or if the engine cannot be asked.
+        None if it does not, if the load names the index itself, or if the engine cannot be asked.
         """
-        target = self._moved_alias_target()
-        return target and (
-            f"{self.index.alias} points to {target} now, and {self.index.concrete} takes no more writes: load into "
-            f"{self.index.alias} again, with the model that `es-sbert index show` names"
-        )
-
-    def _moved_alias_target(self) -> str | None:
-        """The index to which the alias of the load has been moved; None if it has not, or if that cannot be asked."""
         alias, concrete = self.index.alias, self.index.concrete
         try:
             state = None if alias == concrete else self.engine.get_index(alias)
         except EsSbertError:
             return None
         # Where the alias was deleted, a write of another program creates an index of that name.
-        return None if state is None or state.name in (alias, concrete) else state.name
+        if state is None or state.name in (alias, concrete):
+            return None
+        return (
+            f"{alias} pointed to {concrete} when the load began, and points to {state.name} now, as after a migration"
+        )
 
     def index_replaced_error(self) -> IndexMismatch:
         """Create the error for an index that was deleted or replaced, or whose alias was moved."""
-        target, alias = self._moved_alias_target(), self.index.alias
-        if target is not None:
-            return IndexMismatch(
-                f"{alias} pointed to {self.index.concrete} when the load began, and points to {target} now, as after a "
-                "migration",
-                f"Run the same command again: it continues with {target}. `es-sbert index show {alias}` shows its "
-                "model and text, if the options of the command name others.",
-            )
+        alias, moved = self.index.alias, self.moved_alias_reason()
+        if moved is not None:
+            remedy = f"Run the same command again, with the model and text that `es-sbert index show {alias}` shows."
+            return IndexMismatch(moved, remedy)
         return IndexMismatch(
             f"the index {self.index.concrete} was deleted or replaced during the load",
-            f"Check the index under the name {self.index.alias}, delete it if only this load wrote to it, and "
-            "run the same command again.",
+            f"Check the index under the name {alias}, delete it if only this load wrote to it, and run the same "
+            "command again.",
         )
 
     def progress_callback(
@@ -512,7 +580,7 @@ class LoadContext:
         def tick() -> None:
             read, processed = ledger.read, ledger.processed
             fraction = fraction_processed(read, processed, fraction_read())
-            waiting, outcomes = self.control.engine_wait.reason, ledger.named_counts()
+            waiting, outcomes = self.control.engine_wait.reason, ledger.counts()
             self.meter.show(
                 tracker.snapshot(read, processed, fraction, waiting, watching=watching(), outcomes=outcomes)
             )

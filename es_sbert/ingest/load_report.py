@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -53,7 +52,6 @@ class ConcurrentChanges(BaseModel, frozen=True):
         changed: Documents that the load wrote or found unchanged and that have been written since then: they have no
             current vector or, in a load of files, content that differs from the source's.
         unseen: In a load of the index's own documents: other documents that were written during the load and have no
-            current vector. In a watch: documents that were written after its last look and have no
             current vector.
     """
 
@@ -98,9 +96,9 @@ class LoadReport(BaseModel, frozen=True):
         pruned: Documents removed from the index, because the source no longer has them.
         missing: Documents that the engine acknowledged but that are gone at the end, or present in an earlier version:
             the engine has lost writes. If a shard failed, another program may also have deleted them.
-        concurrent: Changes by other programs. They do not affect the exit code, except `unseen` in a watch.
-        lacking: For a watch, the documents with text that it has seen and that lacked a current vector at its end, with
-            those of `left`. None for other loads, or if the check failed.
+        concurrent: Changes by other programs. They do not affect the exit code.
+        lacking: For a watch, the documents with text that lacked a current vector at its end, with those of `left`.
+            None for other loads, or if the check failed.
     """
 
     index: str
@@ -156,7 +154,7 @@ class LoadReport(BaseModel, frozen=True):
             LedgerError: the ledger does not add up.
         """
         ledger.verify()
-        counts: dict[str, Any] = ledger.named_counts()
+        counts: dict[str, Any] = ledger.counts()
         languages = ledger.languages.counts()
         of_languages = language_warning(languages, index, info.model, info.fingerprint)
         of_encoder = {name: getattr(info, name) for name in _ENCODER_FIELDS}
@@ -178,21 +176,8 @@ class LoadReport(BaseModel, frozen=True):
             **facts,
         )
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """The counts that are not zero, and the reason for a stop."""
-        yield "index", self.index
-        yield "read", self.read
-        for name in ("indexed", "updated", "unchanged", "dead", "left", "pruned", "missing"):
-            if count := getattr(self, name):
-                yield name, count
-        yield from ((name, count) for name, count in self.skipped if count)
-        if self.dead_letters is not None:
-            yield "dead_letters", self.dead_letters
-        if self.rejected:
-            yield "rejected", len(self.rejected)
-        yield "seconds", round(self.seconds, 1)
-        if self.stopped is not None:
-            yield "stopped", self.stopped
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
 
     @property
     def exit_code(self) -> int:
@@ -203,8 +188,7 @@ class LoadReport(BaseModel, frozen=True):
         if self.interrupted:
             return 130
         is_watch = self.lacking is not None
-        lacking = self.lacking or (is_watch and self.concurrent.unseen)
-        if not (self.dead or self.missing or self.left or lacking or self.stopped is not None):
+        if not (self.dead or self.missing or self.left or self.lacking or self.stopped is not None):
             return 0
         if is_watch:
             return 1
@@ -223,7 +207,7 @@ class LoadReport(BaseModel, frozen=True):
             (self.skipped.duplicate, "skipped: duplicate in this load"),
             (self.skipped.superseded, "skipped: the index holds a later version"),
             (self.skipped.deleted, "skipped: deleted from the index during the load"),
-            (self.dead, f"not loaded: see {self.dead_letters}"),
+            (self.dead, f"not loaded: see {self.dead_letters or 'LoadReport.rejected'}"),
             (self.left, "left for the next run"),
             (self.missing, "lost by the engine after it had acknowledged them"),
             (self.pruned, "removed: no longer in the source"),
@@ -244,8 +228,8 @@ class LoadReport(BaseModel, frozen=True):
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
         lines += self.notes
-        if self.lacking == 0 and self.stopped is None and not self.concurrent.unseen:
-            lines.append("Checked at the end: every document that was seen has its vector")
+        if self.lacking == 0 and self.stopped is None:
+            lines.append("Checked at the end: every document has its vector")
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")
         return lines

@@ -190,9 +190,6 @@ class DocumentRules:
         """
         if name == METADATA_ID and self.id_field is None:
             return f"for the id of the document, set {setting_text('id_field', metadata_id_field(value))}"
-        if name == METADATA_ID:
-            id_field = setting_text("id_field", self.id_field)
-            return f"for the id of the document, leave out {id_field} or remove {name} from the documents"
         if name == _ROUTING and self.routing_field is None:
             return f"for the routing of the document, set {setting_text('routing_field', name)}"
         if name == "_source":
@@ -245,10 +242,6 @@ def _check_fields(fields: Mapping[str, Any], rules: DocumentRules) -> None:
         )
 
 
-# The beginning of the reason for rejecting a child without a routing.
-UNROUTED_CHILD = "the document has a parent in the join field"
-
-
 def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
     """Reject a child without a routing, as engines do, because it must be in the shard of its parent.
 
@@ -259,8 +252,8 @@ def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
         parent = f"{name}.parent"
         if find_field(fields, parent) is not MISSING:
             raise InvalidId(
-                f"{UNROUTED_CHILD} {name} but no routing, which must be that of its parent: set "
-                f"{setting_text('routing_field', parent)}"
+                f"the document has a parent in the join field {name} but no routing, which must be that of its parent: "
+                f"set {setting_text('routing_field', parent)}"
             )
 
 

@@ -146,7 +146,10 @@ def read_texts(file: str, options: FileOptions, text_field: str, left_out: str =
     for record in _records([file], options, ReadSettings(_MAX_BYTES_OF_ALL, text_field, text_fields=(text_field,))):
         if isinstance(record, RejectedRecord):
             raise SourceError(f"{record.origin}: {record.reason}", "Fix the record, or remove it.")
-        yield _text(record, text_field), _without(record, left_out)
+        source = record.source
+        if left_out in record.fields:
+            source = orjson.dumps({name: value for name, value in record.fields.items() if name != left_out})
+        yield _text(record, text_field), source
 
 
 def _text(record: Record, text_field: str) -> str:
@@ -160,10 +163,3 @@ def _text(record: Record, text_field: str) -> str:
             "Set `text_field` to the field that holds the text, or remove the record; an empty string has a vector.",
         )
     return SEPARATOR.join(values)
-
-
-def _without(record: Record, field: str) -> bytes:
-    """The record as JSON. Its bytes are only changed if it has the field."""
-    if field not in record.fields:
-        return record.source
-    return orjson.dumps({name: value for name, value in record.fields.items() if name != field})

@@ -22,7 +22,6 @@ from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
-    IndexSlice,
     ShardChanges,
     ShardSnapshot,
     close_snapshots,
@@ -206,7 +205,7 @@ def _find_stale_documents(
             query=query,
             source_includes=[],
             page=_VERSIONS_PAGE,
-            slice=IndexSlice(0, 1, snapshots),
+            snapshots=snapshots,
             retrying=context.retrying,
         ):
             if context.control.stop_reading.is_set():
@@ -297,7 +296,7 @@ def report_concurrent_changes(
     """
     _restore_meta_entries(context, index)
     if context.control.stop_reading.is_set() or context.plan.settings.watch_seconds is not None:
-        return 0, ConcurrentChanges(unseen=context.outcomes.unseen), []
+        return 0, ConcurrentChanges(), []
     missing, changes = count_concurrent_changes(context, versions, began, start)
     return missing, changes, _change_notes(context, index, missing, changes)
 
@@ -338,25 +337,19 @@ def _change_notes(context: LoadContext, index: IndexState, missing: int, changes
             if field not in known_fields
         ]
     if missing:
-        repair = "Run the same command again: it looks up every document and sends what is missing"
+        repair = f"{context.in_place_command} embeds those that are there" if is_in_place else again.capitalize()
         notes.append(
             f"{pluralize(missing, 'document')} that this load wrote {be(missing)} missing from "
             f"{context.index.concrete}, or have an earlier version there: the engine lost writes that it had "
-            "acknowledged. If a shard failed during the load, documents that another program deleted are counted too, "
-            "since the two cannot be told apart. "
-            f"{f'{context.in_place_command} embeds those that are there' if is_in_place else repair}"
+            f"acknowledged, or, if a shard failed during the load, another program deleted them. {repair}"
         )
     if changes.deleted:
         deleted = f"{pluralize(changes.deleted, 'document')} of this load {be(changes.deleted, past=True)} deleted"
         notes.append(f"{deleted} by others during the load{'' if is_in_place else f': {again}'}")
     if changed := changes.changed + changes.unseen:
-        documents, were = pluralize(changed, "document"), be(changed, past=True)
-        notes.append(
-            f"{documents} {were} written by others during this load and {have(changed)} no current vector: run "
-            f"{context.in_place_command} again, or use `watch_seconds`, which embeds documents as they are written"
-            if is_in_place
-            else f"{documents} of this load {were} changed by others during the load: {again}"
-        )
+        written = f"{pluralize(changed, 'document')} {be(changed, past=True)} written by others during this load"
+        embed = f"and {have(changed)} no current vector: run {context.in_place_command}, or use `watch_seconds`"
+        notes.append(f"{written} {embed}" if is_in_place else f"{written}: {again}")
     return notes
 
 
@@ -383,7 +376,7 @@ class PruneCandidates:
 ConfirmPrune = Callable[[PruneCandidates], bool]
 
 
-def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[str]]:
+def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, str | None]:
     """Remove documents that the source no longer has.
 
     Documents of other writers are left alone: they lack the hash that a load from files writes.
@@ -392,35 +385,27 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
         confirm: Decides whether to remove the documents.
 
     Returns:
-        Number of documents that were removed, and notes on those that were not, of this and of other writers.
+        Number of documents that were removed, and the reason if none was; None if the source has all.
 
     Raises:
         EngineError: the engine failed; the same command resumes.
     """
     loaded = _was_loaded(context)
-    others, _, _ = context.retrying(_count_unseen, context, {"bool": {"must_not": [loaded]}})
-    notes: list[str] = []
-    if others:
-        notes.append(
-            f"{pluralize(others, 'document')} that the source does not have {be(others)} kept: `prune` removes only "
-            "what a load from files wrote last, not a write of another program or a document that was embedded in the "
-            "index"
-        )
     count, read, sample = context.retrying(_count_unseen, context, loaded)
     if not count:
-        return 0, notes
+        return 0, None
     summary = (
         f"{pluralize(count, 'document')} of the index {be(count)} no longer in the source; none of them was removed"
     )
     ledger, control = context.outcomes.ledger, context.control
     if not ledger.read:
         empty = "since the source holds no document at all: an export that failed looks the same"
-        return 0, [f"{summary}, {empty}", *notes]
+        return 0, f"{summary}, {empty}"
     if ledger.rejected:
         broken = f"{pluralize(ledger.rejected, 'record')} of the source cannot be used"
-        return 0, [f"{summary}, since {broken}: it is unknown which documents they are", *notes]
+        return 0, f"{summary}, since {broken}: it is unknown which documents they are"
     if not confirm(PruneCandidates(count, read, sample)):
-        return 0, [summary, *notes]
+        return 0, summary
     removed = 0
     for _, hits in _unseen_documents(context, context.retrying, loaded):
         if control.stop_reading.is_set():
@@ -434,7 +419,7 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
             control.stop_retrying,
         )
     context.refresh_index()
-    return removed, notes
+    return removed, None
 
 
 def _count_unseen(context: LoadContext, query: Json) -> tuple[int, int, tuple[str, ...]]:

@@ -310,7 +310,7 @@ class SemanticIndex:
         the report, with the reason. The index is refreshed at the end, so that searches find the new documents.
 
         Args:
-            documents: Dicts, from a list or any other iterable, or a pandas DataFrame, whose index is left out. An
+            documents: Dicts, from a list or any other iterable. An
                 iterator is consumed once, in another thread. NumPy and pandas values, dates and decimals are converted.
             id_field: Field of the id, dotted if nested; by default `_id`, which does not become part of the document,
                 or a hash of the content of documents without it.
@@ -391,9 +391,9 @@ class SemanticIndex:
         options: AddOptions,
     ) -> LoadReport:
         # Import these only here: a program that only searches does not load the pipeline.
-        from es_sbert.ingest.ingest_settings import IngestSettings
         from es_sbert.ingest.ledger import ErrorLimit
         from es_sbert.ingest.load_documents import load_documents
+        from es_sbert.ingest.load_plan import IngestSettings
 
         load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "max_errors" in load_options:

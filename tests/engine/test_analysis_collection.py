@@ -23,7 +23,7 @@ def test_chunks_are_grouped_by_document_and_best_pair_counts(
     long = "The cat sleeps on the mat. A man plays the guitar. " * 4
     texts = {"a": long, "b": "A man plays the guitar.", "c": "The query is a passage.", "d": long + "The end."}
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": key, "text": text} for key, text in texts.items()])
-    options: dict[str, Any] = {"id_field": "id", "passages": ("16",), "passage_overlap": 2}
+    options: dict[str, Any] = {"id_field": "id", "passages": 16, "passage_overlap": 2}
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
     with open_engine(engine_url) as engine:
         collection = read_index(engine, index_name, "embedding")

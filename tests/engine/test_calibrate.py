@@ -168,7 +168,7 @@ def test_passages_exclude_query_and_score_by_nearest(
         }
         for number in range(20)
     ]
-    load_texts(engine.info.url, encoder, index_name, tmp_path, documents, passages=("24",))
+    load_texts(engine.info.url, encoder, index_name, tmp_path, documents, passages=24)
     index = IndexCalibrator(engine, index_name, "embedding")
     found = index.calibrate(encoder)
     held = contents(engine.info.url, index_name)

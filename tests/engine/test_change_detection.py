@@ -174,7 +174,7 @@ def test_missing_or_stale_passages_are_reembedded(engine: Engine, tiny_loads: Lo
         tiny_loads.index,
         tiny_loads.encoder,
         tiny_loads.folder,
-        passages=("8",),
+        passages=8,
         passage_overlap=0,
     )
     loaded.write_without(ids(0, 5), "embedding")

@@ -131,10 +131,10 @@ def test_flat_mapping_takes_passages_or_refuses_them(flat: tuple[Engine, str], t
     options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "text_fields": ("o.text",)}
     if engine.info.version < (9, 0, 0):
         with pytest.raises(IndexMismatch, match="`subobjects: false`, with which Elasticsearch 8.* keeps no passages"):
-            load(engine.info.url, tiny, index, path, passages=("16",), **options)
+            load(engine.info.url, tiny, index, path, passages=16, **options)
         assert state_of(engine, index) == before
         return
-    assert load(engine.info.url, tiny, index, path, passages=("16",), **options).indexed == 1
+    assert load(engine.info.url, tiny, index, path, passages=16, **options).indexed == 1
     with SemanticIndex(index, engine, encoder=tiny) as opened:
         [hit] = opened.search("A river.", 1)
         assert hit.passage is not None

@@ -150,7 +150,7 @@ def test_chunked_documents_match_by_best_chunks(
         for one, two in zip(texts(40), texts(60)[20:], strict=True)
     ]
     path = write_jsonl(tmp_path / "docs.jsonl", documents)
-    options: dict[str, Any] = {"id_field": "id", "passages": ("16",), "passage_overlap": 2}
+    options: dict[str, Any] = {"id_field": "id", "passages": 16, "passage_overlap": 2}
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **options)
     found = search(engine, index_name)
     assert named(found) == exact(engine, index_name) != []

@@ -20,9 +20,8 @@ from es_sbert.evaluation.evaluation_report import retrieval_row
 from es_sbert.evaluation.judgement_files import read_judgements
 from es_sbert.evaluation.retrieval import evaluate_index, rank_in_memory
 from es_sbert.evaluation.significance import compare_reports
-from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.tiny import write_tiny_bert

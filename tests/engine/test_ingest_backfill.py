@@ -12,9 +12,8 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMissing, RequestFailed
-from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.conftest import also_opensearch2
@@ -266,23 +265,3 @@ def test_index_with_a_small_result_window_is_read_completely(engine: Engine, loa
     summary = loads.load()
     assert (summary.read, summary.indexed, summary.exit_code) == (40, 40, 0)
     assert engine.count(loads.index, {"exists": {"field": "embedding"}}) == 40
-
-
-def test_backfill_of_empty_index_reads_nothing(loads: Loads) -> None:
-    with open_engine(loads.url) as engine:
-        engine.create_index(loads.index, {})
-    summary = loads.load()
-    assert (summary.read, summary.exit_code) == (0, 0)
-
-
-def test_routed_documents_are_embedded(engine: Engine, loads: Loads) -> None:
-    engine.create_index(loads.index, {"settings": {"index.number_of_shards": 3}})
-    lines = [
-        orjson.dumps({"index": {"_id": document["id"], "routing": f"r{number % 5}"}}) + b"\n" + orjson.dumps(document)
-        for number, document in enumerate(sentences(40))
-    ]
-    assert all(result.ok for result in engine.bulk(loads.index, b"\n".join(lines) + b"\n"))
-    summary = loads.load(text_fields=("text",))
-    assert (summary.indexed, summary.skipped.deleted) == (40, 0)
-    engine.refresh(loads.index)
-    assert engine.count(loads.index, {"exists": {"field": "embedding_meta.fingerprint"}}) == 40

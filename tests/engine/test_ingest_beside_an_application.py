@@ -89,8 +89,7 @@ def test_deleted_and_added_documents_are_counted_apart(app: Application, embed: 
     assert summary.notes == (
         "1 document of this load was deleted by others during the load",
         "30 documents were written by others during this load and have no current vector: run `es-sbert ingest "
-        f"--index {app.index} --vector embedding` again, or use `watch_seconds`, which embeds documents as they are "
-        "written",
+        f"--index {app.index} --vector embedding`, or use `watch_seconds`",
     )
     again = embed()
     assert (again.indexed, again.unchanged, again.notes) == (30, 599, ())

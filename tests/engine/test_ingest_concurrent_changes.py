@@ -13,9 +13,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import BulkItemResult, Engine
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
-from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -86,7 +85,7 @@ def test_vectors_overwritten_by_another_writer_are_noted(
     assert summary.indexed == 20
     assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(changed=1), 0)
     [note] = [note for note in summary.notes if "by others" in note]
-    assert note.startswith("1 document of this load was changed by others")
+    assert note.startswith("1 document was written by others during this load: run the same")
     assert "run the same command again" in note
     assert not default_checkpoint_path(index, find_sources((str(path),), None)).exists()
     again = load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("one",))

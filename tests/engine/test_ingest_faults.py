@@ -123,14 +123,6 @@ def test_poison_document_is_dead_lettered_without_blocking_others(loads: Loads, 
     assert "the engine kept failing on it for 1 s" in letter["reason"]
 
 
-@each_client
-def test_no_document_accepted_exits_2(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
-    proxy.always = answer(503)
-    summary = in_small_bodies(proxy, loads, docs, retry_seconds=0.3)
-    assert (summary.indexed, summary.dead, summary.exit_code) == (0, 0, 2)
-    assert summary.left == summary.read > 0
-
-
 def block_after_the_first(proxy: FaultyProxy, url: str, index: str) -> None:
     """The first bulk request goes through, then the index is blocked; the others wait for that on their way."""
     blocked = threading.Event()

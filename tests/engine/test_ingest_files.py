@@ -14,7 +14,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.document_vectors import document_hash, text_hash
 from es_sbert.index.text_template import MISSING
 from tests.conftest import also_es8
-from tests.engine.ingest_support import Loads, ask, load, open_engine, same_vectors, sentences, vector_of, write_jsonl
+from tests.engine.ingest_support import Loads, load, open_engine, same_vectors, sentences, vector_of, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 
@@ -142,16 +142,6 @@ def test_index_of_another_model_is_refused(loads: Loads) -> None:
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         loads.load(path, id_field="id")
     assert loads.contents() == before
-
-
-def test_load_through_alias(loads: Loads) -> None:
-    alias = f"{loads.index}-alias"
-    path = loads.write(sentences(5))
-    loads.load(path, id_field="id")
-    with open_engine(loads.url) as engine:
-        ask(engine, "POST", "/_aliases", body={"actions": [{"add": {"index": loads.index, "alias": alias}}]})
-    summary = load(loads.url, loads.encoder, alias, path, dead=loads.dead, id_field="id")
-    assert summary.unchanged == 5
 
 
 def test_invalid_index_names_raise(engine_url: str, encoder: Encoder, tmp_path: Path) -> None:

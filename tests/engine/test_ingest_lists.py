@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -16,9 +15,6 @@ from es_sbert.errors import SourceError
 from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.ingest.check_first_records import dry_run
-from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
-from es_sbert.ingest.load_plan import plan_load
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import Loads, contents, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.vectors import vector_mapping, vector_value
@@ -118,7 +114,7 @@ def test_each_value_of_a_list_is_a_passage(tiny_loads: Loads) -> None:
         {"id": "b1", "title": "a mat", "chapters": [{"text": "the cat sleeps on the mat " * 3}, {"text": "a man"}]},
         {"id": "b2", "chapters": {"text": "the man plays\nguitar"}},
     ]
-    given: dict[str, Any] = {"passages": ("16",), "dead": tiny_loads.dead, "id_field": "id"}
+    given: dict[str, Any] = {"passages": 16, "dead": tiny_loads.dead, "id_field": "id"}
     template = {"text_template": "{title}. {chapters.text}"}
     report = tiny_loads.load(write_jsonl(tiny_loads.folder / "b.jsonl", books), **given, **template)
     assert report.indexed == 3
@@ -167,21 +163,6 @@ def test_parquet_with_lists(tiny_loads: Loads, options: dict[str, Any], texts: l
     assert_embedded(tiny_loads.url, tiny_loads.index, tiny_loads.encoder, expected)
 
 
-def test_add_from_python_with_lists(tiny_loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tiny_loads.folder)
-    given = {"text_fields": ["tags", "chapters.text"]}
-    with SemanticIndex.create(tiny_loads.index, tiny_loads.url, encoder=tiny_loads.encoder, **given) as index:
-        report = index.add([book | {"tags": book["tags"] or ()} for book in BOOKS], id_field="id")
-        assert (report.indexed, report.skipped.empty) == (4, 1)
-        assert index.search("guitar", 5).total == 4
-    assert_embedded(
-        tiny_loads.url,
-        tiny_loads.index,
-        tiny_loads.encoder,
-        ["a cat\na mat\nthe man plays\nguitar", "a man\nthe cat sleeps"],
-    )
-
-
 def test_vectors_of_lists_are_adopted(engine: Engine, engine_url: str, index_name: str, tiny: Encoder) -> None:
     books = [BOOKS[0], BOOKS[1], BOOKS[2]]
     vectors = tiny.encode([text or "" for text in CHAPTERS[:3]], "document")
@@ -196,15 +177,6 @@ def test_vectors_of_lists_are_adopted(engine: Engine, engine_url: str, index_nam
     assert (report.written.adopted, report.without_text) == (3, 0)
     meta = contents(engine_url, index_name)["b0"]["vector_meta"]
     assert meta["text_hash"] == text_hash(TextTemplate.from_fields(["chapters.text"]).render(BOOKS[0]))
-
-
-def test_list_with_other_values_is_a_dead_letter(tiny_loads: Loads) -> None:
-    documents = [{"id": "d0", "tags": ["a cat"]}, {"id": "d1", "tags": ["a cat", 7]}]
-    given: dict[str, Any] = {"dead": tiny_loads.dead, "id_field": "id", "text_fields": ("tags",)}
-    report = tiny_loads.load(write_jsonl(tiny_loads.folder / "d.jsonl", documents), **given)
-    assert (report.indexed, report.dead) == (1, 1)
-    [letter] = tiny_loads.letters()
-    assert letter["reason"] == "the text field tags is a JSON array with a number, not a string or an array of strings"
 
 
 @pytest.mark.parametrize(
@@ -222,20 +194,3 @@ def test_message_names_the_field_inside_the_list(tiny_loads: Loads, field: str, 
         tiny_loads.load(files, id_field="id", text_fields=(field,))
     assert problem in refused.value.message
     assert remedy in refused.value.remedy
-
-
-def test_dry_run_shows_texts_of_lists(open_engine: Callable[[str], Engine], es9_url: str, tiny_loads: Loads) -> None:
-    settings = IngestSettings(
-        index=tiny_loads.index,
-        files=(str(write_jsonl(tiny_loads.folder / "books.jsonl", BOOKS)),),
-        dead_letters=tiny_loads.dead,
-        id_field="id",
-        text_template="{tags}: {chapters.text}",
-        dry_run=5,
-    )
-    engine = open_engine(es9_url)
-    shown = dry_run(engine, tiny_loads.encoder, plan_load(engine, settings, resolve_sources(settings)), 5)
-    assert ["".join(text.text for text in document.texts) or None for document in shown.documents] == TAGS_AND_CHAPTERS
-    assert [document.missing_fields for document in shown.documents[2:]] == [
-        ("tags",), ("chapters.text",), ("tags", "chapters.text"),
-    ]  # fmt: skip

@@ -177,7 +177,7 @@ def test_second_vector_field_keeps_numbers_and_the_first_vector(
     create(engine, index_name)
     write(engine, index_name, documents())
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("embedding={text}",))
-    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("parts={text}",), passages=("8",))
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("parts={text}",), passages=8)
     before = contents(engine.info.url, index_name)
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("third={text}",))
     assert_kept(engine, index_name)

@@ -16,9 +16,8 @@ from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.vector_field import read_vector_field
-from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
@@ -49,14 +48,12 @@ def test_passages_recall_size_and_migration_with_two_fields(
     )
     engine.update_aliases([{"add": {"index": index_name, "alias": place.alias}}])
     place.write({str(number): long_document(number) for number in range(COUNT)})
-    settings = IngestSettings(
-        index=index_name,
-        vectors=("embedding={body}", "of_title={title}"),
-        passages=("embedding=8",),
-        passage_overlap=0,
-        dead_letters=place.dead,
+    of_title = IngestSettings(index=index_name, vectors=("of_title={title}",), dead_letters=place.dead)
+    of_body = IngestSettings(
+        index=index_name, vectors=("embedding={body}",), passages=8, passage_overlap=0, dead_letters=place.dead
     )
-    run_load(engine, first, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter())
+    for settings in (of_title, of_body):
+        run_load(engine, first, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter())
 
     field = read_vector_field(engine, index_name, "embedding")
     assert field.meta.passages is not None

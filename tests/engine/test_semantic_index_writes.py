@@ -107,7 +107,9 @@ def test_rows_of_a_data_frame_are_added(index: SemanticIndex) -> None:
         "text": ["a cat", "a man", b"the mat"],
         "at": pd.to_datetime(["2026-01-31", None, None]),
     }
-    report = index.add(pd.DataFrame(columns), id_field="key", max_errors="off")
+    with pytest.raises(UsageError, match=r"to_dict"):
+        index.add(pd.DataFrame(columns))
+    report = index.add(pd.DataFrame(columns).to_dict("records"), id_field="key", max_errors="off")
     assert (report.indexed, report.dead) == (2, 1)
     found = {hit.id: hit.source for hit in index.search("a cat", 3)}
     assert {key: (source["text"], source["at"]) for key, source in found.items()} == {
@@ -180,7 +182,7 @@ def test_report_has_unloadable_documents_and_the_folder_stays_empty(
     [letter] = report.rejected
     assert (letter["id"], letter["line"], letter["document"]) == ("odd", 31, {"id": "odd", "text": 5})
     assert "JSON number" in letter["reason"]
-    assert "rejected=1" in repr(report)
+    assert "1  not loaded: see LoadReport.rejected" in repr(report)
     assert "this one and others: LoadReport.rejected" in caplog.text
     engine.bulk(name, b'{"index":{"_id":"wrong"}}\n{"text":5}\n{"index":{"_id":"new"}}\n{"text":"x"}\n')
     again = index.embed_missing(max_errors="off")

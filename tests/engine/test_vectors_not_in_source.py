@@ -126,7 +126,7 @@ def test_passages_are_refused_before_anything_is_written(
     create(engine, index_name, {"excludes": ["embedding"]})
     for files in ((path,), ()):
         with pytest.raises(IndexMismatch, match="does not keep embedding in its _source"):
-            load(engine_url, tiny, index_name, *files, dead=dead, id_field="id" if files else None, passages=("8",))
+            load(engine_url, tiny, index_name, *files, dead=dead, id_field="id" if files else None, passages=8)
         if files:
             engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river"}\n')
             engine.refresh(index_name)

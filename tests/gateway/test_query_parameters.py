@@ -53,7 +53,7 @@ class GatewayIndices:
 def searched(engine_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[GatewayIndices]:
     documents = [{"id": f"d{number}", "text": text} for number, text in enumerate(TEXTS)]
     with (
-        loaded_index(engine_url, tiny_encoder, documents, passages=("12",), passage_overlap=0) as passages,
+        loaded_index(engine_url, tiny_encoder, documents, passages=12, passage_overlap=0) as passages,
         loaded_index(engine_url, tiny_encoder, documents, index_type="int8_hnsw") as quantized,
         tiny_gateway(engine_url, tiny, k=3, num_candidates=100) as gateway,
     ):

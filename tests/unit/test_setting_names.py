@@ -21,7 +21,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineUnreachable, UsageError
 from es_sbert.index.text_template import parse_text_options
-from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
+from es_sbert.ingest.load_plan import IngestSettings, resolve_sources
 from es_sbert.ingest.sources.file_sources import FileOptions
 from es_sbert.messages import log_event, setting_text
 

@@ -19,7 +19,7 @@ from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.engine.vectors import field_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.writes.support import FIELDS, documents, make
+from tests.gateway.writes.support import FIELDS, PARTS, documents, make
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +44,9 @@ def loaded(engine_url: str, tiny_encoder: Encoder, tmp_path_factory: pytest.Temp
     name = f"test-{uuid.uuid4().hex[:12]}"
     folder = tmp_path_factory.mktemp("loaded")
     try:
-        load(
-            engine_url,
-            tiny_encoder,
-            name,
-            write_jsonl(folder / "docs.jsonl", documents(60)),
-            dead=folder / "dead",
-            **FIELDS,
-        )
+        path = write_jsonl(folder / "docs.jsonl", documents(60))
+        for options in (PARTS, FIELDS):
+            load(engine_url, tiny_encoder, name, path, dead=folder / "dead", **options)
         yield name
     finally:
         delete_index(engine_url, name)

@@ -15,12 +15,9 @@ from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import open_engine, sentences
 
-# Two vector fields: one of the text, one of passages of a longer text.
-FIELDS: dict[str, Any] = {
-    "vectors": ("embedding={text}", "parts={title}. {text}"),
-    "passages": ("parts=16",),
-    "id_field": "id",
-}
+# Two vector fields: one of the text, one of passages of a longer text, which the index keeps from `PARTS`.
+FIELDS: dict[str, Any] = {"vectors": ("embedding={text}", "parts={title}. {text}"), "id_field": "id"}
+PARTS: dict[str, Any] = {"vectors": FIELDS["vectors"][1:], "passages": 16, "id_field": "id"}
 JSON = {"content-type": "application/json"}
 
 

@@ -141,17 +141,6 @@ def test_reread_records_are_recognized_as_acknowledged(tmp_path: Path) -> None:
     state.close()
 
 
-def test_grouped_and_single_records_have_equal_status(tmp_path: Path) -> None:
-    group = [SeenRecord(f"id {number % 700}", A if number < 1000 else B, Origin("f", number)) for number in range(1200)]
-    with opened(tmp_path / "state") as state:
-        together = state.record_seen(group)
-    with opened(tmp_path / "other") as state:
-        assert [found for one in group for found in state.record_seen([one])] == together
-    assert [met for met, _ in together] == [SeenStatus.NEW] * 700 + [SeenStatus.REPEATED] * 300 + [
-        SeenStatus.CONTRADICTED
-    ] * 200
-
-
 def test_finish_removes_the_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "x")

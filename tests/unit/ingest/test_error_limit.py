@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from es_sbert.errors import UsageError
-from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit, ErrorMonitor
+from es_sbert.ingest.load_plan import IngestSettings
 
 
 @pytest.mark.parametrize(

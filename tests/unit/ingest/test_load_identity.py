@@ -9,9 +9,8 @@ from es_sbert.index.document_vectors import EmbeddingTarget
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.checkpoint import _packed
-from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load import _identity
-from es_sbert.ingest.load_plan import LoadPlan
+from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
 from es_sbert.io.file_formats import FileFormat
 
 INDEX = IndexState("docs", {}, {"index.uuid": "uuid"})

@@ -29,7 +29,7 @@ def sampled(seed: int, actions: list[DocumentAction]) -> list[int]:
     check._chance = np.random.default_rng(seed)
     for start in range(0, len(actions), REQUEST):
         check._add_to_sample([(one, (0, 1)) for one in actions[start : start + REQUEST]])
-    return [int(document.id) for document in check._sample]
+    return [int(sent.document.id) for sent in check._sample]
 
 
 def test_every_document_has_the_same_chance() -> None:

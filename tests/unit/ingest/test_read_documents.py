@@ -193,7 +193,7 @@ def test_nested_id_of_mongodb_leaves_the_source(outcomes: OutcomeRecorder, field
         (METADATA, {"_routing": "a"}, 'set `routing_field="_routing"`'),
         (METADATA, {"_version": 1}, "remove it from the documents"),
         (METADATA, {"_index.name": "a"}, "remove it from the documents"),
-        (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, 'leave out `id_field="id"` or remove _id'),
+        (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, "remove it from the documents"),
     ],
 )
 def test_metadata_fields_are_dead_letters_with_the_way_out(

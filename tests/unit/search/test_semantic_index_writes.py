@@ -13,7 +13,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.vector_field import request_vector_field
-from es_sbert.ingest.load_documents import IterableSource, load_documents, rows_of_data_frame
+from es_sbert.ingest.load_documents import IterableSource, load_documents
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings, Record, RejectedRecord
 from es_sbert.search import SemanticIndex
 
@@ -30,19 +30,6 @@ def test_dicts_become_records() -> None:
     assert orjson.loads(first.source) == first.fields
     assert isinstance(second, Record)
     assert second.fields == {"7": "seven"}
-
-
-def test_rows_of_a_data_frame_become_records() -> None:
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame({"text": ["a", None], "n": [1, float("nan")], "at": pd.to_datetime(["2026-01-31", None])})
-    records = read(rows_of_data_frame(frame))
-    assert [orjson.loads(record.source) for record in records if isinstance(record, Record)] == [
-        {"text": "a", "n": 1.0, "at": "2026-01-31T00:00:00"},
-        {"text": None, "n": None, "at": None},
-    ]
-    with pytest.raises(UsageError, match="two columns with the name text"):
-        rows_of_data_frame(pd.concat([frame, frame], axis=1))
-    assert rows_of_data_frame([{"text": "a"}]) is None
 
 
 @pytest.mark.parametrize(
