@@ -263,7 +263,7 @@ def test_symlink_output_is_kept(model: SentenceModel, tmp_path: Path) -> None:
 
 def test_unwritable_output_raises_output_error(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written to"):
+    with pytest.raises(OutputError, match="cannot be written"):
         export_bundle(model, tmp_path / "file" / "bundle", BOTH)
 
 
