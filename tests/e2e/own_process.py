@@ -51,10 +51,6 @@ class OwnProcess:
         self._process.start()
 
     @property
-    def running(self) -> bool:
-        return self._process.is_alive()
-
-    @property
     def out(self) -> str:
         return self._out.read_text() if self._out.exists() else ""
 
