@@ -190,8 +190,8 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
 def _evaluate_indices(model: str | None, options: Mapping[str, Any]) -> Reports:
     """Evaluate one or two indices by the same judgements."""
     from es_sbert.evaluation.beir_files import read_beir_folder
+    from es_sbert.evaluation.index_retrieval import evaluate_index
     from es_sbert.evaluation.judgement_files import read_judgements
-    from es_sbert.evaluation.retrieval import evaluate_index
 
     indices, limit = options["indices"], options["limit"]
     if options["judgements"] is not None:

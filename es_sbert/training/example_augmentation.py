@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.retrieval import search_exact, unit_vectors
+from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
 from es_sbert.networks.siamese_encoder import open_siamese_encoder

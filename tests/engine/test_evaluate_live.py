@@ -17,8 +17,9 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import retrieval_row
+from es_sbert.evaluation.exact_search import rank_in_memory
+from es_sbert.evaluation.index_retrieval import evaluate_index
 from es_sbert.evaluation.judgement_files import read_judgements
-from es_sbert.evaluation.retrieval import evaluate_index, rank_in_memory
 from es_sbert.evaluation.significance import compare_reports
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.evaluation.retrieval import search_exact, unit_vectors
+from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.training.example_augmentation import (
     choose_negatives,
     fill_up,
