@@ -16,14 +16,12 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import EngineUnreachable
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.e2e.cli_support import Cli
 from tests.e2e.test_privileges import OPERATIONS, TASKS, Desk, behind_an_alias, table, with_vectors
 from tests.engine.secured import PASSWORD
 from tests.engine.secured_opensearch import SecuredOpenSearch
-from tests.engine.test_authentication import fingerprint
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
 
@@ -242,16 +240,3 @@ def test_gateway_embeds_what_the_caller_may_write(desk: OpenSearchDesk, gateway:
         desk.allow(["cluster_composite_ops"], ["read", "index", "indices:admin/get"], masked_fields=["text"])
         assert client.post(f"/{name}/_update/d2", json={"doc": {"price": 3}}).status_code == 500
     assert desk.sources(name) == sources
-
-
-def test_client_verifies_the_fingerprint(secured_opensearch: SecuredOpenSearch) -> None:
-    def settings(certificate: str) -> EngineSettings:
-        password = SecretStr(PASSWORD)
-        return EngineSettings(
-            url=secured_opensearch.url, username="admin", password=password, ca_certs=None, fingerprint=certificate
-        )
-
-    with closing(connect(settings(fingerprint(secured_opensearch)))) as engine:
-        assert engine.get_index("docs") is None
-    with pytest.raises(EngineUnreachable, match="not the one with the fingerprint given"):
-        connect(settings("ab" * 32))
