@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
@@ -177,6 +177,26 @@ def progress_line(snapshot: ProgressSnapshot) -> str:
     return escape_unprintable(" · ".join(parts))
 
 
+# The terminal echoes each Ctrl-C as "^C" at the end of the bar. If the bar filled the line, the echo would wrap to the
+# next line, and rich would leave a stale copy of the bar above it.
+_ECHO_COLUMNS = 8
+
+
+class _SingleLineProgress(Progress):
+    """A bar that leaves a few columns of the terminal free."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        return map(_Narrowed, super().get_renderables())
+
+
+@dataclass(frozen=True)
+class _Narrowed:
+    renderable: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.renderable, options.update_width(max(1, options.max_width - _ECHO_COLUMNS)))
+
+
 class BarMeter(ProgressMeter):
     """Shows a one-line bar with rate and time left."""
 
@@ -184,7 +204,7 @@ class BarMeter(ProgressMeter):
         text = TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
         bar = BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40))
         elapsed = TextColumn("{task.fields[elapsed]}", table_column=Column(no_wrap=True))
-        self._progress = Progress(bar, text, elapsed, console=Console(file=stream), transient=True)
+        self._progress = _SingleLineProgress(bar, text, elapsed, console=Console(file=stream), transient=True)
         self._task = self._progress.add_task("", total=None, line="", elapsed="")
 
     def show(self, snapshot: ProgressSnapshot) -> None:

@@ -139,9 +139,9 @@ def test_altered_routing_raises(url: str, piped: Piped, tiny: Encoder, docs: Pat
         load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id")
 
 
-@pytest.mark.parametrize("passages", [(), ("8",)], ids=["vector", "passages"])
+@pytest.mark.parametrize("passages", [None, 8], ids=["vector", "passages"])
 def test_pipeline_adding_another_field_is_accepted(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, passages: tuple[str, ...]
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, passages: int | None
 ) -> None:
     index = piped(HARMLESS)
     summary = load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", passages=passages)

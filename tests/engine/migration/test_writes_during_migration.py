@@ -106,7 +106,7 @@ def test_load_stops_when_its_alias_moves(place9: Place, encoders: tuple[Encoder,
         retry_seconds=3600,
     )
     assert (summary.exit_code, summary.left > 0) == (1, True)
-    assert f"{place9.alias} points to {place9.alias}-" in (summary.stopped or "")
+    assert f"{place9.alias} pointed to {place9.alias}-old" in (summary.stopped or "")
     assert "as after a migration" in (summary.stopped or "")
     # What was acknowledged before is in the new index.
     assert len(place9.contents()) == COUNT + summary.indexed

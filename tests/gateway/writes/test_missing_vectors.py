@@ -281,11 +281,6 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
     expected = tiny_encoder.encode(["a cat"], "document")[0]
     np.testing.assert_allclose(collection.vectors, [expected, expected], atol=1e-6)
 
-    similar = {"index": name, "field": "embedding", "document": {"index": name, "id": "1"}, "k": 2}
-    query = client.post("/ui/api/like", json=similar).raise_for_status().json()["query"]
-    found = client.post(f"/{name}/_search", json={"query": query}).raise_for_status().json()
-    assert [(hit["_id"], hit["_score"]) for hit in found["hits"]["hits"]] == [("2", pytest.approx(1))]
-
     scripted = {"script": {"source": "ctx._source.n = 4"}}
     client.post(f"/{name}/_update/1", json=scripted)
     assert counters.documents() == ({} if is_kept else {"not_in_source": 1})
