@@ -34,7 +34,7 @@ def test_unwritable_cache_raises_model_error(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "file").touch()
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "file"))
     folder = write_tiny_bert(tmp_path / "model")
-    with pytest.raises(ModelError, match="cannot be written to") as caught:
+    with pytest.raises(ModelError, match="cannot be written") as caught:
         Encoder(str(folder), device="cpu", precision="fp32")
     assert "ES_SBERT_CACHE" in caught.value.remedy
 
