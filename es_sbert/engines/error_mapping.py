@@ -346,11 +346,13 @@ def privilege_remedy(reason: str) -> str:
         scope, names = granted[1], granted[2].split(",")
         indices = _ON_INDICES.search(reason)
         where = f" on {indices[1]}" if indices is not None else ""
-        return f"Give the user or API key the {scope} privilege {names[0]}{where}."
+        wider = f" (or a wider one: {', '.join(names[1:])})" if names[1:] else ""
+        return f"Give the user or API key the {scope} privilege {names[0]}{where}{wider}."
     if refused is not None:
         actions = refused[1].split(", ")
         scope = "cluster" if all(map(_CLUSTER_ACTION.fullmatch, actions)) else "index"
-        return f"Give one of the user's roles the {scope} permission {refused[1]}, or an action group that includes it."
+        what, them = ("permissions", "them") if actions[1:] else ("permission", "it")
+        return f"Give one of the user's roles the {scope} {what} {refused[1]}, or an action group that includes {them}."
     if LIMITED_VIEW.search(reason):
         return "Use a user or API key without document- or field-level security or field masking for the index."
     return (

@@ -184,7 +184,7 @@ def analyses(at: Indices) -> Iterator[Any]:
     exact: list[tuple[str | Path, ...]] = [
         ("index", "show", name),
         ("pairs", "--index", name),
-        ("duplicates", "--index", name, "--method", "knn"),
+        ("duplicates", "--index", name, "--num-candidates", "100"),
         ("duplicates", "--index", name, "--write-field", "copy_of"),
         ("cluster", "--index", name, "-k", "3"),
     ]
@@ -204,7 +204,7 @@ def analyses(at: Indices) -> Iterator[Any]:
         with_model=False,
     )
     # Random samples differ from index to index, but not how many documents they have.
-    advise = ("index", "advise", name, "--dimensions", "8", "--index-type", "hnsw")
+    advise = ("index", "advise", name, "--dimensions", "8")
     yield counts(at.run(*advise, "--json", with_model=False))
     yield counts(at.run("index", "calibrate", name, "--queries", labels, "--json"))
     with open_engine(at.url) as engine:

@@ -57,8 +57,7 @@ def load_fuzzed(url: str, encoder: Encoder, index: str, source: Path, tally: Tal
         Exception: whatever the load raises: nothing in a source may.
     """
     dead = source.with_name(f"{source.name}.dead")
-    # Without the encoding, the first broken character refuses the whole source.
-    given: dict[str, Any] = {"dead": dead, "encoding": "utf-8", "max_errors": NO_LIMIT}
+    given: dict[str, Any] = {"dead": dead, "max_errors": NO_LIMIT}
     given |= options
     try:
         with patch.object(load_plan, "MAX_DOCUMENT_BYTES", LONGEST):

@@ -79,8 +79,8 @@ def damaged(data: bytes, seed: int, *, compress: str) -> bytes:
 
 def _file(count: int, seed: int, make: Callable[[random.Random], bytes]) -> bytes:
     chance = random.Random(seed)
-    # A line feed inside a mutated line would make two of it.
-    lines = [_mutated(make(chance), chance).replace(b"\n", b"") for _ in range(count)]
+    # A line feed inside a mutated line would make two of it, and bytes that are not UTF-8 refuse the whole file.
+    lines = [_mutated(make(chance), chance).replace(b"\n", b"").decode(errors="replace").encode() for _ in range(count)]
     return b"".join(line + chance.choice((b"\n", b"\n", b"\n", b"\r\n")) for line in lines)
 
 

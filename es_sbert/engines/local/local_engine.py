@@ -270,7 +270,10 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
 
 
 def _log_tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return f"; it wrote no log ({log})"
     return f"; the last lines of {log}:\n" + "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
 
 

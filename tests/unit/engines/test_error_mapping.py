@@ -144,12 +144,12 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
         (
             "action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
             "[docs], this action is granted by the index privileges [maintenance,manage,all]",
-            "the index privilege maintenance on docs.",
+            "the index privilege maintenance on docs (or a wider one: manage, all).",
         ),
         (
             "action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
             "granted by the cluster privileges [monitor,manage,all]",
-            "the cluster privilege monitor.",
+            "the cluster privilege monitor (or a wider one: manage, all).",
         ),
         (
             "action [indices:data/read/search] is unauthorized for user [a] on restricted indices [.x,.y], this action "
@@ -162,8 +162,8 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
         ),
         (
             "no permissions for [indices:data/write/bulk[s], indices:data/write/index] and User [name=anna]",
-            "the index permission indices:data/write/bulk[s], indices:data/write/index, or an action group that "
-            "includes it.",
+            "the index permissions indices:data/write/bulk[s], indices:data/write/index, or an action group that "
+            "includes them.",
         ),
         ("no", "the index privileges of its task: docs/operations.md lists them."),
     ],
