@@ -126,6 +126,7 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.errors import EngineError
     from es_sbert.index.mapping import with_float_vectors
+    from es_sbert.index.text_languages import language_warning, sample_languages
     from es_sbert.index.vector_field import require_index, vector_field_from_state
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
@@ -152,6 +153,11 @@ def _migrate(engine: Engine, alias: str, options: dict[str, Any], say: Callable[
         handle_signals(control, say, lambda: "Until then, writes to the old index may be blocked."),
     ):
         name = encoder.info.model
+        texts = meta if request.text is None else meta.changed(text=request.text.template)
+        languages = sample_languages(engine, field.index, field.name, texts)
+        warning = language_warning(languages, alias, name, encoder.info.fingerprint)
+        if warning is not None:
+            say(f"Warning: {'. '.join(warning)}")
         if encoder.info.fingerprint != meta.fingerprint:
             say(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")
         run_options = shared.select_options(options, ("dead_letters", "retry_seconds"))

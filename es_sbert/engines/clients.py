@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +19,11 @@ from urllib.parse import quote, urlencode
 
 from elastic_transport import (
     ApiError,
+    BaseNode,
     ConnectionTimeout,
     JsonSerializer,
+    NodeConfig,
+    NodePool,
     SerializationError,
     SerializerCollection,
     TextSerializer,
@@ -69,6 +73,35 @@ class _Serializers(SerializerCollection):
             return data.decode("utf-8", "replace")
 
 
+# Statuses of a node, or of a proxy in front of it, that cannot answer now.
+_DOWN_STATUSES = (502, 503, 504)
+
+
+class _Node(EngineNode):
+    """A node that knows the status of the response to each thread's last request; None if there was none."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self.last = threading.local()
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        self.last.status = None
+        response = super().perform_request(*args, **kwargs)
+        self.last.status = response.meta.status
+        return response
+
+
+class _NodePool(NodePool):
+    """Leaves out a node that is down, but not one that refuses requests (413), is overloaded (429), or fails (500)."""
+
+    def mark_dead(self, node: BaseNode, _now: float | None = None) -> None:
+        assert isinstance(node, _Node)
+        if node.last.status in (None, *_DOWN_STATUSES):
+            super().mark_dead(node, _now)
+        else:
+            self.mark_live(node)
+
+
 class _TransportClient:
     """A transport with the interface of a client."""
 
@@ -77,7 +110,8 @@ class _TransportClient:
         configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
         self._transport = Transport(
             configs,
-            node_class=EngineNode,
+            node_class=_Node,
+            node_pool_class=_NodePool,
             serializers=_SERIALIZERS,
             max_retries=0,
             retry_on_timeout=False,

@@ -138,6 +138,8 @@ _REASON_REMEDIES = {
     "raise cluster.max_shards_per_node (`PUT _cluster/settings`).",
     r"in time_series mode|index\.append_only\.enabled": "Documents of INDEX cannot be changed. Copy them into an index "
     "without this setting (`POST _reindex`), and load that one.",
+    r"creates data streams only": "Choose another name for the index, or change the patterns of the template "
+    "that the message names.",
     r"Keep alive for .* is too large": "Raise the setting that the message names to 30m or more: `PUT "
     "_cluster/settings`.",
 }
@@ -257,9 +259,9 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
     if is_closed(kind, reason):
         # It may be one of several indices of an alias or a pattern.
-        closed, kind = failed_index(body) or "INDEX", "index_closed_exception"
-        message = f"{label} cannot carry out {action}: the index {closed} is closed"
-        remedy = f"Open it (`POST /{closed}/_open`), or take it out of the alias or the names."
+        closed, kind = failed_index(body), "index_closed_exception"
+        message = f"{label} cannot carry out {action}: {f'the index {closed}' if closed else 'an index'} is closed"
+        remedy = f"Open it (`POST /{closed or 'INDEX'}/_open`), or take it out of the alias or the names."
         return RequestFailed(message, remedy, status, kind=kind)
     if kind in BLOCK_TYPES:
         return RequestFailed(f"{label} blocks {action}: {reason}", block_remedy(reason), status, kind=kind)
@@ -293,6 +295,8 @@ def block_remedy(reason: str) -> str:
                 remedies.append(killed_migration_remedy(index))
     if removals:
         return " ".join([*remedies, f"Remove what was set by hand: {', then '.join(removals)}."])
+    if "remote index is read-only" in reason:
+        return "A searchable snapshot takes no writes: restore the snapshot as an ordinary index."
     return (
         "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the block, or "
         "it was set by hand, set it to null (`GET INDEX/_settings` or `GET _cluster/settings` show it)."

@@ -479,7 +479,8 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
 
     def plan(state: IndexState) -> Json | None:
         stored = vector_fields(state.mappings, state.name).get(adoptable.name)
-        if stored == meta:
+        # The stored entry keeps the index type of the field's creation.
+        if stored is not None and stored.changed(index_type=meta.index_type) == meta:
             return None
         if stored is not None:
             check_field_model(VectorField(state.name, adoptable.name, stored), meta.fingerprint, meta.model)
@@ -579,7 +580,7 @@ class _MetadataWriter:
             self._write_matching(_with_ids(query, [document_id for document_id, _ in self.failing]), total)
         self._write_matching(query, total)
         # Another writer wrote the newer version, or this one did and the response was lost.
-        for ids in batched(self.conflicts, PAGE):
+        for ids in batched(self.conflicts, min(PAGE, self.adoptable.state.result_window)):
             body: Json = {"query": _with_ids(query, ids), "size": len(ids), "_source": False}
             found = self.retrying(partial(self.engine.search, self.adoptable.state.name, body))
             self.counts.changed += [hit["_id"] for hit in found["hits"]["hits"]]

@@ -263,7 +263,7 @@ class ReadBackCheck:
             f"{'; '.join(differences)}",
             f"An ingest pipeline did this ({' or '.join(PIPELINE_SETTINGS)} in `GET {name}/_settings`), a plugin "
             "(`GET _cat/plugins`), or a proxy in front of the engine. Remove the cause; `PUT "
-            f'{name}/_settings` with {{"{PIPELINE_SETTINGS[0]}": "_none"}} switches a pipeline off. Then {again}.',
+            f'{name}/_settings` with {{"SETTING": "_none"}} switches the one of a setting off. Then {again}.',
         )
 
     def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:

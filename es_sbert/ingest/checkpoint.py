@@ -184,7 +184,7 @@ class LoadCheckpoint:
         if row is not None:
             self.note = (
                 f"The state file {self.path} belongs to a different index, model, text or id field, or to files that "
-                f"were read differently (`format`, `delimiter`, `encoding`): {_RESTARTED}"
+                f"were read differently (`format`, `delimiter`, `encoding`, earlier `types`): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")

@@ -28,6 +28,7 @@ from es_sbert.index.mapping import (
     ChunkRules,
     VectorFieldMeta,
     check_field_name,
+    check_not_being_removed,
     document_meta_field,
     vector_fields,
 )
@@ -402,6 +403,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
     state = read_target_index(engine, name, files=bool(sources))
+    if state is not None:
+        check_not_being_removed(state.mappings, state.name)
     stored = vector_fields(state.mappings, state.name) if state else {}
     fields = plan_fields(settings, stored)
     if settings.retry is not None:

@@ -324,6 +324,11 @@ def _check_same_migration(
     target, state = begun.target, begun.state
     if state.unsupported:
         raise begun.error()
+    if not begun.is_swapped and with_float_vectors(target) is not target:
+        raise IndexMismatch(
+            f"{wanted.alias} is being migrated to {target.name}, whose type of vectors is no longer supported",
+            f"Cancel that migration, then start again: `es-sbert index migrate {wanted.alias} --cancel`",
+        )
     fields = _migrated_fields(target, state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())

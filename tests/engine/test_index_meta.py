@@ -370,3 +370,13 @@ def test_field_meta_of_adoption_keeps_model(place: Place) -> None:
     other: VectorFieldMeta = adoptable.meta("b" * 32, "other", 4)
     with pytest.raises(IndexMismatch, match="holds vectors of the model 'm'"):
         put_adopted_field(place.engine, adoptable, other)
+
+
+def test_field_meta_of_adoption_keeps_the_index_type_of_creation(place: Place) -> None:
+    """Somebody may have changed the index type in place: the entry then has another one than the mapping."""
+    adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
+    meta = adoptable.meta(FINGERPRINT, "m", 4)
+    put_adopted_field(place.engine, adoptable, meta)
+    put_adopted_field(place.engine, adoptable, meta.changed(index_type="int8_hnsw"))
+    stored = vector_fields(state_of(place.engine, place.index).mappings, place.index)["plain"]
+    assert stored.index_type == meta.index_type

@@ -165,11 +165,14 @@ def test_deprecation_warnings_are_logged_once(engine_type: EngineType, caplog: p
 
 
 @BOTH
-def test_a_node_that_is_down_is_left_out(engine_type: EngineType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("status", "is_left_out"), [(413, False), (429, False), (500, False), (503, True)])
+def test_only_a_node_that_is_down_is_left_out(
+    engine_type: EngineType, status: int, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clients, "FIRST_BACKOFF_SECONDS", 30.0)
     with served() as refuses, served() as answers:
-        refuses.status = 503
+        refuses.status = status
         with closing(engine_at(engine_type, EngineSettings(url=f"{refuses.url},{answers.url}"))) as engine:
             for _ in range(20):
                 engine.send("GET", "/docs")
-    assert refuses.requests == 1
+    assert refuses.requests == (1 if is_left_out else 10)
