@@ -145,7 +145,7 @@ _output_options = option_group(
 )
 _ray_options = option_group(
     "Ray cluster",
-    click.option("--ray", metavar="ADDRESS", help="Load FILE on a Ray cluster: host:port, auto or local."),
+    click.option("--ray", metavar="ADDRESS", help="Load on the machines of a Ray cluster: host:port, auto or local."),
     click.option(
         "--ray-workers",
         type=click.IntRange(min=1),
@@ -209,8 +209,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         raise UsageError(
             "--prune asks before it removes documents, but there is no terminal to ask for confirmation", "Add --yes."
         )
-    if ray is not None and (not files or settings.retry is not None):
-        raise UsageError("--ray loads FILE, not dead letters or the documents of an index", "Leave out --ray.")
+    if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
+        raise UsageError("--ray cannot be combined with --watch or --retry", "Leave out --ray, --watch or --retry.")
     if quiet:
         log_errors_only()
     control = LoadControl()

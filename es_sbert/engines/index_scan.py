@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -54,6 +55,26 @@ class ShardSnapshot(NamedTuple):
     max_seq_no: int
 
 
+@dataclass(frozen=True)
+class IndexSlice:
+    """One of the parts in which an index is read; each document of the snapshots is in exactly one of them.
+
+    Attributes:
+        number: Number of the slice, from 0.
+        count: Number of all slices.
+        snapshots: One of each shard, the same for all slices.
+    """
+
+    number: int
+    count: int
+    snapshots: tuple[ShardSnapshot, ...]
+
+    def bounds(self, snapshot: ShardSnapshot) -> tuple[int, int]:
+        """The slice's part of the sequence numbers of a shard: first (exclusive) and last (inclusive)."""
+        length = snapshot.max_seq_no + 1
+        return length * self.number // self.count - 1, length * (self.number + 1) // self.count - 1
+
+
 def scan_index(
     engine: Engine,
     name: str,
@@ -63,7 +84,7 @@ def scan_index(
     page: int = 500,
     vectors: bool = False,
     extra: Json | None = None,
-    snapshots: Sequence[ShardSnapshot] | None = None,
+    slice: IndexSlice | None = None,
     retrying: Retrier = without_retries,
 ) -> Iterator[ScanPage]:
     """Read all documents of an index that match a query.
@@ -74,7 +95,7 @@ def scan_index(
         page: Maximum number of documents in a page; fewer if `index.max_result_window` is smaller.
         vectors: Also return vectors on engines that leave them out of `_source`.
         extra: Further members of the search body.
-        snapshots: Points in time to read, one of each shard, which are not closed; None opens them.
+        slice: The part of the index to read; None for all of it.
         retrying: Retries each request; a lost point in time is replaced by a new one.
 
     Raises:
@@ -89,11 +110,14 @@ def scan_index(
     def body(after: int, up_to: int) -> Json:
         return seq_no_range_body(query, after, up_to, page, source) | (extra or {})
 
-    if snapshots is None:
+    if slice is None:
         shards = retrying(lambda: engine.searched_shards(name))
         readers = [_ShardReader(engine, name, uuids, shard, page, body, retrying) for shard in shards]
     else:
-        readers = [_ShardReader(engine, name, uuids, each.shard, page, body, retrying, each) for each in snapshots]
+        readers = [
+            _ShardReader(engine, name, uuids, each.shard, page, body, retrying, each, slice.bounds(each))
+            for each in slice.snapshots
+        ]
     for reader in readers:
         with closing(reader):
             yield from reader.pages()
@@ -156,6 +180,7 @@ class _ShardReader:
         page: Maximum number of documents in a page.
         body: Returns the body of the search for a range of sequence numbers.
         snapshot: A point in time to begin with, which is not closed; None to open one.
+        bounds: Sequence numbers to read, see `IndexSlice.bounds`; None for all.
     """
 
     def __init__(
@@ -168,6 +193,7 @@ class _ShardReader:
         body: Callable[[int, int], Json],
         retrying: Retrier,
         snapshot: ShardSnapshot | None = None,
+        bounds: tuple[int, int] | None = None,
     ) -> None:
         self._engine = engine
         self._name = name
@@ -176,6 +202,7 @@ class _ShardReader:
         self._page = page
         self._body = body
         self._retrying = retrying
+        self._bounds = bounds
         self._given = snapshot
         self._snapshot = snapshot
         # `max_seq_no` of the first point in time; None until there is one.
@@ -184,7 +211,8 @@ class _ShardReader:
     def pages(self) -> Iterator[ScanPage]:
         """Read the documents of the first point in time; if it was lost, those written since then follow."""
         first = self._retrying(self._current_snapshot)
-        yield from self._read(-1, lambda: first.max_seq_no, is_rewritten=False)
+        after, up_to = self._bounds or (-1, first.max_seq_no)
+        yield from self._read(after, lambda: up_to, is_rewritten=False)
         if self._snapshot != first:
             yield from self._read(
                 first.max_seq_no, lambda: self._retrying(self._current_snapshot).max_seq_no, is_rewritten=True

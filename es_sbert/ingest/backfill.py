@@ -19,7 +19,7 @@ from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.error_mapping import ErrorClass
-from es_sbert.engines.index_scan import ShardChanges, scan_index
+from es_sbert.engines.index_scan import IndexSlice, ShardChanges, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import error_class
@@ -186,14 +186,16 @@ class IndexReader:
     Args:
         context: The load. All of its targets are filled. If it names an alias, only documents that are visible through
             the alias are read.
+        slice: The part of the index to read; None reads all of it.
 
     Attributes:
         includes: Fields of `_source` that are read.
     """
 
-    def __init__(self, context: LoadContext) -> None:
+    def __init__(self, context: LoadContext, slice: IndexSlice | None = None) -> None:
         self._context = context
         self._engine = context.engine
+        self._slice = slice
         self._index = context.index.alias
         self._targets = context.targets
         self._text_fields = target_text_fields(context.targets)
@@ -212,6 +214,7 @@ class IndexReader:
                 query=self._query(),
                 source_includes=self.includes,
                 page=SCAN_PAGE,
+                slice=self._slice,
                 retrying=self._context.retrying,
             ):
                 # Most documents of a page that was rewritten were read and written by this load.

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,9 +38,11 @@ from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
 from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError, UsageError, error_summary
 from es_sbert.index.document_vectors import EmbeddingTargets
+from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder, PackedVersions, WrittenVersions
@@ -60,6 +62,7 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 # Starts a cluster on this machine for the duration of the load.
 LOCAL_CLUSTER = "local"
+_CURRENT_CLUSTER = "auto"  # the cluster that this machine belongs to
 _CONNECT_SECONDS = 10.0
 
 
@@ -95,7 +98,7 @@ def ray_connection(address: str) -> Iterator[None]:
     # A thread of Ray prints messages about lost nodes; the shutdown prints the remaining ones.
     with redirect_stdout(_RayOutputLogger()):
         try:
-            if address not in (LOCAL_CLUSTER, "auto"):
+            if address not in (LOCAL_CLUSTER, _CURRENT_CLUSTER):
                 # Check that the cluster accepts connections: Ray itself would try for minutes.
                 host, _, port = address.rpartition(":")
                 socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
@@ -178,9 +181,7 @@ def choose_worker_pool(
     return RayWorkerPool(count or fitting, cores, gpus)
 
 
-def read_node_identity(model: str) -> tuple[str, str]:
-    """Read the version of es-sbert and the fingerprint of a model on the node that runs this."""
-    return __version__, read_sentence_model(resolve_model(model)).fingerprint
+_MAX_LISTED_NODES = 5
 
 
 def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, model: str, fingerprint: str) -> None:
@@ -195,32 +196,56 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
     Raises:
         ClusterError: a node has a different version or model, lacks one of them, or does not respond.
     """
-    call = ray.remote(read_node_identity)
+    probe = ray.remote(make_probe(__version__, fingerprint))
     answers = []
     for node in nodes:
         if workers.fits(node["Resources"]):
             on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            answer = call.options(num_cpus=0, scheduling_strategy=on_node).remote(model)
+            answer = probe.options(num_cpus=0, scheduling_strategy=on_node).remote(model)
             answers.append((node["NodeManagerHostname"], answer))
+    problems = []
     for host, answer in answers:
         try:
-            version, found = get_result(answer)
-            problem = f"has es-sbert {version} and {model} = {found[:12]}"
-            if (version, found) == (__version__, fingerprint):
-                continue
+            problem = get_result(answer)
         except ClusterError:
             raise
         except EsSbertError as error:
             problem = f"cannot open the model: {error.message}"
         except RayTaskError as error:
-            # The last line is that of the import that failed on the node.
-            problem = f"cannot run es-sbert: {str(error).strip().splitlines()[-1]}"
+            problem = f"cannot run es-sbert: {remote_error_summary(error)}"
+        if problem is not None:
+            problems.append(f"{host} {problem}")
+    if problems:
+        more = ["…"] if len(problems) > _MAX_LISTED_NODES else []
         raise ClusterError(
-            f"the node {host} of the Ray cluster {problem}; this machine has es-sbert {__version__} and {model} = "
-            f"{fingerprint[:12]}",
+            f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert {__version__}, "
+            f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES] + more)}",
             "Install one version of es-sbert and one model on all machines, or set `model` to a folder that they "
             "share, and run the same command again.",
         )
+
+
+def make_probe(required_version: str, required_fingerprint: str) -> Callable[[str], str | None]:
+    """Make the function that a node runs to compare its es-sbert and its model with those of this machine.
+
+    It returns the difference as text that follows the node's name; None if there is none. A nested function is pickled
+    as code, not by name, so that it runs on nodes without es-sbert; for the same reason it uses nothing of this module.
+    """
+
+    def probe(model: str) -> str | None:
+        try:
+            from es_sbert import __version__ as version
+        except ImportError:  # the caller names the node that lacks es-sbert
+            return "has no es-sbert in the Python that Ray uses there"
+        if version != required_version:
+            return f"has es-sbert {version}"
+        from es_sbert.bundle.model_lookup import resolve_model
+        from es_sbert.bundle.sentence_model import read_sentence_model
+
+        fingerprint = read_sentence_model(resolve_model(model)).fingerprint
+        return None if fingerprint == required_fingerprint else f"has the model {fingerprint[:12]} under that name"
+
+    return probe
 
 
 def get_result(reference: Any) -> Any:
@@ -250,6 +275,8 @@ def remote_error_summary(error: Exception) -> str:
     return next((line for line in rest if line and not line[0].isspace()), error_summary(error))
 
 
+# What a worker loads at a time: a part of a source, or a slice of the index.
+Partition = DocumentSource | IndexSlice
 # Documents read, documents embedded or without need of it, and the processed fraction, 0 to 1 for each partition.
 Progress = tuple[int, int, float]
 # Seconds between two progress reports of a worker.
@@ -411,22 +438,21 @@ class PartitionLoader:
             packed[number] = pickle.dumps(report)
         return {"report": packed}
 
-    def _load(self, numbered: tuple[int, DocumentSource], report: PartitionReport) -> None:
-        number, source = numbered
+    def _load(self, numbered: tuple[int, Partition], report: PartitionReport) -> None:
+        number, partition = numbered
         if ray.get(self.coordinator.report_progress.remote(number, (0, 0, 0.0))):
             return
-        if source.path is not None and not source.path.exists():
+        source = partition if isinstance(partition, DocumentSource) else None
+        if source is not None and source.path is not None and not source.path.exists():
             remedy = "Put the files where all machines find them under the same path."
             raise SourceError(f"{source.path} is not on the machine {platform.node()} of the cluster", remedy)
         self._opened = self._opened or self._open()
         engine, encoder = self._opened
         control, clock = LoadControl(), Clock()
         clock.observe(self.started_at)
-        checkpoint = cast(LoadCheckpoint, RemoteCheckpoint(self.coordinator, control.interrupt))
-        # The versions outlive this worker.
-        add_versions = self.coordinator.add_versions.remote
-        outcomes = OutcomeRecorder(report, checkpoint, add_versions=lambda *each: get_result(add_versions(*each)))
-        plan = replace(self.plan, sources=[source])
+        checkpoint = cast(LoadCheckpoint, RemoteCheckpoint(self.coordinator, control.interrupt)) if source else None
+        outcomes = OutcomeRecorder(report, checkpoint, add_versions=self._add_versions)
+        plan = replace(self.plan, sources=[source] if source else [])
         throttle = Throttle(plan.settings.bulk_bytes, WRITERS)
         context = LoadContext(
             engine, plan, self.index, self.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
@@ -434,22 +460,31 @@ class PartitionLoader:
         report.info, report.ledger = encoder.info, outcomes.ledger
         last, ledger = time.monotonic(), outcomes.ledger
         stream = RecordStream(plan.sources, plan.reading, control)
+        size = source.size if source else None
 
         def tick() -> None:
             nonlocal last
             if time.monotonic() - last >= _REPORT_SECONDS:
                 last = time.monotonic()
-                part_read = stream.counter.bytes / source.size if source.size else None
+                part_read = stream.counter.bytes / size if size else None
                 fraction = fraction_processed(ledger.read, ledger.processed, part_read) or 0.0
                 progress = (ledger.read, ledger.processed, fraction)
                 if get_result(self.coordinator.report_progress.remote(number, progress)):
                     control.interrupt()
 
         try:
-            load_records(context, encoder, stream, tick, empty_index=self.empty_index)
+            if isinstance(partition, IndexSlice):
+                reader = IndexReader(context, partition)
+                embed_in_place(context, encoder, reader, reader.documents(), tick)
+            else:
+                load_records(context, encoder, stream, tick, empty_index=self.empty_index)
         finally:
             report.stop_reason, report.engine_lost = control.reason, control.engine_lost
             self.coordinator.report_progress.remote(number, (ledger.read, ledger.processed, 1.0))
+
+    def _add_versions(self, versions: PackedVersions, writes: int) -> None:
+        """Hand the versions to the coordinator: they outlive this worker."""
+        get_result(self.coordinator.add_versions.remote(versions, writes))
 
     def _open(self) -> tuple[Engine, Encoder]:
         encoder = Encoder(**self.encoder)
@@ -467,6 +502,9 @@ class PartitionLoader:
 # Bytes of a file partition: a few minutes of work for a worker on a CPU. The partition of a lost machine is restarted,
 # and at the end of a load the workers wait for the last partition.
 PARTITION_BYTES = 16 << 20
+# Slices of an index per worker, for the same reasons.
+SLICES_PER_WORKER = 8
+MAX_SLICES = 1024
 
 
 def partition_sources(sources: Sequence[DocumentSource]) -> list[DocumentSource]:
@@ -485,6 +523,16 @@ def partition_sources(sources: Sequence[DocumentSource]) -> list[DocumentSource]
     return parts
 
 
+def partition_index(workers: int, snapshots: tuple[ShardSnapshot, ...]) -> list[IndexSlice]:
+    """Split an index into slices.
+
+    Args:
+        snapshots: One snapshot per shard.
+    """
+    count = min(workers * SLICES_PER_WORKER, MAX_SLICES)
+    return [IndexSlice(number, count, snapshots) for number in range(count)]
+
+
 _POLL_SECONDS = 0.5
 
 
@@ -492,7 +540,7 @@ _POLL_SECONDS = 0.5
 class RayRunner:
     """Runs a load on a Ray cluster, with this process as a driver.
 
-    Sources are split into partitions; each worker runs the whole pipeline over one partition at a time. If
+    Sources and indices are split into partitions; each worker runs the whole pipeline over one partition at a time. If
     a node is lost, its partition is restarted elsewhere: the coordinator knows the documents that the engine has
     acknowledged, and the others are written again under the same id.
 
@@ -535,6 +583,8 @@ class RayRunner:
         """Load all documents until each has an outcome; return the encoder that embedded them."""
         context = load.context
         index = context.index.concrete
+        # A slice of the index includes only refreshed documents.
+        context.retrying(context.engine.refresh, index)
         job = {
             "engine": self.engine,
             "encoder": self.encoder,
@@ -547,8 +597,14 @@ class RayRunner:
             "folder": Path.cwd(),
         }
         info: EncoderInfo | None = None
-        parts = partition_sources(context.plan.sources)
-        with _progress_poller(context, self._coordinator, len(parts)):
+        with ExitStack() as stack:
+            if context.plan.sources:
+                parts: Sequence[Partition] = partition_sources(context.plan.sources)
+            else:
+                snapshots = open_snapshots(context.engine, context.index.alias, context.retrying)
+                stack.callback(close_snapshots, context.engine, snapshots)
+                parts = partition_index(self.workers.count, snapshots)
+            stack.enter_context(_progress_poller(context, self._coordinator, len(parts)))
             for report in self._reports(job, parts):
                 if info is None and report.info is not None:
                     info = report.info
@@ -566,7 +622,7 @@ class RayRunner:
             raise ClusterError("the load was stopped before any worker of the Ray cluster started", remedy)
         return info
 
-    def _reports(self, job: dict[str, Any], parts: Sequence[DocumentSource]) -> Iterator[PartitionReport]:
+    def _reports(self, job: dict[str, Any], parts: Sequence[Partition]) -> Iterator[PartitionReport]:
         """Run the partitions on the workers, and yield their reports in the order in which they finish.
 
         Args:

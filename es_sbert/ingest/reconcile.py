@@ -22,6 +22,7 @@ from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
+    IndexSlice,
     ShardChanges,
     ShardSnapshot,
     close_snapshots,
@@ -205,7 +206,7 @@ def _find_stale_documents(
             query=query,
             source_includes=[],
             page=_VERSIONS_PAGE,
-            snapshots=snapshots,
+            slice=IndexSlice(0, 1, snapshots),
             retrying=context.retrying,
         ):
             if context.control.stop_reading.is_set():

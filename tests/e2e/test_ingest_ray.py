@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from es_sbert import __version__
 from es_sbert.encoder.encoder import Encoder
 from tests.e2e.cli_support import Cli
-from tests.engine.ingest_support import open_engine, write_jsonl
-from tests.faults.bench import Bench
+from tests.e2e.test_default_search_pipeline import COUNT as HOSTILE_COUNT
+from tests.e2e.test_default_search_pipeline import HOSTILE, document, indices
+from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.sources import read_sources
+from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 from tests.faults.writers import altering_pipeline, refused
+from tests.faulty_proxy import holding
 
 COUNT = 600
 STRANGER = "not of the alias"
@@ -132,6 +138,85 @@ def test_resumes_after_interrupt(bench: Bench) -> None:
     assert summary["unchanged"] >= 0.6 * len(bench.corpus.wanted)
 
 
+@pytest.fixture
+def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Callable[[str], Load]]:
+    """A function address → load of documents that stand in an index already, without vectors, by an alias that leaves
+    out another one.
+    """
+    alias, filter = f"{bench.index}-ours", {"bool": {"must_not": {"ids": {"values": [STRANGER]}}}}
+    with open_engine(bench.url) as engine:
+        engine.update_aliases([{"add": {"index": bench.index, "alias": alias, "filter": filter}}])
+        pairs = {**bench.corpus.wanted, STRANGER: {"text": "Somebody else's."}}.items()
+        lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in pairs)
+        assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
+    with ExitStack() as stack:
+
+        def start(url: str) -> Load:
+            command = [
+                sys.executable, "-m", "es_sbert", "ingest", "--index", alias, "--url", url, "--model",
+                str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
+            ]  # fmt: skip
+            load = Load(command, bench.folder, None, None)
+            stack.callback(load.end_now)
+            return load
+
+        yield start
+
+
+def check_vectors(bench: Bench) -> None:
+    """Every document of the alias has the vector of its text, and all that it had before."""
+    wanted = bench.corpus.wanted
+    keys = sorted(wanted)
+    vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document")
+    with open_engine(bench.url) as engine:
+        stored = read_sources(engine, bench.index, [*keys, STRANGER], source_includes=["*"])
+    assert list(stored.pop(STRANGER)) == ["text"]
+    for key, vector in zip(keys, vectors, strict=True):
+        assert same_vectors(vector_of(stored[key]), vector)
+        assert {name: stored[key][name] for name in wanted[key]} == wanted[key]
+
+
+@pytest.mark.long
+def test_slices_embed_index_in_place_despite_killed_node(
+    cluster: RayCluster, bench: Bench, in_place: Callable[[str], Load]
+) -> None:
+    def begun() -> bool:
+        with open_engine(bench.url) as engine:
+            engine.refresh(bench.index)
+            return engine.count(bench.index, {"exists": {"field": "embedding"}}) > 0
+
+    with holding(bench.url, begun) as (url, hold):
+        load = in_place(url)
+        load.wait_until(hold.reached.is_set)
+        cluster.kill_a_node()
+        hold.release()
+        filled = bench.ended(load)
+    count = len(bench.corpus.wanted)
+    assert (filled["source"], filled["read"]) == ("index", count)
+    assert filled["indexed"] + filled["unchanged"] == count
+    check_vectors(bench)
+
+
+@pytest.mark.long
+def test_in_place_load_goes_around_default_search_pipeline(
+    cluster: RayCluster, opensearch_url: str, cli: Cli, model: Path, tiny: Encoder, tmp_path: Path
+) -> None:
+    with (
+        indices(opensearch_url, cli, model, tmp_path / "hostile", HOSTILE) as hostile,
+        open_engine(opensearch_url) as engine,
+    ):
+        name = hostile.fill(engine, "place")
+        for kind in ("indexed", "unchanged"):
+            [report] = hostile.run("ingest", "--index", name, "--json", "--ray", cluster.address)
+            assert (report["read"], report[kind]) == (HOSTILE_COUNT, HOSTILE_COUNT)
+        wanted = {str(number): document(number) for number in range(HOSTILE_COUNT)}
+        found = read_sources(engine, name, list(wanted), source_includes=["*"])
+        vectors = tiny.encode([source["text"] for source in wanted.values()], "document")
+        for (key, source), vector in zip(wanted.items(), vectors, strict=True):
+            assert found[key].items() >= source.items()
+            assert same_vectors(vector_of(found[key]), vector)
+
+
 @pytest.mark.long
 def test_worker_reports_altering_pipeline_and_rerun_repairs(
     cluster: RayCluster, es8_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
@@ -155,8 +240,8 @@ def test_missing_ray_cluster_exits_2(
     assert "ray start --head" in done.err
     done = cli(*arguments, "ray://127.0.0.1:10001", docs)
     assert "Ray Client addresses (ray://) are not supported" in done.err
-    done = cli(*arguments, "auto")
-    assert "--ray loads FILE" in done.err
+    done = cli(*arguments, "auto", "--watch")
+    assert "--watch" in done.err
 
 
 def test_unsupported_setups_are_refused_before_writing(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
@@ -166,7 +251,7 @@ def test_unsupported_setups_are_refused_before_writing(cluster: RayCluster, benc
     cluster.add_node(tmp_path / "packages")
     refused = bench.start().end(2)
     assert f"es-sbert {__version__}" in refused
-    assert f"the node {platform.node()} of the Ray cluster cannot run es-sbert" in refused
+    assert f": {platform.node()} has es-sbert 0.0.1" in refused
     assert "Install one version" in refused
     with open_engine(bench.url) as engine:
         engine.refresh(bench.index)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.exceptions import RayTaskError
 
 from es_sbert import __version__
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot
 from es_sbert.errors import ClusterError, OutputError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.ray_runner import (
     LOCAL_CLUSTER,
     RayWorkerPool,
-    check_nodes,
     choose_worker_pool,
     get_result,
+    make_probe,
+    partition_index,
     ray_connection,
-    read_node_identity,
     remote_error_summary,
 )
 from tests.tiny import write_tiny_bert
@@ -84,6 +87,27 @@ def test_own_error_of_a_remote_call_is_raised(monkeypatch: pytest.MonkeyPatch) -
         assert (caught.value is ours) is (cause is ours)
 
 
+def test_slices_are_numbered() -> None:
+    snapshots = (ShardSnapshot(0, "pit", 99),)
+    parts = partition_index(1, snapshots)
+    assert parts == [IndexSlice(number, len(parts), snapshots) for number in range(len(parts))]
+    assert len(parts) >= 2
+
+
+def test_number_of_slices_is_limited() -> None:
+    assert len(partition_index(200, (ShardSnapshot(0, "pit", 99),))) == 1024
+
+
+@given(st.integers(-1, 10_000), st.integers(1, 50))
+def test_slices_cover_each_sequence_number_once(max_seq_no: int, count: int) -> None:
+    snapshot = ShardSnapshot(0, "pit", max_seq_no)
+    covered = []
+    for number in range(count):
+        after, up_to = IndexSlice(number, count, (snapshot,)).bounds(snapshot)
+        covered += range(after + 1, up_to + 1)
+    assert covered == list(range(max_seq_no + 1))
+
+
 def test_pickled_ledgers_are_merged() -> None:
     ledger, total = Ledger(), Ledger()
     ledger.add(read=3)
@@ -97,24 +121,18 @@ def test_pickled_ledgers_are_merged() -> None:
     total.verify()
 
 
-def test_node_with_another_version_or_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = {"Resources": CPU, "NodeID": "ab" * 28, "NodeManagerHostname": "one"}
-    answers: list[Any] = [(__version__, "a" * 32)]
-    monkeypatch.setattr(ray, "remote", lambda function: MagicMock())
-    monkeypatch.setattr(ray, "get", lambda reference: answers[0])
-    check_nodes([node, {"Resources": {}}], RayWorkerPool(1, 4, 0), "mini", "a" * 32)
-    for answer, problem in (
-        (("1.2.0", "a" * 32), "has es-sbert 1.2.0"),
-        ((__version__, "b" * 32), "mini = bbbbbbbbbbbb"),
-    ):
-        answers[0] = answer
-        with pytest.raises(ClusterError, match=f"the node one of the Ray cluster .*{problem}"):
-            check_nodes([node], RayWorkerPool(1, 4, 0), "mini", "a" * 32)
-
-
-def test_identity_of_a_node_is_its_version_and_the_fingerprint_of_its_model(tmp_path: Path) -> None:
+def test_version_or_model_mismatch_is_a_node_problem(tmp_path: Path) -> None:
     mini = write_tiny_bert(tmp_path / "model")
-    assert read_node_identity(str(mini)) == (__version__, read_sentence_model(mini).fingerprint)
+    fingerprint = read_sentence_model(mini).fingerprint
+    assert make_probe(__version__, fingerprint)(str(mini)) is None
+    other = make_probe(__version__, "a" * 32)(str(mini))
+    assert other == f"has the model {fingerprint[:12]} under that name"
+    assert make_probe("1.2.0", fingerprint)(str(mini)) == f"has es-sbert {__version__}"
+
+
+def test_node_without_es_sbert_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "es_sbert", None)  # importing it fails
+    assert make_probe(__version__, "a" * 32)("model") == "has no es-sbert in the Python that Ray uses there"
 
 
 def test_only_nodes_that_fit_a_worker_are_checked() -> None:
