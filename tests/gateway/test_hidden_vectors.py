@@ -27,6 +27,11 @@ DOCUMENTS = [{"id": str(number), "text": text, "group": "all"} for number, text 
 OURS = {"embedding", "embedding_meta"}
 LEXICAL: Json = {"query": {"match": {"text": "cat guitar"}}}
 SEMANTIC: Json = {"query": {"match": {"semantic": "the cat"}}}
+GROUPED: Json = {
+    "size": 0,
+    "aggs": {"top_hits": {"terms": {"field": "group.keyword"}, "aggs": {"best": {"top_hits": {"size": 3}}}}},
+}
+COLLAPSED: Json = {"collapse": {"field": "group.keyword", "inner_hits": {"name": "all", "size": 3}}}
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,13 @@ def stored(bed: Bed) -> dict[str, tuple[Any, Json]]:
 
 @pytest.mark.parametrize("body", [LEXICAL, SEMANTIC], ids=["lexical", "semantic"])
 def test_hits_of_every_search_api_lack_vectors_and_metadata(bed: Bed, body: Json) -> None:
+    grouped, collapsed = GROUPED | body, COLLAPSED | body
     narrowed = body | {"_source": {"excludes": ["x"]}}
-    several = ndjson({}, body, {"index": bed.index}, body, {}, narrowed)
+    several = ndjson({}, body, {"index": bed.index}, grouped, {}, collapsed, {}, narrowed)
     answers = [
         bed.call("POST", "/_search", body),
+        bed.call("POST", "/_search", grouped),
+        bed.call("POST", "/_search", collapsed),
         bed.call("POST", "/_async_search", body),
         bed.call("POST", "/_search", body | {"fields": ["text"]}),
         bed.call("POST", "/_search", body | {"_source": {"excludes": ["group"]}}),

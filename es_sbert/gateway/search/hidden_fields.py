@@ -8,15 +8,17 @@ what they return may be written back, or kept as a backup.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.engine_routes import EngineApi
 from es_sbert.gateway.incoming_request import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, split_remote
+from es_sbert.gateway.search.compound_queries import objects_at, objects_in
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.settings import HideVectors, SemanticSettings
 from es_sbert.index.document_vectors import append_members
@@ -27,9 +29,11 @@ _HIT_APIS = frozenset({
     EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH,
     EngineApi.MULTI_SEARCH_TEMPLATE,
 })  # fmt: skip
-# Reasons to parse a search: it may filter its source, return none, copy documents or have comments. Any name may be
-# written with escapes.
-_MARKS = re.compile(rb'_source|stored_fields|script_fields|"pit"|\\u|source=|"size"\s*:\s*0\s*[,}]|size=0|//|/\*')
+# Reasons to parse a search: it may filter its source, return none, copy documents, return hits in other places, or have
+# comments. Any name may be written with escapes.
+_MARKS = re.compile(
+    rb'_source|stored_fields|script_fields|"pit"|top_hits|inner_hits|\\u|source=|"size"\s*:\s*0\s*[,}]|size=0|//|/\*'
+)
 # Engines limit the first line of a request to 4096 bytes.
 _MAX_TARGET_LENGTH = 4000
 
@@ -93,9 +97,9 @@ class VectorHider:
         if not self.applies(api, context.options):
             return None
         # Most searches that have to be parsed say which fields they want: no index is looked up for them.
-        if _source_without(body, dict(params), ("",)) is None:
+        if not await offload_if_large(context.size, _sources_without, body, params, ("",)):
             return None
-        return hide_in_search(body, params, await self.fields(context))
+        return await offload_if_large(context.size, hide_in_search, body, params, await self.fields(context))
 
     def _may_hide(self, meta: VectorFieldMeta) -> bool:
         return self._policy is HideVectors.ALWAYS or meta.text is not None
@@ -147,34 +151,49 @@ def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> Par
     """Leave fields out of the hits of a search, which is changed.
 
     The caller's own filter wins if it names what to return, or one of the fields. Otherwise the fields are added to
-    what it excludes. Hits inside others (`inner_hits`, `top_hits`) stay as they are.
+    what it excludes.
 
     Returns:
         The parameters that are still needed: one that filters the source moves to the body, and replaces the filter
         there. None if nothing changes.
     """
-    source = _source_without(body, dict(params), fields) if fields else None
-    if source is None:
-        return None
-    body["_source"] = source
+    changes = _sources_without(body, params, fields) if fields else []
+    for hits, source in changes:
+        hits["_source"] = source
+    if not any(hits is body for hits, _ in changes):
+        return params if changes else None
     return [(name, value) for name, value in params if name != "_source_excludes"]
 
 
-def _source_without(body: Json, options: Mapping[str, str], fields: Sequence[str]) -> Json | None:
-    """Return the source filter of a search with these fields added to what it excludes; None if it stays as it is."""
-    if "pit" in body or "_source" in options or "_source_includes" in options:
-        return None
-    if str(options.get("size", body.get("size"))) == "0" or options.get("_source_exclude_vectors") == "false":
-        return None
-    if "_source_excludes" in options:
-        source: Any = {"excludes": options["_source_excludes"].split(",")}
-    elif "_source" in body:
-        source = {} if body["_source"] == [] else body["_source"]
-    else:
-        # Hits with stored or script fields have no source unless it is asked for.
-        stored = body.get("stored_fields", "_source")
-        is_asked = "_source" in (stored if isinstance(stored, list) else [stored])
-        source = {} if is_asked and "script_fields" not in body and "stored_fields" not in options else None
+def _sources_without(body: Json, params: Parameters, fields: Sequence[str]) -> list[tuple[Json, Json]]:
+    """Return the parts of a search whose hits would have the fields, each with the filter that leaves them out."""
+    if "pit" in body:
+        return []
+    options = dict(params)
+    found = [(hits, hits.get("_source", {}), hits) for hits in _inner_hits(body)]
+    names_fields = "_source" in options or "_source_includes" in options
+    has_none = str(options.get("size", body.get("size"))) == "0" or options.get("_source_exclude_vectors") == "false"
+    if not names_fields and not has_none:
+        if "_source_excludes" in options:
+            found.append((body, {"excludes": options["_source_excludes"].split(",")}, {"_source": True}))
+        elif "stored_fields" not in options or "_source" in body:
+            found.append((body, body.get("_source", {}), body))
+    changes = ((hits, _source_without(source, asked, fields)) for hits, source, asked in found)
+    return [(hits, source) for hits, source in changes if source is not None]
+
+
+def _source_without(source: Any, hits: Json, fields: Sequence[str]) -> Json | None:
+    """Add fields to what a source filter excludes; None if it stays as it is.
+
+    Args:
+        hits: Describes the hits: those with stored or script fields have no source unless it is asked for.
+    """
+    if "_source" not in hits:
+        stored = hits.get("stored_fields", "_source")
+        if "script_fields" in hits or "_source" not in (stored if isinstance(stored, list) else [stored]):
+            return None
+    if source == []:
+        source = {}
     if not isinstance(source, dict) or source.get("exclude_vectors") is False:
         return None
     if source.get("includes") or source.get("include"):
@@ -190,3 +209,29 @@ def _source_without(body: Json, options: Mapping[str, str], fields: Sequence[str
 def _names_one(pattern: object, fields: Sequence[str]) -> bool:
     """Whether a pattern of a source filter is one of the fields, or a part of one."""
     return isinstance(pattern, str) and any(pattern == name or pattern.startswith(f"{name}.") for name in fields)
+
+
+# Parts of a search whose `inner_hits` are whole documents; those of `nested` are parts of one.
+_WITH_INNER_DOCUMENTS = ("collapse", "has_child", "has_parent")
+
+
+def _inner_hits(body: Json) -> Iterator[Json]:
+    """Yield the objects that describe hits other than those of the search: of `top_hits`, `collapse` and joins."""
+    pending: list[Any] = [body]
+    while pending:  # not recursive: a body may be nested as deep as the parser allows
+        parent = pending.pop()
+        for name in ("aggs", "aggregations"):
+            for aggregations, key in objects_in(parent.get(name)):
+                pending.append(aggregations[key])
+                if isinstance(top_hits := aggregations[key].get("top_hits"), dict):
+                    yield top_hits
+    pending = [{name: body.get(name) for name in ("query", "post_filter", "retriever", "collapse")}]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
+            for name in _WITH_INNER_DOCUMENTS:
+                for holder, key in objects_at(value.get(name), "inner_hits"):
+                    yield holder[key]

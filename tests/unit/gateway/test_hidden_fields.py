@@ -31,6 +31,12 @@ def source(*excludes: str, **more: Any) -> Json:
         ({"stored_fields": ["_source", "a"]}, {}, {"stored_fields": ["_source", "a"]} | EXCLUDED),
         # The parameter replaces what the body says.
         ({"_source": ["a"]}, {"_source_excludes": "b,c"}, source("b", "c")),
+        ({"collapse": {"field": "a", "inner_hits": [{"name": "b"}]}, "_source": False}, {},
+         {"collapse": {"field": "a", "inner_hits": [{"name": "b"} | EXCLUDED]}, "_source": False}),
+        ({"query": {"bool": {"must": [{"has_child": {"type": "a", "inner_hits": {}}}]}}, "size": 0}, {},
+         {"query": {"bool": {"must": [{"has_child": {"type": "a", "inner_hits": EXCLUDED}}]}}, "size": 0}),
+        ({"size": 0, "aggs": {"top_hits": {"filter": {}, "aggs": {"a": {"top_hits": {"size": 1}}}}}}, {},
+         {"size": 0, "aggs": {"top_hits": {"filter": {}, "aggs": {"a": {"top_hits": {"size": 1} | EXCLUDED}}}}}),
     ],
 )  # fmt: skip
 def test_fields_are_added_to_what_the_caller_excludes(body: Json, params: dict[str, str], expected: Json) -> None:
@@ -58,9 +64,9 @@ def test_fields_are_added_to_what_the_caller_excludes(body: Json, params: dict[s
         ({}, {"_source_excludes": "embedding"}),
         ({}, {"_source_exclude_vectors": "false"}),
         ({}, {"stored_fields": "a"}),
-        # Hits inside others.
-        ({"size": 0, "aggs": {"a": {"top_hits": {"size": 1}}}}, {}),
-        ({"_source": False, "collapse": {"field": "a", "inner_hits": [{"name": "b"}]}}, {}),
+        ({"_source": False, "aggs": {"a": {"top_hits": {"_source": ["embedding"]}}}}, {}),
+        # Of one document, not documents.
+        ({"_source": False, "query": {"nested": {"path": "a", "query": {}, "inner_hits": {}}}}, {}),
     ],
 )
 def test_search_that_says_what_it_returns_is_unchanged(body: Json, params: dict[str, str]) -> None:
