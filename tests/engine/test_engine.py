@@ -14,7 +14,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import BulkItemResult, Engine, document_key
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_scan import close_snapshots, open_snapshots, scan_index
+from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient, without_retries
@@ -189,6 +189,28 @@ def test_scan_reads_each_shard_from_a_point_in_time(engine: Engine, fresh_index:
     assert sorted(seen, key=int) == [str(n) for n in range(5, 20)]
 
 
+def test_slices_cover_every_document_once(engine: Engine, index: str) -> None:
+    engine.bulk(index, numbered(1000))
+    engine.refresh(index)
+    snapshots = open_snapshots(engine, index, without_retries)
+    seen: list[str] = []
+    try:
+        for number in range(8):
+            found = [
+                hit["_id"]
+                for page in scanned(engine, index, page=50, slice=IndexSlice(number, 8, snapshots))
+                for hit in page
+            ]
+            assert found
+            seen += found
+            # What a load in place does: the documents that were read are written again.
+            engine.bulk(index, actions(*[({"update": {"_id": key}}, {"doc": {"word": "seen"}}) for key in found]))
+            engine.refresh(index)
+    finally:
+        close_snapshots(engine, snapshots)
+    assert sorted(seen, key=int) == [str(n) for n in range(1000)]
+
+
 def wait_until_closed(engine: Engine, index: str) -> None:
     """An engine counts a context until the last thread has let go of it, be it after the answer.
 
@@ -225,8 +247,8 @@ def test_point_in_time_is_closed_on_end_break_and_error(engine: Engine, index: s
     wait_until_closed(engine, index)
 
     snapshots = open_snapshots(engine, index, without_retries)
-    list(scanned(engine, index, snapshots=snapshots))
-    assert open_contexts(engine, index) > 0  # the caller closes them
+    list(scanned(engine, index, slice=IndexSlice(0, 2, snapshots)))
+    assert open_contexts(engine, index) > 0  # the other slices are still to be read
     close_snapshots(engine, snapshots)
     close_snapshots(engine, snapshots)  # are none any more: no error
     wait_until_closed(engine, index)
