@@ -394,12 +394,13 @@ def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[
         words = placeholder.words if isinstance(placeholder, QueryPlaceholder) else None
         parts = (("filter", semantic.filter), ("query", words))
         pending += [(name, part) for name, part in parts if part is not None]
-    seen: set[tuple[str, int]] = set()
+    # With the objects: the identity of one that was decoded and freed would be given to the next.
+    seen: dict[tuple[str, int], Any] = {}
     while pending:
         part, value = pending.pop()
         if (part, id(value)) in seen:
             continue
-        seen.add((part, id(value)))
+        seen[part, id(value)] = value
         if isinstance(value, dict):
             yield part, value
             if (decoded := decode_wrapper(part, value)) is not None:

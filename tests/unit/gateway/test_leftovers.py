@@ -89,6 +89,15 @@ NATIVE: dict[str, Json] = {
     "rescore": {"query": EN, "rescore": [{"query": {"rescore_query": {"knn": KNN}}}]},
     "rescored semantic": {"rescore": {"query": {"rescore_query": {"semantic": {"field": "body", "query": TEXT}}}}},
     "rescored lucene": {"rescore": {"query": {"rescore_query": LUCENE}}},
+    "wrappers": {
+        "retriever": {
+            "standard": {
+                "query": {
+                    "bool": {"should": [*(wrapped({"term": {"a": number}}) for number in range(50)), wrapped(NEURAL)]}
+                }
+            }
+        }
+    },
     "wrapper": {"retriever": {"standard": {"query": wrapped({"bool": {"should": [NEURAL]}})}}},
     "background": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": NEURAL}}}},
     "highlight": {"query": SEMANTIC, "highlight": {"fields": {"title": {"highlight_query": NEURAL}}}},
