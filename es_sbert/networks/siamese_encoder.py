@@ -382,7 +382,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """
     folder = model.transformer_folder
     find_weight_files(folder)  # refuses pickles before another library opens them
-    transformer, missing_keys = _load_pretrained(folder, **_config_options(model))
+    transformer, missing_keys = load_pretrained(AutoModel, folder, **_config_options(model))
     # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
     missing = sorted(key for key in missing_keys if "pooler" not in key)
     if missing:
@@ -407,14 +407,19 @@ def _config_options(model: SentenceModel) -> dict[str, Any]:
         raise _open_error(model.transformer_folder, error) from error
 
 
-def _load_pretrained(folder: Path, **options: Any) -> tuple[Any, set[str]]:
+def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any, set[str]]:
     """Load a network of transformers in float32, on the CPU; return it, and the names of tensors that the folder lacks.
+
+    Args:
+        auto_class: One of transformers' auto classes, such as `AutoModel`.
+        folder: The folder.
+        options: More arguments of `from_pretrained`.
 
     Raises:
         BundleInvalid: transformers cannot open the folder.
     """
     try:
-        network, loading = AutoModel.from_pretrained(
+        network, loading = auto_class.from_pretrained(
             str(folder),
             use_safetensors=True,
             local_files_only=True,

@@ -18,18 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from transformers import AutoModelForSequenceClassification
 
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import SourceError
+from es_sbert.errors import BundleInvalid, SourceError, UnsupportedSetting
 from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers
 from es_sbert.training.recipe import (
     HardNegativesSpec,
     InBatchSpec,
+    MarginDistillationSpec,
     ObjectiveSpec,
     StageSpec,
     VectorDistillationSpec,
@@ -57,12 +61,47 @@ def _add_teacher_labels(
         ModelError: the teacher cannot be opened.
         OutputError: the cache cannot be written.
     """
-    if not isinstance(objective, VectorDistillationSpec):
+    if not isinstance(objective, VectorDistillationSpec | MarginDistillationSpec) or objective.teacher is None:
         return examples
     if not cache.exists():
         report(f"Labeling {pluralize(len(examples), 'example')} of {examples.name} with {objective.teacher}")
-        _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
+        if isinstance(objective, VectorDistillationSpec):
+            _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
+        else:
+            _save_array(cache, _teacher_margins(examples.texts, objective.teacher, device))
     return replace(examples, labels=np.load(cache, mmap_mode="r"))
+
+
+def _teacher_margins(texts: Sequence[Sequence[str]], name: str, device: str) -> NDArray[np.float32]:
+    """Score anchors with positives and with negatives by a cross-encoder; return the differences, ``(examples,)``.
+
+    Raises:
+        ModelError: the model cannot be opened, or has several labels.
+    """
+    from sentence_transformers import CrossEncoder
+
+    folder = resolve_model(name)
+    labels = read_cross_encoder(folder, name).labels
+    if len(labels) > 1:
+        raise UnsupportedSetting(
+            f"{name} has the labels {', '.join(labels)}, not one score", "Use a cross-encoder with one score."
+        )
+    with quiet_transformers():
+        # CrossEncoder would give a model without a head random weights.
+        _, missing = load_pretrained(AutoModelForSequenceClassification, folder)
+        if missing:
+            raise BundleInvalid(
+                f"the weights in {folder} lack {', '.join(sorted(missing)[:3])}",
+                "Use the folder of a trained cross-encoder.",
+            )
+        options = {"dtype": torch.float32, "use_safetensors": True}
+        teacher = CrossEncoder(str(folder), device=device, local_files_only=True, model_kwargs=options)
+    anchors, positives, negatives = texts
+    right, wrong = (
+        np.asarray(teacher.predict(list(zip(anchors, others, strict=True)), show_progress_bar=False), dtype=np.float32)
+        for others in (positives, negatives)
+    )
+    return np.subtract(right, wrong)
 
 
 def _add_teacher_vectors(

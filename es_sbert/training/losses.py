@@ -329,7 +329,7 @@ def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
         _LOSSES[type(spec)].schema,
         score_range=spec.range if isinstance(spec, settings.RegressionSpec) else None,
         classes=spec.classes if isinstance(spec, settings.SoftmaxSpec) else (),
-        taught=isinstance(spec, settings.VectorDistillationSpec),
+        taught=getattr(spec, "teacher", None) is not None,
     )
 
 

@@ -66,9 +66,6 @@ _REMOVED: dict[str, tuple[tuple[str, object, str], ...]] = {
     ),
     "DevSpec": _INDEX_SETTINGS,
     "HardNegativesSpec": (("reranker", None, "sentence-transformers' mine_hard_negatives takes a cross-encoder"),),
-    "MarginDistillationSpec": (
-        ("teacher", None, "a cross-encoder that scores the pairs; put the margins of its scores into the role score"),
-    ),
     "RegressionSpec": (("teacher", None, f"Augmented SBERT; {SENTENCE_TRANSFORMERS}"),),
     "MatryoshkaSpec": (("weights", None, f"a weight for each dimension; {SENTENCE_TRANSFORMERS}"),),
     "ExportSpec": (
@@ -213,14 +210,16 @@ class VectorDistillationSpec(_ObjectiveSpec):
 class MarginDistillationSpec(_ObjectiveSpec):
     """Mean squared error between score margins of student and teacher (Hofstätter et al. 2020, arXiv 2010.02666).
 
-    The data has the teacher's margins: its score of anchor and positive minus that of anchor and negative.
+    A margin is the teacher's score of anchor and positive minus that of anchor and negative.
 
     Attributes:
+        teacher: A cross-encoder that scores the pairs; None if the data has the margins (role `score`).
         scale: Factor of the student's margins. Margins of unit vectors are at most 2, those of many cross-encoders 10
             and more.
     """
 
     kind: Literal["margin-distillation"]
+    teacher: str | None = None
     scale: PositiveFloat = 1.0
 
 

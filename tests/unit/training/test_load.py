@@ -59,7 +59,6 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
         ("stages.0.patience", 3, "best checkpoint"),
         ("stages.0.data.0.hard_negatives", {"reranker": "a-model"}, "mine_hard_negatives"),
         ("stages.0.objective.matryoshka", {"dimensions": [8], "weights": [1]}, "weight for each dimension"),
-        ("stages.0.objective", {"kind": "margin-distillation", "teacher": "a-model"}, "into the role score"),
     ],
 )
 def test_settings_of_earlier_releases_are_refused_by_name(tmp_path: Path, way: str, value: Any, named: str) -> None:

@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder
 
-from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
+from es_sbert.errors import DeviceError, ModelError, RecipeInvalid, SourceError
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.training_stage import choose_training_device
-from tests.unit.training.support import STILL, recipe, train_here, write_model, write_recipe
+from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_model, write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +98,45 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
         texts = [row[column] for row in rows]
         near, far = ((encoder.embed(texts) * gold).sum(axis=1).mean() for encoder in (tuned, before))
         assert near > far + 0.1
+
+
+def margin_recipe(folder: Path, model: Path, teacher: Path) -> Path:
+    """Write a recipe that distills a cross-encoder, and its triplets."""
+    rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:61]]
+    triplets = [{"anchor": row[0], "positive": row[0], "negative": row[1]} for row in rows]
+    (folder / "triplets.jsonl").write_text("\n".join(map(json.dumps, triplets)) + "\n")
+    settings = recipe(model, epochs=2, dev=None)
+    settings["stages"][0] |= {
+        "data": [{"path": "triplets.jsonl", "columns": {role: role for role in triplets[0]}}],
+        "objective": {"kind": "margin-distillation", "teacher": str(teacher)},
+    }
+    return write_recipe(folder, settings)
+
+
+def test_teacher_margins_are_those_of_its_scores_and_kept_for_a_resumed_run(folder: Path, model: Path) -> None:
+    teacher = write_cross_encoder(folder / "teacher")
+    path = margin_recipe(folder, model, teacher)
+    with cut_at(9):  # of 16, after the checkpoint of the first epoch
+        train_here(path, folder / "out")
+    triplets = [json.loads(line) for line in (folder / "triplets.jsonl").read_text().splitlines()]
+    reference = CrossEncoder(str(teacher), device="cpu", local_files_only=True)
+    right, wrong = (
+        reference.predict([(each["anchor"], each[role]) for each in triplets]) for role in ("positive", "negative")
+    )
+    np.testing.assert_allclose(np.load(folder / "out/training/pairs/teacher-0.npy"), right - wrong, atol=1e-6)
+    teacher.rename(folder / "gone")
+    losses = [row["loss"] for row in train_here(path, folder / "out", resume=True).stages[0].course if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(("labels", "message"), [(3, "has the labels"), (1, "lack classifier")])
+def test_teacher_without_one_trained_score_is_refused(folder: Path, model: Path, labels: int, message: str) -> None:
+    teacher = write_cross_encoder(folder / "teacher", labels=labels, layers=1)
+    weights = load_file(teacher / "model.safetensors")
+    encoder = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
+    save_file(encoder, teacher / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=message):
+        train_here(margin_recipe(folder, model, teacher), folder / "out")
 
 
 def test_more_tokens_than_the_base_reads_are_rejected(folder: Path, model: Path) -> None:

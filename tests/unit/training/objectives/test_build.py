@@ -36,6 +36,7 @@ def test_softmax_schema_has_the_recipe_classes() -> None:
 
 @pytest.mark.parametrize(("values", "taught"), [
     ({"kind": "vector-distillation", "teacher": "a-model"}, True),
+    ({"kind": "margin-distillation", "teacher": "a-model"}, True),
     ({"kind": "margin-distillation"}, False),
     ({"kind": "regression"}, False),
     ({"kind": "cosent"}, False),
