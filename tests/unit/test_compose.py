@@ -13,19 +13,11 @@ import pytest
 import yaml
 
 from es_sbert.bundle.local_registry import REGISTRY_VARIABLE
-from es_sbert.cli.options import device_option
-from es_sbert.cli.train import train
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.engines.local import ENGINES
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
-
-
-def check_schema(path: Path) -> subprocess.CompletedProcess[str]:
-    """Check a file against the schema of the compose specification that check-jsonschema carries."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +32,9 @@ def dockerfile() -> str:
 
 
 def test_compose_file_matches_the_schema() -> None:
-    done = check_schema(COMPOSE)
+    """That of the compose specification, which check-jsonschema has."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -67,25 +61,14 @@ def test_images_have_the_versions_of_the_engine_command(
     assert services[service]["ports"] == [f"127.0.0.1:{ENGINES[on_port_of].port}:9200"]
 
 
-def test_device_option_is_read_from_the_environment() -> None:
-    assert device_option(lambda: None).__click_params__[0].envvar == "ES_SBERT_DEVICE"  # type: ignore[attr-defined]
-    [option] = [parameter for parameter in train.params if parameter.name == "device"]
-    assert option.envvar == "ES_SBERT_DEVICE"
-
-
 def test_gpu_image_has_the_cuda_libraries_and_driver_requirement(dockerfile: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     build = dockerfile[dockerfile.index(" AS build-gpu") : dockerfile.index(" AS base")]
     assert '".[serve,cuda]"' in build
     assert '".[serve,cpu]"' in dockerfile[dockerfile.index(" AS build-cpu") : dockerfile.index(" AS build-gpu")]
     [toolkit] = [requirement for requirement in extras["cuda"] if requirement.startswith("cuda-toolkit")]
-    major = re.search(r">=(\d+),<(\d+)", toolkit)
-    assert major is not None
-    assert int(major[2]) == int(major[1]) + 1
-    stage = dockerfile[dockerfile.index("FROM base AS gpu") :]
-    assert f"NVIDIA_REQUIRE_CUDA=cuda>={major[1]}.0" in stage
-    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert re.search(rf"^cuda-toolkit=={major[1]}\.", versions, flags=re.MULTILINE)
+    major = toolkit.partition(">=")[2].partition(",")[0]
+    assert f"NVIDIA_REQUIRE_CUDA=cuda>={major}.0" in dockerfile[dockerfile.index("FROM base AS gpu") :]
 
 
 def test_image_has_the_exported_default_model(dockerfile: str) -> None:
@@ -100,11 +83,8 @@ def test_images_are_built_from_existing_stages(services: dict[str, dict[str, Any
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, flags=re.MULTILINE)
     targets = [service["build"]["target"] for service in services.values() if "build" in service]
     assert sorted(targets) == ["cpu", "cpu", "cpu", "gpu", "gpu"]
-    assert set(targets) <= set(stages)
     assert stages[-1] == "cpu"  # what a build without --target makes
-    copied_from = re.findall(r"COPY --from=(\S+)", dockerfile)
-    assert copied_from
-    assert set(copied_from) <= set(stages)
+    assert {*targets, *re.findall(r"COPY --from=(\S+)", dockerfile)} <= set(stages)
 
 
 def test_dockerignore_admits_copied_files(dockerfile: str) -> None:
@@ -116,6 +96,4 @@ def test_dockerignore_admits_copied_files(dockerfile: str) -> None:
 
 
 def test_the_image_does_not_run_as_root(dockerfile: str) -> None:
-    base = dockerfile[dockerfile.index(" AS base") :]
-    assert re.search(r"^USER es-sbert$", base, flags=re.MULTILINE)
-    assert 'ENTRYPOINT ["es-sbert"]\nCMD ["--help"]' in base
+    assert re.search(r"^USER es-sbert$", dockerfile[dockerfile.index(" AS base") :], flags=re.MULTILINE)

@@ -8,14 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from prometheus_client.registry import CollectorRegistry
 
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED
 from es_sbert.gateway.metrics import GatewayMetrics
@@ -56,10 +54,9 @@ def manifest(kind: str, name: str) -> dict[str, Any]:
 # systemd
 
 
-def unit_commands() -> Iterator[tuple[str, list[str]]]:
-    for unit in UNITS:
-        [command] = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
-        yield unit.name, shlex.split(command)
+def unit_commands() -> dict[str, list[str]]:
+    found = {unit.name: re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE) for unit in UNITS}
+    return {name: shlex.split(command) for name, [command] in found.items()}
 
 
 def test_units_pass_systemd_analyze(tmp_path: Path) -> None:
@@ -71,8 +68,6 @@ def test_units_pass_systemd_analyze(tmp_path: Path) -> None:
     copies = sorted(tmp_path.iterdir())
     done = check(analyze, "verify", "--man=no", *copies)
     assert (done.returncode, done.stderr) == (0, "")
-    copies[0].write_text(copies[0].read_text().replace("ProtectSystem=", "ProtectTheSystem="))
-    assert "ProtectTheSystem" in check(analyze, "verify", "--man=no", copies[0]).stderr
 
 
 def test_units_are_hardened(tmp_path: Path) -> None:
@@ -85,7 +80,7 @@ def test_units_are_hardened(tmp_path: Path) -> None:
 
 
 def test_unit_and_container_commands_have_existing_options() -> None:
-    commands = {name: command[1:] for name, command in unit_commands()}
+    commands = {name: command[1:] for name, command in unit_commands().items()}
     commands |= {
         name: manifest(kind, name)["spec"]["template"]["spec"]["containers"][0]["args"]
         for kind, name in (("Deployment", "gateway"), ("StatefulSet", "watch"))
@@ -104,7 +99,7 @@ def test_time_to_stop_is_longer_than_draining_and_requests_take() -> None:
     pod = manifest("Deployment", "gateway")["spec"]["template"]["spec"]
     stop = float(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0])
     for seconds, words in (
-        (stop, dict(unit_commands())["es-sbert-gateway@.service"]),
+        (stop, unit_commands()["es-sbert-gateway@.service"]),
         (pod["terminationGracePeriodSeconds"], pod["containers"][0]["args"]),
     ):
         assert seconds > drain(words) + SHUTDOWN_SECONDS + SearchLogSettings.close_seconds
@@ -112,7 +107,7 @@ def test_time_to_stop_is_longer_than_draining_and_requests_take() -> None:
     balancer = (DEPLOY / "haproxy.cfg").read_text()
     checks = [float(seconds) for seconds in re.findall(r"(?:timeout check|check inter) (\d+)s", balancer)]
     assert len(checks) == 2
-    assert sum(checks) < drain(dict(unit_commands())["es-sbert-gateway@.service"])
+    assert sum(checks) < drain(unit_commands()["es-sbert-gateway@.service"])
     probe = pod["containers"][0]["readinessProbe"]
     assert probe["failureThreshold"] * (probe["periodSeconds"] + probe["timeoutSeconds"]) < drain(
         pod["containers"][0]["args"]
@@ -140,12 +135,12 @@ def test_each_instance_has_an_optional_environment_file_and_a_dead_letter_file_o
     for unit in UNITS:
         files = re.findall(r"^EnvironmentFile=(.*)$", unit.read_text(), re.MULTILINE)
         assert files == ["/etc/es-sbert/es-sbert.env", "-/etc/es-sbert/%N.env"]
-        words = dict(unit_commands())[unit.name]
+        words = unit_commands()[unit.name]
         assert words[-1] == "$OPTIONS"
         # A variable without a value would be an empty argument.
         used = {name for word in words for name in re.findall(r"\$\{?(\w+)", word)}
         assert used == set(re.findall(r"^Environment=(?!ES_SBERT_)(\w+)=", unit.read_text(), re.MULTILINE))
-    words = dict(unit_commands())["es-sbert-watch@.service"]
+    words = unit_commands()["es-sbert-watch@.service"]
     assert "%i" in words[words.index("--dead-letters") + 1]
 
 
@@ -160,19 +155,6 @@ def test_haproxy_accepts_its_configuration() -> None:
 def test_manifests_match_the_schemas_of_kubernetes() -> None:
     for each in manifests():
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-    broken = manifest("Deployment", "gateway")
-    broken["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
-
-
-def test_kustomize_renders_the_manifests() -> None:
-    done = check(tool("kubectl"), "kustomize", "kubernetes")
-    assert done.returncode == 0, done.stderr
-    rendered = list(yaml.safe_load_all(done.stdout))
-    assert len(rendered) == len(manifests())
-    images = re.findall(r"image: (\S+)", done.stdout)
-    assert set(images) == {"registry.example/es-sbert:0.1.0"}
 
 
 def test_pods_are_restricted_and_selected_by_services_and_policies() -> None:
@@ -201,43 +183,30 @@ def test_pods_are_restricted_and_selected_by_services_and_policies() -> None:
 # Prometheus and Grafana
 
 
-def samples(registry: CollectorRegistry) -> set[str]:
-    """Names of all samples, also of those that have no value yet."""
-    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
-    return {
-        family.name + suffix for family in registry.collect() for suffix in suffixes.get(family.type, ("",))
-    }  # fmt: skip
-
-
-_EXPOSED = {"up"} | samples(GatewayMetrics().registry)
-_METRIC = re.compile(r"\b(?:es_sbert|process)_\w+|\bup\b")
-
-
-def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
-
-
-def panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((DEPLOY / "grafana/es-sbert.json").read_text())["panels"]
-    return found
-
-
 def test_alerts_and_panels_use_metrics_that_exist() -> None:
-    expressions = [rule["expr"] for rule in rules()]
-    expressions += [target["expr"] for panel in panels() for target in panel["targets"]]
+    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
+    panels = json.loads((DEPLOY / "grafana/es-sbert.json").read_text())["panels"]
+    expressions = [rule["expr"] for group in groups for rule in group["rules"]]
+    expressions += [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(expressions) > 20
+    # Also those that have no value yet.
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
+    families = GatewayMetrics().registry.collect()
+    exposed = {family.name + suffix for family in families for suffix in suffixes.get(family.type, ("",))}
     for expression in expressions:
-        used = set(_METRIC.findall(re.sub(r'"[^"]*"', '""', expression)))
+        used = set(re.findall(r"\b(?:es_sbert|process)_\w+|\bup\b", re.sub(r'"[^"]*"', '""', expression)))
         assert used, expression
-        assert used <= _EXPOSED, expression
+        assert used <= {"up", *exposed}, expression
 
 
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
     promtool, folder = tool("promtool"), DEPLOY / "prometheus"
-    for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"],
-                    ["check", "config", "--syntax-only", "prometheus.yml"]):  # fmt: skip
-        done = check(promtool, *command, folder=folder)
+    for command in (
+        "check rules alerts.yml",
+        "test rules alerts_test.yml",
+        "check config --syntax-only prometheus.yml",
+    ):
+        done = check(promtool, *command.split(), folder=folder)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

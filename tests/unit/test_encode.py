@@ -5,7 +5,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,10 +13,8 @@ import numpy as np
 import orjson
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
-from es_sbert.cli.encode import encode_file, npy_header
+from es_sbert.cli.encode import encode_file
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
@@ -36,66 +34,41 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> object:
             yield encoder
 
 
-def _expected(encoder: Encoder) -> np.ndarray:
-    return encoder.encode(["a man", "plays guitar", "", "the cat sleeps"])
-
-
 def read(path: Path, data: bytes, field: str = "text", **options: str) -> Iterator[tuple[str, bytes]]:
     path.write_bytes(data)
     return read_texts(str(path), FileOptions(**options), field, left_out="embedding")
 
 
-def records(*texts: str) -> list[tuple[str, bytes]]:
-    return [(text, orjson.dumps({"text": text})) for text in texts]
-
-
 def test_writes_npy(encoder: Encoder, tmp_path: Path) -> None:
     summary = encode_file(encoder, read(tmp_path / "a.txt", LINES.encode()), tmp_path / "v.npy")
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), _expected(encoder), atol=2e-6)
+    expected = encoder.encode(["a man", "plays guitar", "", "the cat sleeps"])
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=2e-6)
     assert summary.texts == 4
-
-
-def test_empty_input_writes_an_empty_array(encoder: Encoder, tmp_path: Path) -> None:
     encode_file(encoder, read(tmp_path / "a.txt", b""), tmp_path / "v.npy")
     assert np.load(tmp_path / "v.npy").shape == (0, HIDDEN)
 
 
-def test_jsonl_keeps_the_objects(encoder: Encoder, tmp_path: Path) -> None:
-    lines = [{"id": 1, "t": "a man"}, {"t": "plays guitar", "x": None}]
+def test_jsonl_keeps_the_bytes_of_other_fields(encoder: Encoder, tmp_path: Path) -> None:
+    lines = [
+        b'{"id": 12345678901234567890123, "price": 1.10, "t": "a man" }',
+        b'{"embedding": [1], "t": "plays guitar"}',
+    ]
     out = io.BytesIO()
-    encode_file(encoder, read(tmp_path / "a.jsonl", b"\n".join(map(orjson.dumps, lines)), "t"), out)
-    written = [orjson.loads(line) for line in out.getvalue().splitlines()]
-    vectors = np.array([record.pop("embedding") for record in written], dtype=np.float32)
-    assert written == lines
-    np.testing.assert_allclose(vectors, _expected(encoder)[:2], atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "options"),
-    [
-        ("a.txt", "\ufeffgrüßen\nb".encode(), {}),
-        ("a.txt.gz", gzip.compress("grüßen\r\nb".encode()), {}),
-        ("a.txt", "grüßen\nb".encode("utf-16"), {}),
-        ("a.txt", "grüßen\nb".encode("windows-1252"), {"encoding": "windows-1252"}),
-        ("a.csv", "id#text\n1#grüßen\n2#b\n".encode(), {"delimiter": "#"}),
-    ],
-)
-def test_files_are_read_as_by_ingest(tmp_path: Path, name: str, content: bytes, options: dict[str, str]) -> None:
-    assert [text for text, _ in read(tmp_path / name, content, **options)] == ["grüßen", "b"]
+    encode_file(encoder, read(tmp_path / "a.jsonl", b"\n".join(lines), "t"), out)
+    first, second = out.getvalue().splitlines()
+    assert first.startswith(lines[0].removesuffix(b" }"))
+    assert second.count(b"embedding") == 1
+    vectors = np.array([orjson.loads(line)["embedding"] for line in (first, second)], dtype=np.float32)
+    np.testing.assert_allclose(vectors, encoder.encode(["a man", "plays guitar"]), atol=2e-6)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"fine\n\xff\n", "it is not UTF-8: line 2 has the byte 0xff"),
-        ("a.txt", b"PK\x03\x04" + b"\0" * 40, "it is UTF-16 or not a text"),
         ("a.txt.gz", gzip.compress(b"text")[:-5], "the gzip data ends early"),
-        ("a.jsonl", b'{"text": "a"}\n{', "a.jsonl:2: malformed JSON"),
         ("a.jsonl", b'{"text": "a"}\n[]', "a.jsonl:2: the line is a JSON array"),
         ("a.jsonl", b'{"text": "a"}\n{"text": null}', "a.jsonl:2: the text field text is missing, null"),
-        ("a.jsonl", b"{}", "a.jsonl:1: the text field text is missing"),
         ("a.jsonl", b'{"text": 7}', "a.jsonl:1: the text field text is a JSON number, not a string"),
-        ("a", b"text", "does not indicate its format\n  Add `format="),
     ],
 )
 def test_a_bad_record_is_named_and_nothing_is_written(
@@ -107,14 +80,9 @@ def test_a_bad_record_is_named_and_nothing_is_written(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_unwritable_output_raises_output_error(encoder: Encoder, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written"):
-        encode_file(encoder, records("a"), tmp_path / "missing" / "v.npy")
-
-
 def test_full_disk_raises_output_error(encoder: Encoder) -> None:
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError, match="No space left"):
-        encode_file(encoder, records("a"), full)
+        encode_file(encoder, [("a", b'{"text": "a"}')], full)
 
 
 def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path) -> None:
@@ -123,25 +91,13 @@ def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path)
     link.symlink_to(pipe)
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(pipe.read_bytes)
-        encode_file(encoder, records("a man"), link)
+        encode_file(encoder, [("a man", b'{"text": "a man"}')], link)
         assert orjson.loads(read.result(timeout=60))["text"] == "a man"
     assert pipe.is_fifo()
     assert link.is_symlink()
     os.mkfifo(tmp_path / "pipe.npy")
     with pytest.raises(UsageError, match="cannot hold an array"):
-        encode_file(encoder, records("a man"), tmp_path / "pipe.npy")
-
-
-def test_other_jsonl_fields_keep_their_bytes(tmp_path: Path) -> None:
-    line = b'{"id": 12345678901234567890123, "price": 1.10, "text": "a man" }'
-    assert list(read(tmp_path / "a.jsonl", line)) == [("a man", line)]
-
-
-def test_existing_vector_is_replaced(encoder: Encoder, tmp_path: Path) -> None:
-    out = io.BytesIO()
-    encode_file(encoder, read(tmp_path / "a.jsonl", b'{"embedding": [1], "text": "a man"}'), out)
-    assert out.getvalue().count(b"embedding") == 1
-    assert len(orjson.loads(out.getvalue())["embedding"]) == HIDDEN
+        encode_file(encoder, [("a man", b'{"text": "a man"}')], tmp_path / "pipe.npy")
 
 
 def test_text_field_equal_to_vector_field_is_rejected() -> None:
@@ -150,42 +106,16 @@ def test_text_field_equal_to_vector_field_is_rejected() -> None:
     assert "'embedding'" in done.exception.message
 
 
-@given(st.integers(0, 10**18), st.integers(1, 10_000))
-def test_npy_header_has_constant_length(rows: int, dimensions: int) -> None:
-    assert len(npy_header(rows, dimensions)) == len(npy_header(0, dimensions))
-
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Command:
-    """`es-sbert encode` with a tiny model; the texts are written to its standard input."""
+def test_encode_command_reads_lines_from_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     folder = write_tiny_bert(tmp_path / "tiny", max_tokens=8)
-    program = [sys.executable, "-m", "es_sbert.cli.main", "encode", "--model", str(folder), "--precision", "fp32"]
-
-    def run(*arguments: str, texts: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"ES_SBERT_CACHE": str(tmp_path / "cache")}
-        return subprocess.run(
-            [*program, "--device", "cpu", *arguments], input=texts, env=environment, capture_output=True, text=True
-        )
-
-    return run
-
-
-@pytest.mark.parametrize("arguments", [(), ("-o", "-")])
-def test_encode_command_reads_lines_from_stdin(command: Command, arguments: tuple[str, ...]) -> None:
-    result = command(*arguments, texts="a man\n" + "cat " * 20)
+    command = [sys.executable, "-m", "es_sbert.cli.main", "encode", "--model", str(folder), "--device", "cpu"]
+    texts = "a man\n" + "cat " * 20
+    result = subprocess.run([*command, "-o", "-"], input=texts, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["text", "embedding"]] * 2
-    assert "2 texts" in result.stderr
     assert "1 text was longer than 8 tokens and was truncated (14 tokens lost)" in result.stderr
     assert not Path("-").exists()
-
-
-def test_encode_command_reads_json_lines_from_stdin(command: Command) -> None:
-    result = command("--format", "jsonl", "--text-field", "a", texts='{"a": "a man", "id": 1}\n')
-    assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["a", "id", "embedding"]]
 
 
 def test_text_field_is_read_as_everywhere_else(tmp_path: Path) -> None:

@@ -23,11 +23,6 @@ def test_lock_files_contain_no_urls(project: str) -> None:
         assert "resolved" not in package
 
 
-@pytest.mark.parametrize("project", NODE_PROJECTS)
-def test_npmrc_omits_resolved_urls(project: str) -> None:
-    assert "omit-lockfile-registry-resolved=true" in (EXAMPLES / project / ".npmrc").read_text().splitlines()
-
-
 def test_maven_examples_configure_no_repositories() -> None:
     root = ElementTree.parse(EXAMPLES / "clients/java/pom.xml").getroot()
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}

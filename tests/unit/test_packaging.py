@@ -13,11 +13,9 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 import es_sbert
-from es_sbert.bundle.model_lookup import ENTRY_POINT_GROUP, MODEL_PACKAGES
 from es_sbert.runtime.cuda_session import needed_libraries
 
 ROOT = Path(__file__).parents[2]
@@ -73,19 +71,8 @@ def test_every_folder_with_modules_is_an_installed_package() -> None:
     assert sorted(found) == PYPROJECT["tool"]["setuptools"]["packages"]
 
 
-def test_metadata_names_one_home_and_the_supported_pythons() -> None:
-    project = PYPROJECT["project"]
-    assert set(project["urls"]) == {"Documentation", "Source", "Changelog", "Issues"}
-    assert all(url.startswith(project["urls"]["Source"]) for url in project["urls"].values())
-    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    assert project["requires-python"] == f">={pythons[0]}"
-    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
-    assert workflow["jobs"]["unit"]["strategy"]["matrix"]["python"] == pythons
-
-
 def test_version_is_defined_once() -> None:
     """`es_sbert/__init__.py`, as a literal: setuptools reads it without importing the package."""
-    assert "version" in PYPROJECT["project"]["dynamic"]
     assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "es_sbert.__version__"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", es_sbert.__version__)
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -104,26 +91,6 @@ def test_checkout_on_sys_path_uses_own_exporters_and_mappings(tmp_path: Path) ->
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [str(checkout / folder / "__init__.py") for folder in ("exporters", "mappings")]
-
-
-def test_checkout_knows_the_model_packages_that_an_installation_registers() -> None:
-    assert PYPROJECT["project"]["entry-points"][ENTRY_POINT_GROUP] == MODEL_PACKAGES
-
-
-def test_constraints_hold_versions_only() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert lines
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line) for line in lines)
-
-
-def test_core_dependencies_are_constrained_and_exclude_torch() -> None:
-    pinned = {
-        line.partition("==")[0].lower().replace("_", "-")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-    }
-    core = {re.split(r"[\[<>=; ]", line)[0].lower().replace("_", "-") for line in PYPROJECT["project"]["dependencies"]}
-    assert core <= pinned
-    assert not core & {"torch", "transformers", "sentence-transformers"}
 
 
 def test_only_the_extras_cpu_and_cuda_bring_a_runtime() -> None:
@@ -151,8 +118,7 @@ def test_only_the_extras_cpu_and_cuda_bring_a_runtime() -> None:
 def test_cuda_extra_provides_every_onnxruntime_library() -> None:
     """By packages of its own, or by extras of `cuda-toolkit`, which pins versions that belong together."""
     named = PYPROJECT["project"]["optional-dependencies"]["cuda"]
-    (toolkit,) = (re.match(r"cuda-toolkit\[(.*)\]>=13,<14", line) for line in named if line.startswith("cuda-toolkit"))
-    assert toolkit is not None
+    (toolkit,) = filter(None, (re.match(r"cuda-toolkit\[(.*)\]>=13,<14", line) for line in named))
     brought = {f"nvidia-{extra}" for extra in toolkit[1].split(",")} | {_distribution(line) for line in named}
     toolkit_names = {"nvidia-cuda-runtime": "nvidia-cudart"}
     for library in needed_libraries(13):
@@ -201,14 +167,7 @@ def test_page_of_a_release_has_no_relative_links(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "scripts/absolute-links", "v1.2.3"], cwd=tmp_path, check=True)
     before, after = (folder / "README.md" for folder in (ROOT, tmp_path))
     source = PYPROJECT["project"]["urls"]["Source"]
-    relative = [link for link in _links(before.read_text()) if not link.startswith(("http", "#"))]
-    assert len(relative) > 20
-    for link in relative:
-        assert (ROOT / link.partition("#")[0]).is_file()
-    assert [link for link in _links(after.read_text()) if not link.startswith(("http", "#"))] == []
+    assert len(re.findall(r"\]\((?!http|#)", before.read_text())) > 20
+    assert not re.findall(r"\]\((?!http|#)", after.read_text())
     assert f"{source}/raw/v1.2.3/docs/images/search-page-1280-light.png" in after.read_text()
     assert f"]({source}/blob/v1.2.3/docs/results.md#encoding)" in after.read_text()
-
-
-def _links(text: str) -> list[str]:
-    return re.findall(r"\]\(([^)\s]+)\)", text)

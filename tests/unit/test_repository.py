@@ -71,12 +71,3 @@ def test_ci_tests_other_systems_and_the_oldest_and_newest_versions() -> None:
     for name in ("portable", "versions"):
         *_, last = jobs[name]["steps"]
         assert '-p tests.skip_missing -m "not slow and not engine"' in last["run"]
-
-
-def test_hooks_run_the_tools_of_make_lint() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    _, _, rest = (ROOT / "Makefile").read_text().partition("\nlint:")
-    lint = rest.partition("\n\n")[0].replace("$(BIN)", ".venv/bin")
-    commands = [hook["entry"].removeprefix("env ").replace(" --force-exclude", "") for hook in hooks]
-    assert len(commands) == 3
-    assert all(command in lint for command in commands)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-import json
-import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,15 +14,12 @@ import pytest
 
 from es_sbert.cli.logs import configure_logging, log_error
 from es_sbert.cli.main import cli
-from es_sbert.cli.output import print_message, print_report
 from es_sbert.cli.setting_names import as_options, known_settings, option_of, with_options
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EngineUnreachable, UsageError
-from es_sbert.index.text_template import parse_text_options
-from es_sbert.ingest.load_plan import IngestSettings, resolve_sources
+from es_sbert.errors import UsageError
 from es_sbert.ingest.sources.file_sources import FileOptions
-from es_sbert.messages import log_event, setting_text
+from es_sbert.messages import setting_text
 
 _ROOT = Path(__file__).parents[2]
 
@@ -31,12 +27,9 @@ _ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Leave `device` out.", "Leave --device out."),
         ('`device="cuda"` is given', "--device cuda is given"),
-        ("`passages=256`", "--passages 256"),
         ("`output=FOLDER`", "--output FOLDER"),
         ("`text_fields` or `watch_seconds`", "--text-field or --watch"),
-        ('`text_template="{title}. {body}"`', "--text-template '{title}. {body}'"),
         ('`vectors=["title={FIELD}", "body"]`', "--vector 'title={FIELD}' --vector body"),
         ('`overrides={"stages.0.batch": 32}`', "--set stages.0.batch=32"),
         ("`prune=True`", "--prune"),
@@ -49,26 +42,18 @@ def test_settings_become_options_and_nothing_else_does(text: str, shown: str) ->
     assert as_options(text) == shown
 
 
-@pytest.mark.parametrize("value", ["gpu", "a b", "it's", 'say "x"', "a`b", "back\\slash", ""])
+@pytest.mark.parametrize("value", ["a b", "it's", 'say "x"', "a`b", "back\\slash", ""])
 def test_any_value_of_a_setting_is_shown_as_an_argument(value: str) -> None:
-    import shlex
-
     assert shlex.split(as_options(setting_text("device", value))) == ["--device", value]
-
-
-def test_control_characters_of_a_value_stay_escaped() -> None:
     assert as_options(setting_text("device", "a\n\x1b[31m\udcff")) == r"--device 'a\n\x1b[31m\udcff'"
 
 
 def test_only_sentences_of_a_report_are_changed() -> None:
     """A text of the user that holds the same words is data."""
-    report = {
-        "`device`": ["`device`", 3, None, {"remedy": "Give `index`.", "text": "Give `index`."}],
-        "notes": ["Leave `prune` out.", {"id": "`prune`", "reason": "no `model`"}],
-    }
+    report = {"`device`": ["`device`", 3, {"remedy": "Give `index`.", "text": "`index`"}], "notes": ["`prune`", None]}
     assert with_options(report) == {
-        "`device`": ["`device`", 3, None, {"remedy": "Give --index.", "text": "Give `index`."}],
-        "notes": ["Leave --prune out.", {"id": "`prune`", "reason": "no --model"}],
+        "`device`": ["`device`", 3, {"remedy": "Give --index.", "text": "`index`"}],
+        "notes": ["--prune", None],
     }
 
 
@@ -157,25 +142,11 @@ def test_no_message_of_the_library_names_an_option() -> None:
     assert not found, "\n".join(found)
 
 
-def _encoder() -> object:
-    return Encoder("all-MiniLM-L6-v2", device="gpu")
-
-
 @pytest.mark.parametrize(
     ("call", "in_python", "on_command_line"),
     [
-        (_encoder, '`device="gpu"`', "--device gpu"),
-        (
-            lambda: parse_text_options(["a"], "{b}"),
-            "`text_fields` and `text_template`",
-            "--text-field and --text-template",
-        ),
+        (lambda: Encoder("all-MiniLM-L6-v2", device="gpu"), '`device="gpu"`', "--device gpu"),
         (lambda: FileOptions(delimiter="abc"), "`delimiter=", "--delimiter "),
-        (
-            lambda: resolve_sources(IngestSettings(index="docs", files=("a.csv",), retry=Path("dead.jsonl"))),
-            "FILE and `retry`",
-            "FILE and --retry",
-        ),
         (lambda: EngineSettings(username="me"), "Set `username`", "Set --username"),
     ],
 )
@@ -191,35 +162,6 @@ def test_an_error_names_the_setting_in_python_and_the_option_on_the_command_line
     shown = capsys.readouterr().err
     assert on_command_line in shown
     assert in_python not in shown
-
-
-def test_json_logs_messages_and_reports_name_options(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("json")
-    try:
-        log_error(UsageError("`device` is wrong", "Leave `device` out."))
-        log_event("noted", "`index`", notes=["`vector_field`"])
-    finally:
-        configure_logging()
-    failed, noted = map(json.loads, capsys.readouterr().err.splitlines())
-    assert (failed["message"], failed["remedy"]) == ("--device is wrong", "Leave --device out.")
-    assert (noted["message"], noted["notes"]) == ("--index", ["--vector-field"])
-    log_event("noted", "raise `sample`", logging.WARNING)
-    print_message("lower `limit`")
-    assert capsys.readouterr().err == "raise --sample\nlower --limit\n"
-    print_report({"notes": ["`sample`"]}, ["`limit`"], as_json=True)
-    print_report({}, ["`limit`"], as_json=False)
-    assert capsys.readouterr().out == '{"notes":["--sample"]}\n--limit\n'
-
-
-def test_notes_are_shown_after_the_message(capsys: pytest.CaptureFixture[str]) -> None:
-    error = EngineUnreachable("nothing listens", "Start it.")
-    error.add_note("waited for 3 s")
-    error.add_note("this came after 5 documents were written")
-    configure_logging()
-    log_error(error)
-    assert capsys.readouterr().err == (
-        "Error: nothing listens (waited for 3 s; this came after 5 documents were written)\n  Start it.\n"
-    )
 
 
 def test_every_setting_that_a_message_names_is_known() -> None:

@@ -23,12 +23,6 @@ def test_full_disk_on_stdout_exits_with_code_2() -> None:
     assert "No space left" in done.stderr
 
 
-def test_characters_outside_the_encoding_are_escaped() -> None:
-    done = run("$ES ingest --help", PYTHONIOENCODING="latin-1")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r"\u2026" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
