@@ -66,8 +66,10 @@ def main(
     types: str,
     only: tuple[str, ...],
     environments: Path | None,
+    json_file: Path | None,
     write: bool,
     kept: bool,
+    check: bool,
 ) -> None:
     """Search an engine by all paths in turn and print the tables."""
     if kept:
@@ -80,7 +82,7 @@ def main(
     folder = peers_folder(environments)
     chosen = [IndexType(name) for name in types.split(",") if name]
     run = _run(data, url, model, documents, rounds, seconds, chosen, only, folder)
-    SECTION.finish([run], write=write)
+    SECTION.finish([run], json_file=json_file, write=write, check=check)
 
 
 def _run(

@@ -85,7 +85,8 @@ SCRIPTS_MODULE = "lang-painless"
 _NO_SCRIPTS = "script_lang not supported [painless]"
 OTHER_BUILDS_REMEDY = (
     "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
-    "Elasticsearch of docker-compose.yml."
+    "Elasticsearch of docker-compose.yml. Without it, search without `exact`, or load the documents into an index with "
+    '`index_type="flat"`, where kNN is exact.'
 )
 # Engines take the first part of a path without a handler for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")

@@ -107,11 +107,6 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     return slices
 
 
-def _select_rows(result: EncodeResult, rows: list[int]) -> EncodeResult:
-    """Return a copy of the vectors of some of the texts."""
-    return EncodeResult(result.vectors[rows], result.tokens[rows], result.truncated[rows])
-
-
 # Fingerprint of the model, kind of the prompt, and a hash of caller and text, so that all keys have the same size.
 VectorCacheKey = tuple[str, PromptKind | None, bytes]
 
@@ -195,7 +190,7 @@ class BatchingEmbedder:
             fresh = await self._enqueue([texts[number] for number in missing], kind)
             for row, number in enumerate(missing):
                 # A copy: a view would keep the whole batch in memory.
-                cached[number] = entry = _select_rows(fresh, [row])
+                cached[number] = entry = EncodeResult(fresh.vectors[[row]], fresh.tokens[[row]], fresh.truncated[[row]])
                 if kind != "document" and self._cache.maxsize:
                     self._cache[keys[number]] = entry
             if len(missing) == len(texts):

@@ -50,14 +50,17 @@ class FieldResolver:
         """
         return self._cached("virtual", name, self._resolve_virtual)
 
-    def virtual_only(self, name: str) -> SearchScope | None:
-        """Like `virtual`, but None if an index has an ordinary field of that name.
+    def virtual_only(self, name: str, *, mixed: bool = False) -> SearchScope | None:
+        """Like `virtual`, but None if no index has vectors.
+
+        Args:
+            mixed: Whether it is virtual even if another index has an ordinary field of that name.
 
         Raises:
             IndexMismatch: no index has this vector field, or the models differ, or a searched index is remote.
         """
         has_answer = self._searched or self._searched.remote
-        return self.virtual(name) if has_answer and not self._searched.ordinary else None
+        return self.virtual(name) if has_answer and (mixed or not self._searched.ordinary) else None
 
     def named(self, name: str) -> SearchScope | None:
         """The vector field of that name (`NAME.vector` for a field of chunks) or alias; None if no index has it.

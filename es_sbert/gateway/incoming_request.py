@@ -222,16 +222,19 @@ class IncomingRequest:
             RequestTimeout: the message did not arrive in time.
         """
         limits = self.limits
-        seconds = min(limits.body_seconds, limits.body_grace_seconds + received / limits.body_rate) - waited
+        seconds, reason = min(
+            (limits.idle_seconds, f"paused for {limits.idle_seconds:g} seconds"),
+            (limits.body_seconds - waited, f"did not arrive within {limits.body_seconds:g} seconds"),
+            (
+                limits.body_grace_seconds + received / limits.body_rate - waited,
+                f"arrived at less than {limits.body_rate:,} bytes per second",
+            ),
+        )
         try:
-            async with asyncio.timeout(min(limits.idle_seconds, seconds)):
+            async with asyncio.timeout(seconds):
                 return await self.receive()
         except TimeoutError:
-            raise RequestTimeout(
-                f"the request's body arrived too slowly: it may pause for {limits.idle_seconds:g} seconds and take "
-                f"{limits.body_seconds:g} seconds, at {limits.body_rate:,} bytes per second or more",
-                "Send it again, in smaller requests.",
-            ) from None
+            raise RequestTimeout(f"the request's body {reason}", "Send it again, in smaller requests.") from None
 
     async def body(self) -> bytes:
         """Read the whole body, as sent.

@@ -236,10 +236,6 @@ class WrittenIndices:
     is_only: bool = False
 
 
-def _expires_at(key: bytes, indices: ResolvedIndices, now: float) -> float:
-    return now + (_CACHE_SECONDS if indices else NEW_FIELD_SECONDS)
-
-
 class IndexLookup:
     """Resolves index expressions, with a cache of a few seconds.
 
@@ -257,7 +253,9 @@ class IndexLookup:
         # Encode the filter path only once: escaping it takes as long as the rest of a request.
         self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)})
         self._permissions = CallerPermissions(upstream)
-        self._cache: TLRUCache[bytes, ResolvedIndices] = TLRUCache(_CACHE_SIZE, ttu=_expires_at)
+        self._cache: TLRUCache[bytes, ResolvedIndices] = TLRUCache(
+            _CACHE_SIZE, ttu=lambda _, indices, now: now + (_CACHE_SECONDS if indices else NEW_FIELD_SECONDS)
+        )
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
         self._elsewhere: TTLCache[bytes, frozenset[str]] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 

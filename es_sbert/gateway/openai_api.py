@@ -63,7 +63,7 @@ class OpenAIApi:
             Route("/v1/embeddings", self._endpoint("embeddings", self._embeddings), methods=["POST"]),
             Route("/v1/models", self._endpoint("models", self._list_models), methods=["GET"]),
             Route("/v1/models/{model:path}", self._endpoint("models", self._get_model), methods=["GET"]),
-            Route("/v1/openapi.json", _no_description, methods=["GET"]),
+            Route("/v1/openapi.json", lambda _: error_response(404, _NO_DESCRIPTION), methods=["GET"]),
         ]
 
     def _endpoint(self, kind: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -235,6 +235,7 @@ def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, enco
 logger = logging.getLogger(__name__)
 
 _WRONG_KEY = "The API key is missing or wrong. Send the gateway's own key as `Authorization: Bearer KEY`."
+_NO_DESCRIPTION = "The gateway has no OpenAPI description. Its API is that of OpenAI's embeddings."
 _ERROR_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}, 429: {"retry-after": "1"}}
 
 
@@ -252,10 +253,6 @@ def error_response(
     return JSONResponse(body, status, headers=_ERROR_HEADERS.get(status))
 
 
-async def _no_description(request: Request) -> Response:
-    return error_response(404, "The gateway has no OpenAPI description. Its API is that of OpenAI's embeddings.")
-
-
 def exception_response(error: Exception) -> Response:
     """Convert an exception to the response to a failed request.
 
@@ -269,7 +266,8 @@ def exception_response(error: Exception) -> Response:
         case Overloaded():
             return error_response(429, error_text(error), kind="requests", code="rate_limit_exceeded")
     is_expected = isinstance(error, EsSbertError)
-    logger.error("an embeddings request failed: %s", error, exc_info=None if is_expected else error)
+    logged = error_text(error) if isinstance(error, EsSbertError) else error
+    logger.error("an embeddings request failed: %s", logged, exc_info=None if is_expected else error)
     # Not the message: it may contain the path of a model, or a response of the hub.
     told = "The gateway cannot embed the texts; its log says why."
     return error_response(503 if is_expected else 500, told, kind="server_error")

@@ -319,6 +319,7 @@ class SearchRecorder:
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
         end = time.perf_counter()
         upstream = None if self._sent is None else end - self._sent
+        total = end - self._start
         return [
             {
                 "@timestamp": self._received_at.isoformat(timespec="milliseconds"),
@@ -331,15 +332,15 @@ class SearchRecorder:
                 "hits": total_hits,
                 "zero_hits": None if total_hits is None else total_hits == 0,
                 "returns_hits": search.returns_hits,
-                "milliseconds": _milliseconds(total=end - self._start, embedding=search.seconds, upstream=upstream),
+                "milliseconds": {
+                    name: round(1000 * seconds, 3)
+                    for name, seconds in (("total", total), ("embedding", search.seconds), ("upstream", upstream))
+                    if seconds is not None
+                },
                 "texts": list(dict.fromkeys(query.text for query in search.queries)),
             }
             for search, total_hits in zip(searches, hits, strict=True)
         ]
-
-
-def _milliseconds(**seconds: float | None) -> Json:
-    return {name: round(1000 * value, 3) for name, value in seconds.items() if value is not None}
 
 
 class TotalHitsParser:

@@ -101,7 +101,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._held = b""  # the beginning of an incomplete head
         self._head_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
-        self._refusal = _error_response(HTTPStatus.BAD_REQUEST, "the request is not valid HTTP, or is ambiguous")
+        self._bad("the request is not valid HTTP, or is ambiguous")
         self.address = ""
         self._surplus: Overloaded | None = None  # the error for any request but a health check
 
@@ -231,7 +231,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             raise self._bad(reason, HTTPStatus.MISDIRECTED_REQUEST)
 
     def _bad(self, reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RejectedRequestError:
-        self._refusal = _error_response(status, reason)
+        error = {"error": engine_error("es_sbert_bad_request", reason), "status": status}
+        self._refusal = status, orjson.dumps(error)
         return RejectedRequestError()
 
     def _too_long(self) -> RejectedRequestError:
@@ -268,11 +269,6 @@ def host_name(value: bytes) -> str:
     """Return the host name in a Host header (`search.example:9280`, `[::1]:9280`), in lower case, without the port."""
     host = value.decode("latin-1").strip().lower()
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-
-
-def _error_response(status: HTTPStatus, reason: str) -> tuple[HTTPStatus, bytes]:
-    """An error in the engine's format."""
-    return status, orjson.dumps({"error": engine_error("es_sbert_bad_request", reason), "status": status})
 
 
 def _has_complete_head(data: bytes) -> bool:
@@ -407,7 +403,10 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
     )
-    logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
+    logging.getLogger("uvicorn.error").addFilter(
+        # For a truncated response, `forward` logs a line with the path instead.
+        lambda record: not record.getMessage().startswith("ASGI callable returned without completing response")
+    )
     try:
         if listen.certificate is not None:
             # uvicorn would ask for the password of a key, and wait.
@@ -420,11 +419,6 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
             "not have a password.",
         ) from error
     return DrainingServer(config, connections, listen.drain_seconds)
-
-
-def _is_not_cut_off(record: logging.LogRecord) -> bool:
-    """Whether to log a line of uvicorn: for a truncated response, `forward` logs a line with the path instead."""
-    return not record.getMessage().startswith("ASGI callable returned without completing response")
 
 
 def tune_interpreter() -> None:

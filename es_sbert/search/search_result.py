@@ -171,8 +171,13 @@ class PartialResult:
     failures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        reasons = "; ".join(self.failures[:3]) or ("timed out" if self.timed_out else "no active copy")
-        return f"{self.failed} of {pluralize(self.total, 'shard')} failed ({reasons})"
+        reasons = list(self.failures[:3])
+        if len(self.failures) > 3:
+            reasons.append(f"{len(self.failures) - 3} more")
+        if self.timed_out:
+            reasons.append("timed out")
+        reasons = reasons or ["no active copy"]
+        return f"{self.failed} of {pluralize(self.total, 'shard')} failed ({'; '.join(reasons)})"
 
 
 def read_partial(answers: Iterable[Json]) -> PartialResult | None:

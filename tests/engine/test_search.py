@@ -122,6 +122,7 @@ def test_exact_search_of_hnsw_index(corpus: Corpus, hnsw: SemanticIndex) -> None
         with pytest.raises(FeatureMissing, match="lacks the module lang-painless") as caught:
             hnsw.search_vector(query, 10, exact=True)
         assert caught.value.module == "lang-painless"
+        assert 'index_type="flat"' in caught.value.remedy
         return
     result = hnsw.search_vector(query, 10, exact=True)
     expected = best(query, corpus, 10)

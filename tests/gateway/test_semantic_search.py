@@ -261,7 +261,7 @@ def test_every_search_api_is_rewritten(bed: Bed) -> None:
         missing, answer = patient.post(
             f"{base}/_msearch/template", content=pairs, headers={"content-type": "application/x-ndjson"}
         ).json()["responses"]
-        assert "POST _render/template" in missing["error"]["reason"]
+        assert (missing["status"], missing["error"]["type"]) == (404, "resource_not_found_exception")
         assert scores(answer) == right
 
 
@@ -537,9 +537,8 @@ def check_only_what_is_searched_counts(bed: Bed, index: str) -> None:
     missing = [f"test-no-such-index-{number:040}" for number in range(100)]
     headers: list[Json] = [{"index": names, "ignore_unavailable": True, "routing": "x"} for names in (index, missing)]
     headers[1]["index"] = [index, *missing]  # which fit into no path
-    found, refused = bed.several([headers[0], body, headers[1], body])
-    assert scores(found) == pytest.approx(nearest, abs=1e-5)
-    assert "Search a pattern or an alias" in refused["error"]["reason"]
+    for found in bed.several([headers[0], body, headers[1], body]):
+        assert scores(found) == pytest.approx(nearest, abs=1e-5)
 
     opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
     point = patient.post(f"{url}/{opened}?keep_alive=10m").json()

@@ -22,7 +22,7 @@ from es_sbert.gateway.search.compound_queries import objects_at, objects_in
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.settings import HideVectors, SemanticSettings
 from es_sbert.index.document_vectors import append_members
-from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
+from es_sbert.index.mapping import document_meta_field
 
 # APIs whose responses have hits with a `_source`.
 _HIT_APIS = frozenset({
@@ -39,6 +39,8 @@ _MAX_TARGET_LENGTH = 4000
 
 
 Parameters = list[tuple[str, str]]
+# What describes hits, its source filter, and where that filter comes from.
+_Hits = tuple[Json, Any, Json]
 
 
 class VectorHider:
@@ -81,7 +83,7 @@ class VectorHider:
             members: dict[str, set[str]] = {}  # the name of a field → the indices in which it is a vector field
             for name in {name for fields in indices.fields.values() for name in fields}:
                 owners = {index: fields[name] for index, fields in indices.fields.items() if name in fields}
-                if all(map(self._may_hide, owners.values())):
+                if self._policy is HideVectors.ALWAYS or all(meta.text is not None for meta in owners.values()):
                     members |= {member: set(owners) for member in (name, document_meta_field(name))}
             if members and indices.is_mixed:
                 elsewhere = await self._indices.mapped_elsewhere(names, members)
@@ -92,17 +94,21 @@ class VectorHider:
             return ()  # the engine answers the unchanged search, or rejects it
         return tuple(sorted(members))
 
-    async def hide(self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi) -> Parameters | None:
-        """Leave the vectors out of the hits of a parsed search, which is changed; see `hide_in_search`."""
+    async def hide(
+        self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi, raw: bytes | None
+    ) -> Parameters | None:
+        """Leave the vectors out of the hits of a parsed search, which is changed; see `hide_in_search`.
+
+        Args:
+            raw: The search as sent; None if it comes from a template.
+        """
         if not self.applies(api, context.options):
             return None
         # Most searches that have to be parsed say which fields they want: no index is looked up for them.
-        if not await offload_if_large(context.size, _sources_without, body, params, ("",)):
+        hits = await offload_if_large(context.size, _described_hits, body, params, raw)
+        if not _changes(hits, ("",)):
             return None
-        return await offload_if_large(context.size, hide_in_search, body, params, await self.fields(context))
-
-    def _may_hide(self, meta: VectorFieldMeta) -> bool:
-        return self._policy is HideVectors.ALWAYS or meta.text is not None
+        return hide_in_search(body, params, await self.fields(context), hits)
 
 
 def must_parse(plain: bytes, query: bytes) -> bool:
@@ -147,7 +153,9 @@ def _hide_in_body(body: bytes, fields: Sequence[str], max_parsed_bytes: int) -> 
     return body if hide_in_search(search, [], fields) is None else write_object(search)
 
 
-def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> Parameters | None:
+def hide_in_search(
+    body: Json, params: Parameters, fields: Sequence[str], hits: Sequence[_Hits] | None = None
+) -> Parameters | None:
     """Leave fields out of the hits of a search, which is changed.
 
     The caller's own filter wins if it names what to return, or one of the fields. Otherwise the fields are added to
@@ -157,20 +165,30 @@ def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> Par
         The parameters that are still needed: one that filters the source moves to the body, and replaces the filter
         there. None if nothing changes.
     """
-    changes = _sources_without(body, params, fields) if fields else []
-    for hits, source in changes:
-        hits["_source"] = source
-    if not any(hits is body for hits, _ in changes):
+    changes = _changes(_described_hits(body, params) if hits is None else hits, fields) if fields else []
+    for described, source in changes:
+        described["_source"] = source
+    if not any(described is body for described, _ in changes):
         return params if changes else None
     return [(name, value) for name, value in params if name != "_source_excludes"]
 
 
-def _sources_without(body: Json, params: Parameters, fields: Sequence[str]) -> list[tuple[Json, Json]]:
-    """Return the parts of a search whose hits would have the fields, each with the filter that leaves them out."""
+def _changes(hits: Sequence[_Hits], fields: Sequence[str]) -> list[tuple[Json, Json]]:
+    """Return the objects whose hits would have the fields, each with the source filter that leaves them out."""
+    return [
+        (described, new)
+        for described, source, asked in hits
+        if (new := _source_without(source, asked, fields)) is not None
+    ]
+
+
+def _described_hits(body: Json, params: Parameters, raw: bytes | None = None) -> list[_Hits]:
+    """Return the parts of a search that describe hits, unless it copies documents; see `hide`."""
     if "pit" in body:
         return []
     options = dict(params)
-    found = [(hits, hits.get("_source", {}), hits) for hits in _inner_hits(body)]
+    has_inner = raw is None or any(mark in raw for mark in _INNER_MARKS)
+    found: list[_Hits] = [(hits, hits.get("_source", {}), hits) for hits in (_inner_hits(body) if has_inner else ())]
     names_fields = "_source" in options or "_source_includes" in options
     has_none = str(options.get("size", body.get("size"))) == "0" or options.get("_source_exclude_vectors") == "false"
     if not names_fields and not has_none:
@@ -178,8 +196,7 @@ def _sources_without(body: Json, params: Parameters, fields: Sequence[str]) -> l
             found.append((body, {"excludes": options["_source_excludes"].split(",")}, {"_source": True}))
         elif "stored_fields" not in options or "_source" in body:
             found.append((body, body.get("_source", {}), body))
-    changes = ((hits, _source_without(source, asked, fields)) for hits, source, asked in found)
-    return [(hits, source) for hits, source in changes if source is not None]
+    return found
 
 
 def _source_without(source: Any, hits: Json, fields: Sequence[str]) -> Json | None:
@@ -213,6 +230,8 @@ def _names_one(pattern: object, fields: Sequence[str]) -> bool:
 
 # Parts of a search whose `inner_hits` are whole documents; those of `nested` are parts of one.
 _WITH_INNER_DOCUMENTS = ("collapse", "has_child", "has_parent")
+# Parts of a body without which it describes no hits but its own. A wrapped query is encoded.
+_INNER_MARKS = (b"inner_hits", b"top_hits", b'"wrapper"', b"\\u")
 
 
 def _inner_hits(body: Json) -> Iterator[Json]:
@@ -228,10 +247,11 @@ def _inner_hits(body: Json) -> Iterator[Json]:
     pending = [{name: body.get(name) for name in ("query", "post_filter", "retriever", "collapse")}]
     while pending:
         value = pending.pop()
-        if isinstance(value, list):
-            pending += value
-        elif isinstance(value, dict):
-            pending += value.values()
+        if isinstance(value, dict):
             for name in _WITH_INNER_DOCUMENTS:
-                for holder, key in objects_at(value.get(name), "inner_hits"):
-                    yield holder[key]
+                if name in value:
+                    for holder, key in objects_at(value[name], "inner_hits"):
+                        yield holder[key]
+            pending += [inner for inner in value.values() if isinstance(inner, (dict, list))]
+        elif value and not isinstance(value[0], (int, float)):  # not a vector
+            pending += [inner for inner in value if isinstance(inner, (dict, list))]

@@ -268,12 +268,13 @@ def ranking_query(words: Json, documents: _Hits, best_score: float) -> Json:
             other clauses of the search.
     """
     ranked = [
-        {"constant_score": {"filter": _is_document(index, id), "boost": score * best_score}}
+        {
+            "constant_score": {
+                "filter": {"bool": {"filter": [{"term": {"_index": index}}, {"ids": {"values": [id]}}]}},
+                "boost": score * best_score,
+            }
+        }
         for (index, id), score in documents
     ]
     lowest = min(1.0, documents[-1][1]) if documents else 1.0
     return {"dis_max": {"queries": [{"bool": {"must": [words], "boost": lowest * _BELOW}}, *ranked]}}
-
-
-def _is_document(index: str, id: str) -> Json:
-    return {"bool": {"filter": [{"term": {"_index": index}}, {"ids": {"values": [id]}}]}}

@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
-from es_sbert.engines.engine_info import EngineType
+import orjson
+
+from es_sbert.engines.engine_info import EngineType, without_search_pipeline
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
@@ -19,7 +21,7 @@ from es_sbert.gateway.incoming_request import credential_headers
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS, MAX_EXPRESSION_LENGTH
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
-from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import IndexType, and_query, chunk_inner_hits, vector_path
 from es_sbert.search.search_scope import SearchScope
@@ -256,12 +258,19 @@ async def search_first(upstream: Upstream, first: Json, search: Json, context: R
     """
     options = {name: value for name, value in context.options.items() if name in _SHARD_PARAMETERS}
     credentials, expression = credential_headers(context.headers), context.expression or "_all"
-    path = f"/{expression}/_search?{urlencode(options)}"
     if "pit" in search:  # a point in time determines the indices
-        path = "/_search"
-    elif len(expression) > MAX_EXPRESSION_LENGTH:
-        raise BadRequest("the names of the searched indices are too long for a URL", "Search a pattern or an alias.")
-    reply = await upstream.search(path, credentials, first)
+        reply = await upstream.search("/_search", credentials, first)
+    elif len(expression) <= MAX_EXPRESSION_LENGTH:
+        reply = await upstream.search(f"/{expression}/_search?{urlencode(options)}", credentials, first)
+    else:  # the names of an `_msearch` may be too long for a URL
+        header = {"index": [unquote(name) for name in expression.split(",")], **options}
+        plain = without_search_pipeline(upstream.engine_type_or_default, first)
+        lines = orjson.dumps(header) + b"\n" + orjson.dumps(plain) + b"\n"
+        reply = await upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
+        if reply.status == 200:
+            with upstream.parsing("POST /_msearch"):
+                [answer] = reply.body["responses"]
+                reply = UpstreamReply(int(answer.get("status", 200)), answer)
     if reply.status not in CLIENT_ERROR_STATUSES:
         # Accept a partial result: a lower cosine, or none, only lets more documents through, and the client's search
         # itself reports missing shards.

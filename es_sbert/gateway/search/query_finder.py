@@ -377,7 +377,8 @@ def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: S
                 f"Write it in `query`, `post_filter`, a filter aggregation or Elasticsearch's section `knn`. {off}",
             )
         for location, name in _named_fields(part, node, parser):
-            target = parser.fields.virtual_only(name)
+            # Kibana writes `semantic: *` as `exists`; all other queries of the query bar are semantic in mixed indices.
+            target = parser.fields.virtual_only(name, mixed=part == "exists")
             if target is not None:
                 raise BadRequest(
                     f"{location} on {name} is not supported: {name} is a semantic field",
@@ -406,11 +407,13 @@ def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[
             if (decoded := decode_wrapper(part, value)) is not None:
                 pending.append(("query", decoded))
             # `fields` of a search are returned; those of its highlights may hold queries.
+            # A field may be called `wrapper`.
             pending += [
-                (name, inner)
+                ("" if name == "wrapper" and part in _QUERIES_BY_FIELD_NAME else name, inner)
                 for name, inner in value.items()
                 if isinstance(inner, (dict, list))
                 and (name not in _NOT_SEARCHED or (name == "fields" and part == "highlight"))
+                and (name != "doc" or part not in ("like", "unlike"))
             ]
         else:
             pending += [(part, inner) for inner in value if isinstance(inner, (dict, list))]

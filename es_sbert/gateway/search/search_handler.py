@@ -20,7 +20,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
 from es_sbert.gateway.engine_routes import MULTI_SEARCH_APIS, EngineApi, EngineRoute
-from es_sbert.gateway.errors import BadRequest, error_object, http_status
+from es_sbert.gateway.errors import error_object, http_status
 from es_sbert.gateway.forward import (
     TOO_LARGE,
     BufferedResponse,
@@ -120,7 +120,8 @@ class SearchHandler:
                 outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
                 if result is not None and result.confirm is not None:
                     confirm_valid = asyncio.ensure_future(result.confirm())
-                    confirm_valid.add_done_callback(_consume_exception)
+                    # Its error is of no interest once its result is not needed.
+                    confirm_valid.add_done_callback(lambda done: done.cancelled() or done.exception())
                 is_enlarged = result is not None and result.is_changed
                 hooks = ResponseHooks(recorder.watch().part, confirm_valid=confirm_valid, enlarged=is_enlarged)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
@@ -162,7 +163,8 @@ class SearchHandler:
                 except UnreadableJson:
                     return received.unchanged, None  # the engine rejects it, or its hits have their vectors
         assert search is not None
-        left = await self._hider.hide(search, params, context, route.api)
+        raw = None if is_template else plain
+        left = await self._hider.hide(search, params, context, route.api, raw)
         if left is None and (result is None or not result.is_changed):
             return received.unchanged, result
         params = params if left is None else left
@@ -282,18 +284,20 @@ class SearchHandler:
             own_context = replace(_with_header(context, header), size=size, trace=entry.trace)
             body = await offload_if_large(size, parse_object, entry.body)
             result = await self._rewrite_search(body, incoming, route, own_context)
+            if isinstance(result, BufferedResponse):
+                with self._upstream.parsing("POST /_render/template"):
+                    entry.response = {"error": parse_object(result.body)["error"], "status": result.status}
+                entry.trace.status = result.status
+                return
         except StaleRewriteError:  # written again, for the new indices; its queries are counted already
             return await self._rewrite_entry(entry, incoming, route, replace(context, budget=None))
         except EsSbertError as error:
             entry.response, entry.is_changed = _error_response(error), True
             entry.trace.status = entry.response["status"]
             return
-        if isinstance(result, BufferedResponse):
-            remedy = "POST _render/template with it shows the error."
-            entry.response = _error_response(BadRequest("the template does not render to a search", remedy))
-            entry.trace.status = entry.response["status"]
-        elif result.is_changed or route.api in _TEMPLATES:
-            hidden = await self._hider.hide(result.body, [], own_context, EngineApi.MULTI_SEARCH)
+        if result.is_changed or route.api in _TEMPLATES:
+            raw = None if route.api in _TEMPLATES else entry.body
+            hidden = await self._hider.hide(result.body, [], own_context, EngineApi.MULTI_SEARCH, raw)
             entry.is_changed = result.is_changed or hidden is not None
             entry.body = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
             if result.preference is not None:
@@ -359,12 +363,6 @@ class SearchHandler:
 def _path(incoming: IncomingRequest, route: EngineRoute) -> bytes:
     """The path of the API that runs the rewritten search: a template was rendered."""
     return incoming.path.rstrip(b"/").removesuffix(b"/template") if route.api in _TEMPLATES else incoming.path
-
-
-def _consume_exception(confirming: asyncio.Future[bool]) -> None:
-    """Ignore the error of a check whose result is no longer needed."""
-    if not confirming.cancelled():
-        confirming.exception()
 
 
 def split_entries(plain: bytes, engine_type: EngineType) -> list[MsearchEntry]:

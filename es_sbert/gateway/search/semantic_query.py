@@ -11,9 +11,10 @@ words, a phrase in quotes, or several in brackets.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from luqum import tree as lucene
@@ -458,18 +459,29 @@ def may_name_field(text: str, virtual_field: str) -> bool:
     A text that only contains the name as a word does not name the field.
     """
     virtual = re.escape(virtual_field)
-    return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:\s*"?{virtual}', text) is not None
+    return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:[^:]*{virtual}', text) is not None
 
 
 def _names_virtual(tree: lucene.Item, parser: SemanticQueryParser) -> bool:
-    if isinstance(tree, lucene.SearchField) and parser.fields.virtual(_searched_field(tree)) is not None:
-        return True
-    return any(_names_virtual(child, parser) for child in tree.children)
+    return _virtual_name(tree, parser) is not None or any(_names_virtual(child, parser) for child in tree.children)
 
 
-def _searched_field(tree: lucene.SearchField) -> str:
-    """The searched field, or the one of `_exists_`."""
-    return _plain_text(tree.expr) if tree.name == "_exists_" else str(tree.name)
+def _virtual_name(tree: lucene.Item, parser: SemanticQueryParser) -> str | None:
+    """The virtual field that a part of a query searches, also by `_exists_`; None for any other part."""
+    if not isinstance(tree, lucene.SearchField):
+        return None
+    names: Iterable[str] = [str(tree.name)]
+    if tree.name == "_exists_":  # `*` finds all documents, other patterns those with a field that matches
+        virtual = parser.settings.virtual_field
+        names = (virtual if word != "*" and fnmatchcase(virtual, word) else word for word in _words(tree.expr))
+    return next((name for name in names if parser.fields.virtual(name) is not None), None)
+
+
+def _words(expression: lucene.Item) -> Iterator[str]:
+    if isinstance(expression, lucene.Term):
+        yield _ESCAPED.sub(r"\1", expression.value.strip('"'))
+    for child in expression.children:
+        yield from _words(child)
 
 
 class _TreeConverter:
@@ -486,14 +498,15 @@ class _TreeConverter:
             return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
         if isinstance(tree, lucene.Boost):
             return self.convert(tree.expr, boost * float(tree.force))
-        if isinstance(tree, lucene.SearchField) and self._parser.fields.virtual(_searched_field(tree)) is not None:
-            expression = tree.expr
+        name = _virtual_name(tree, self._parser)
+        if name is not None:
+            expression = tree.children[0]
             while isinstance(expression, lucene.Boost):
                 boost *= float(expression.force)
                 expression = expression.children[0]
-            if tree.name == "_exists_":
-                return {"exists": {"field": _searched_field(tree)}}  # which is refused
-            return {"match": {str(tree.name): {"query": _plain_text(expression), "boost": boost}}}
+            if name != getattr(tree, "name", None) or str(expression).strip() == "*":
+                return {"exists": {"field": name}}  # which is refused
+            return {"match": {name: {"query": _plain_text(expression), "boost": boost}}}
         if isinstance(tree, lucene.Group | lucene.Plus):
             return self.convert(tree.children[0], boost)
         if isinstance(tree, lucene.Not | lucene.Prohibit):

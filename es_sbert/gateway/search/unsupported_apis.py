@@ -15,7 +15,7 @@ from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.forward import OutgoingRequest
-from es_sbert.gateway.incoming_request import IncomingRequest, parse_object
+from es_sbert.gateway.incoming_request import IncomingRequest, parse_object, write_object
 from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.search.incoming_search import (
     RewriteContext,
@@ -99,7 +99,11 @@ class UnsupportedApiHandler:
             searches = [search for request in rated for search in clause_list(request.get("request"))]
             has_templates = any(request.get("template_id") is not None for request in rated)
         elif indices_unknown:
-            searches = [body, *embedded_queries(body)]
+            # A word in the text of ES|QL or SQL is not a query, and must not cost a look-up.
+            searches = [{**body, "query": body["query"] if isinstance(body.get("query"), dict) else None}]
+            searches += embedded_queries(body)
+            if not await self._rewriter.maybe_semantic(write_object({"searches": searches}), mode):
+                return False
         context = RewriteContext(expression, options, incoming.headers, mode, size=size)
         return await self._rewriter.is_semantic(
             searches, context, indices_unknown=indices_unknown, has_templates=has_templates

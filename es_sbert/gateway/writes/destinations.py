@@ -124,7 +124,13 @@ class DestinationResolver:
         try:
             destination = await self._look_up(name, headers)
             if self._upstream.updates_keep_vectors:
-                destination = replace(destination, targets=tuple(map(_kept_by_updates, destination.targets)))
+                destination = replace(
+                    destination,
+                    targets=tuple(
+                        replace(target, meta=target.meta.model_copy(update={"in_source": True}))
+                        for target in destination.targets
+                    ),
+                )
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             destination = Destination(name, missing=NoVectorReason.MAPPING_UNREADABLE)
@@ -203,7 +209,3 @@ def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int)
     if meta.passages is None:
         return 1
     return 1 + listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
-
-
-def _kept_by_updates(target: EmbeddingTarget) -> EmbeddingTarget:
-    return replace(target, meta=target.meta.model_copy(update={"in_source": True}))

@@ -365,7 +365,8 @@ async def read_previous_documents(
         for key, document in zip(requests, answer.body["docs"], strict=True):
             documents[key] = _previous_document(document)
             if documents[key] is NoPreviousDocument.UNKNOWN:
-                errors[key] = upstream.reply_error(UpstreamReply(_item_status(document), document), _MGET)
+                denied = document.get("error", {}).get("type") == "security_exception"
+                errors[key] = upstream.reply_error(UpstreamReply(403 if denied else 503, document), _MGET)
     return documents, errors
 
 
@@ -377,11 +378,6 @@ def _previous_document(document: Json) -> PreviousDocument:
     if not document.get("found"):
         return NoPreviousDocument.MISSING
     return source if isinstance(source, dict) else NoPreviousDocument.UNKNOWN
-
-
-def _item_status(document: Json) -> int:
-    denied = document.get("error", {}).get("type") == "security_exception"
-    return 403 if denied else 503
 
 
 def parse_items(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:

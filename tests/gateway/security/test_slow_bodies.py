@@ -158,9 +158,9 @@ def test_slow_senders_are_closed_and_block_nobody(echo: Echo, tiny: Path) -> Non
 
 @pytest.mark.parametrize(
     ("limits", "words"),
-    [({"body_seconds": 0.5, "body_rate": 1}, b"take 0.5 seconds"),
-     ({"body_grace_seconds": 0.5}, b"arrived too slowly"),
-     ({"idle_seconds": 0.5, "head_seconds": SECONDS}, b"pause for 0.5 seconds")],
+    [({"body_seconds": 0.5, "body_rate": 1}, b"did not arrive within 0.5 seconds"),
+     ({"body_grace_seconds": 0.5}, b"arrived at less than 1,024 bytes per second"),
+     ({"idle_seconds": 0.5, "head_seconds": SECONDS}, b"paused for 0.5 seconds")],
     ids=["in all", "rate", "nothing"],
 )  # fmt: skip
 def test_slow_body_gets_408(echo: Echo, tiny: Path, limits: dict[str, float], words: bytes) -> None:

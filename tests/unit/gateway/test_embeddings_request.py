@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.errors import UsageError
-from es_sbert.gateway.openai_api import parse_embeddings_request
+from es_sbert.errors import ModelError, UsageError
+from es_sbert.gateway.openai_api import exception_response, parse_embeddings_request
 from es_sbert.gateway.settings import Limits
 
 
@@ -31,6 +31,11 @@ def test_large_wrong_request_is_refused_at_once(body: Any, message: str, remedy:
     assert time.process_time() - start < 2
     assert message in caught.value.message
     assert remedy in caught.value.remedy
+
+
+def test_logged_error_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    assert exception_response(ModelError("no model", "Get one.")).status_code == 503
+    assert caplog.messages == ["an embeddings request failed: no model. Get one."]
 
 
 def test_as_many_texts_as_the_limit_are_accepted() -> None:

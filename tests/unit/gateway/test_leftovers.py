@@ -63,7 +63,9 @@ REFUSED: dict[str, Json] = {
     "background": {"aggs": {"a": {"significant_terms": {"field": "topic", "background_filter": SEMANTIC}}}},
     "term": {"query": {"term": {"semantic": TEXT}}},
     "exists": {"query": {"bool": {"must_not": [{"exists": {"field": "semantic"}}]}}},
-    "exists in lucene": {"query": {"query_string": {"query": "_exists_:semantic AND lang:en"}}},
+    "exists in lucene": {"query": {"query_string": {"query": "_exists_:(title OR semantic) AND lang:en"}}},
+    "exists by a pattern in lucene": {"query": {"query_string": {"query": "_exists_:sem* AND semantic:plants"}}},
+    "exists as an asterisk in lucene": {"query": {"query_string": {"query": "semantic:* OR lang:en"}}},
     "simple rrf": {"retriever": {"rrf": {"fields": ["title", "semantic"], "query": TEXT}}},
 }  # fmt: skip
 
@@ -73,9 +75,13 @@ def test_rejects_semantic_field_where_engine_would_match_nothing(where: str) -> 
     with pytest.raises(BadRequest) as caught:
         Rewriting()(REFUSED[where])
     assert caught.value.remedy
-    for searched in (NO_MAPPINGS, replace(PLAIN, ordinary=True)):
-        if "lucene" not in where and "semantic" not in str(clauses(REFUSED[where], "match")):
-            Rewriting(searched)(REFUSED[where])
+    Rewriting(NO_MAPPINGS)(REFUSED[where])
+    mixed = Rewriting(replace(PLAIN, ordinary=True))
+    if "exists" in where:  # `semantic: *` of Kibana, where `semantic: plants` is semantic too
+        with pytest.raises(BadRequest, match="exists on semantic is not supported"):
+            mixed(REFUSED[where])
+    elif "lucene" not in where and "semantic" not in str(clauses(REFUSED[where], "match")):
+        mixed(REFUSED[where])
 
 
 KNN: Json = {"field": "embedding", "k": 3, "num_candidates": 9, "query_vector_builder": BUILDER}
@@ -134,6 +140,9 @@ def test_unknown_vector_field_in_terms_query_raises() -> None:
         {"highlight": {"highlight_query": {"query_string": {"query": "title:semantic"}}}},
         {"query": {"term": {"semantic": "a"}}, "runtime_mappings": {"semantic": {"type": "keyword"}}},
         {"query": SEMANTIC, "sort": ["semantic"], "derived": {"semantic": {"type": "keyword", "script": "emit('a')"}}},
+        {"query": {"query_string": {"query": "_exists_:* AND topic:semantic"}}},
+        {"query": {"match": {"wrapper": {"query": "plants"}}}},
+        {"query": {"more_like_this": {"like": [{"doc": {"a": {"wrapper": {"query": "plants"}}}}]}}},
         {"query": {"wrapper": {"query": base64.b64encode(orjson.dumps(EN)).decode()}}},
     ],
 )  # fmt: skip
@@ -157,6 +166,11 @@ def test_wrapper_query_that_cannot_be_read_is_rejected() -> None:
     for query in ("no base64: semantic", *(base64.b64encode(text).decode() for text in texts)):
         with pytest.raises(UnreadableJson):
             Rewriting().query({"wrapper": {"query": query}})
+
+
+def test_exists_of_every_field_stays_a_part_of_a_query_string() -> None:
+    rewritten = Rewriting().query({"query_string": {"query": "semantic:plants AND _exists_:*"}})
+    assert clauses(rewritten, "query_string")[-1] == {"query": "_exists_:*"}
 
 
 def test_subfields_of_an_ordinary_semantic_field_pass_through() -> None:

@@ -92,10 +92,10 @@ def test_msearch_counts_its_queries_once_when_an_alias_moves() -> None:
 
 
 def test_search_page_gets_a_rewrite_for_the_current_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def may_search(self: PageApi, headers: object, index: str) -> None:
+    async def may_search(self: PageApi, headers: object, index: str, body: Json) -> None:
         pass
 
-    monkeypatch.setattr(PageApi, "_require_search_permission", may_search)
+    monkeypatch.setattr(PageApi, "_search", may_search)
     moved = ResolvedIndices({"docs-2": {"other": vector_field()}}, {"docs-2": 1}, ordinary=False)
     page = PageApi(SETTINGS, UPSTREAM, Lookup(moved), rewriter(DOCS, moved))
     answer = asyncio.run(page.rewrite_body([], orjson.dumps({"index": "docs", "body": SEMANTIC})))

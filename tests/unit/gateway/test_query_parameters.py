@@ -146,7 +146,7 @@ def test_query_string_keeps_its_boost() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "semantic:(dog -cat)", "semantic:(dog NOT cat)", "semantic:(plants title:light)", "semantic:pla*", "semantic:*",
+        "semantic:(dog -cat)", "semantic:(dog NOT cat)", "semantic:(plants title:light)", "semantic:pla*",
         "semantic:plants~2", 'semantic:"green plants"~3',
     ],
 )  # fmt: skip
