@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,22 @@ def ask(
     answer = engine.send(method, path, params, None if body is None else orjson.dumps(body))
     assert 200 <= answer.status < 300, answer
     return answer.body
+
+
+def bulk(engine: Engine, index: str, *lines: Any) -> None:
+    """Send the lines of a bulk request, of which no item may fail."""
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results), results
+
+
+def put(engine: Engine, index: str, documents: Iterable[dict[str, Any]]) -> None:
+    """Write documents under the id in their field `id`, as another program does."""
+    bulk(engine, index, *(line for each in documents for line in ({"index": {"_id": each["id"]}}, each)))
+
+
+def update(engine: Engine, index: str, changes: dict[str, dict[str, Any]]) -> None:
+    """Partial updates by another program: id → changed fields."""
+    bulk(engine, index, *(line for key, doc in changes.items() for line in ({"update": {"_id": key}}, {"doc": doc})))
 
 
 def sentences(count: int) -> list[dict[str, Any]]:
@@ -149,18 +165,9 @@ def load(
             meter or SilentMeter(),
             confirm,
         )
-    s = summary
-    assert s.read == (
-        s.indexed
-        + s.updated
-        + s.unchanged
-        + s.dead
-        + s.left
-        + s.skipped.empty
-        + s.skipped.duplicate
-        + s.skipped.superseded
-        + s.skipped.deleted
-    )
+    skipped = summary.skipped
+    written = summary.indexed + summary.updated + summary.unchanged + summary.dead + summary.left
+    assert summary.read == written + skipped.empty + skipped.duplicate + skipped.superseded + skipped.deleted
     return summary
 
 
@@ -183,8 +190,11 @@ class Loads:
         """The dead-letter file."""
         return self.folder / "dead"
 
-    def load(self, *files: Path | str, **options: Any) -> LoadReport:
-        return load(self.url, self.encoder, self.index, *files, **{"dead": self.dead} | options)
+    def load(
+        self, *files: Path | str, url: str = "", encoder: Any = None, index: str = "", **options: Any
+    ) -> LoadReport:
+        names = url or self.url, encoder or self.encoder, index or self.index
+        return load(*names, *files, **{"dead": self.dead} | options)
 
     def write(self, documents: Sequence[dict[str, Any]]) -> Path:
         """The source of the documents."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import orjson
-
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_sample import DocumentSelection
 from es_sbert.training.adapt import rank_by_bm25
+from tests.engine.ingest_support import put
 
 WORDS = ["river", "storm", "bread", "engine", "winter"]
 
 
 def test_rankings_equal_those_of_single_searches(engine: Engine, index_name: str) -> None:
-    lines: list[dict[str, object]] = []
-    for number in range(60):
-        text = " ".join(WORDS[: 1 + number % 5] * (1 + number // 20))
-        lines += [{"index": {"_id": f"d{number}"}}, {"body": text, "title": "storm", "odd": number % 2 == 1}]
-    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    texts = [" ".join(WORDS[: 1 + n % 5] * (1 + n // 20)) for n in range(60)]
+    put(
+        engine,
+        index_name,
+        ({"id": f"d{n}", "body": text, "title": "storm", "odd": n % 2 == 1} for n, text in enumerate(texts)),
+    )
     engine.refresh(index_name)
     rows = {f"d{number}": number for number in range(50)}  # the last ten are not known
     queries = [f"{word} {number}" for number in range(30) for word in ("bread", "winter storm")] + ["nothing"]

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from es_sbert.diagnostics.index_calibration import COSINE_GRID, IndexCalibrator
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import IndexMismatch, IndexMissing
+from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.judgement_files import LabeledQuery
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index
-from tests.engine.ingest_support import WORDS, contents, load, open_engine, vector_of, write_jsonl
-from tests.engine.vectors import random_vectors, vector_value
+from tests.engine.ingest_support import (
+    WORDS,
+    Loads,
+    contents,
+    load,
+    open_engine,
+    put,
+    update,
+    vector_of,
+    write_jsonl,
+)
 
 pytestmark = pytest.mark.one_engine
 
@@ -48,13 +53,6 @@ def parts_of(text: str) -> tuple[str, str]:
     return (first + ".", rest) if stop else (" ".join(text.split()[:3]), text)
 
 
-def load_texts(
-    url: str, encoder: Encoder, index: str, folder: Path, documents: list[dict[str, Any]], **more: Any
-) -> None:
-    file = write_jsonl(folder / "docs.jsonl", documents)
-    load(url, encoder, index, file, dead=folder / "dead", id_field="id", text_fields=("text",), **more)
-
-
 @pytest.fixture(scope="module")
 def filled(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An index of the documents, and of one without a text; tests only look at it."""
@@ -62,10 +60,10 @@ def filled(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathF
     index = f"test-{uuid.uuid4().hex[:12]}"
     documents = [*map(document, range(COUNT)), {"id": "none", "group": 0}]
     try:
-        load_texts(engine_url, encoder, index, folder, documents)
+        path = write_jsonl(folder / "docs.jsonl", documents)
+        load(engine_url, encoder, index, path, dead=folder / "dead", id_field="id")
         with open_engine(engine_url) as engine:
-            lines = orjson.dumps({"index": {"_id": "bare"}}) + b'\n{"text": "without a vector", "group": 0}\n'
-            assert all(result.ok for result in engine.bulk(index, lines))
+            put(engine, index, [{"id": "bare", "text": "without a vector", "group": 0}])
             engine.refresh(index)
         yield index
     finally:
@@ -101,14 +99,6 @@ def test_pseudo_queries_match_numpy(filled: str, engine: Engine, encoder: Encode
         low, high = ((unrelated[:, None] >= COSINE_GRID + error).sum(axis=0) for error in (CLOSE, -CLOSE))
         assert (low <= found.cosines.passed[number]).all()
         assert (found.cosines.passed[number] <= high).all()
-
-
-def test_sample_is_the_same_in_every_run(filled: str, engine: Engine, encoder: Encoder) -> None:
-    index = IndexCalibrator(engine, filled, "embedding")
-    one, again = (index.calibrate(encoder, sample=30, keep=0.8) for _ in range(2))
-    assert len(one.queries) == 30
-    assert one.as_json() == again.as_json()
-    assert 0 < one.recommended.row.min_cosine < 1
 
 
 def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
@@ -147,31 +137,19 @@ def test_recommended_min_cosine_keeps_recall_in_search(filled: str, engine: Engi
 
 def test_filtered_alias_uses_only_its_documents(filled: str, engine: Engine, encoder: Encoder) -> None:
     alias = f"{filled}-odd"
-    actions = [{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}]
-    engine.update_aliases(actions)
+    engine.update_aliases([{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}])
     found = IndexCalibrator(engine, alias, "embedding").calibrate(encoder, sample=1000)
     assert (found.documents, found.sample) == (COUNT // 2, COUNT // 2)
     assert set(found.cosines.compared.tolist()) == {COUNT // 2 - 1}
 
 
-def test_passages_exclude_query_and_score_by_nearest(
-    engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
-) -> None:
-    documents = [
-        {
-            "id": f"d{number}",
-            "text": f"The {WORDS[number]} is the first subject. "
-            + " ".join(
-                f"Some people wrote about the {WORDS[(number + place) % 20]} in the year {1900 + place}."
-                for place in range(8)
-            ),
-        }
-        for number in range(20)
-    ]
-    load_texts(engine.info.url, encoder, index_name, tmp_path, documents, passages=24)
-    index = IndexCalibrator(engine, index_name, "embedding")
+def test_passages_exclude_query_and_score_by_nearest(engine: Engine, encoder: Encoder, loads: Loads) -> None:
+    others = "".join(f" Some people wrote about the {WORDS[place]} in the year {1900 + place}." for place in range(8))
+    documents = [{"id": f"d{n}", "text": f"The {WORDS[n]} is the first subject.{others}"} for n in range(20)]
+    loads.load(loads.write(documents), id_field="id", passages=24)
+    index = IndexCalibrator(engine, loads.index, "embedding")
     found = index.calibrate(encoder)
-    held = contents(engine.info.url, index_name)
+    held = loads.contents()
     assert found.kinds == {"first sentence": 20}
     for query, cosines in zip(found.queries, found.cosines.relevant, strict=True):
         text = held[query.ids[0]]["text"]
@@ -192,20 +170,15 @@ def test_passages_exclude_query_and_score_by_nearest(
     ]
 
 
-def test_vectors_of_other_models_or_stale_texts_are_left_out(
-    engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
-) -> None:
-    load_texts(engine.info.url, encoder, index_name, tmp_path, [document(n) for n in range(9)])
-    changes = [
-        ("d1", {"text": "A new text of many words. It has no vector yet."}),
-        ("d2", {"embedding_meta": {"fingerprint": "0" * 64}}),
-        ("d3", {"text": ""}),
-    ]
-    lines = [
-        line for id, doc in changes for line in (orjson.dumps({"update": {"_id": id}}), orjson.dumps({"doc": doc}))
-    ]
-    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    found = IndexCalibrator(engine, index_name, "embedding").calibrate(encoder)
+def test_vectors_of_other_models_or_stale_texts_are_left_out(engine: Engine, encoder: Encoder, loads: Loads) -> None:
+    loads.load(loads.write([document(n) for n in range(9)]), id_field="id")
+    changes: dict[str, Any] = {
+        "d1": {"text": "A new text of many words. It has no vector yet."},
+        "d2": {"embedding_meta": {"fingerprint": "0" * 64}},
+        "d3": {"text": ""},
+    }
+    update(engine, loads.index, changes)
+    found = IndexCalibrator(engine, loads.index, "embedding").calibrate(encoder)
     assert found.left_out == {
         "documents whose vector is of another model": 1,
         "documents whose text changed after their vector was made": 1,
@@ -214,39 +187,9 @@ def test_vectors_of_other_models_or_stale_texts_are_left_out(
     assert (found.documents, found.sample, len(found.queries)) == (9, 8, 6)
 
 
-def test_invalid_calibrations_are_refused(
-    filled: str, engine: Engine, encoder: Encoder, index_name: str, fresh_index: Callable[[str], str]
-) -> None:
-    with pytest.raises(IndexMissing, match="no index"):
-        IndexCalibrator(engine, index_name, "embedding")
+def test_invalid_calibrations_are_refused(filled: str, engine: Engine, encoder: Encoder, tiny: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
-    other = _OtherModel(encoder)
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
-        index.calibrate(other)  # type: ignore[arg-type]
-    with pytest.raises(IndexMismatch, match="none of the 2 labeled documents with a vector, such as 'x'") as caught:
+        index.calibrate(tiny)
+    with pytest.raises(IndexMismatch, match="none of the 2 labeled documents with a vector, such as 'x'"):
         index.calibrate(encoder, [LabeledQuery("a", ("x", "y"))])
-    assert "_id" in caught.value.remedy
-    info = encoder.info
-    ensure_vector_field(
-        engine,
-        index_name,
-        FieldRequest(name="embedding", fingerprint=info.fingerprint, model_name=info.model, dimensions=info.dimensions),
-    )
-    with pytest.raises(IndexMismatch, match="is not known, so queries cannot be made") as caught:
-        IndexCalibrator(engine, index_name, "embedding").calibrate(encoder)
-    assert f"`es-sbert index create {index_name} --text-field FIELD`" in caught.value.remedy
-    with pytest.raises(IndexMismatch, match="no document of") as caught:
-        IndexCalibrator(engine, index_name, "embedding").calibrate(encoder, [LabeledQuery("a", ("x",))])
-    assert f"`es-sbert ingest --index {index_name}`" in caught.value.remedy
-    vector = vector_value(engine.info, random_vectors(1, info.dimensions)[0])
-    lines = (orjson.dumps({"index": {"_id": "x"}}), orjson.dumps({"embedding": vector}))
-    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
-    with pytest.raises(IndexMismatch, match="holds no unrelated document"):
-        IndexCalibrator(engine, index_name, "embedding").calibrate(encoder, [LabeledQuery("a", ("x",))])
-
-
-class _OtherModel:
-    """The encoder under another fingerprint."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.info = replace(encoder.info, fingerprint="0" * 64, model="other")

@@ -1,4 +1,4 @@
-"""Settings of a cluster that change what the engine answers: a load and a scan go around them, or say what is wrong.
+"""Settings of a cluster that change what the engine answers: a load and a scan go around them.
 
 These tests have servers of their own: other tests would see the settings too.
 """
@@ -15,7 +15,6 @@ import pytest
 from es_sbert.analysis.text_collection import read_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.errors import RequestFailed
 from tests.conftest import ENGINES, build_of, start_server, stop_server
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.engine.test_engine_defaults import COUNT, documents, embedded
@@ -72,20 +71,3 @@ def test_settings_of_the_cluster_change_no_load(
             assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
             assert len(read_index(engine, index_name, "embedding").ids) == 21
     assert len(embedded(engine_url, index_name)) == 21
-
-
-def test_timeout_of_the_cluster_is_an_error(engine_url: str, index_name: str) -> None:
-    # Engines look at the time once in some thousand documents, and read a clock that moves every 200 ms.
-    count, slow = 6000, {"script": {"script": "for (int i = 0; i < 600000; i++) {} return true"}}
-    with open_engine(engine_url) as engine:
-        if engine.info.engine_type is EngineType.ELASTICSEARCH and engine.info.version[0] > 8:
-            pytest.skip("this build has no scripts")
-        engine.create_index(index_name, {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
-        engine.bulk(index_name, b'{"index":{}}\n{"n":1}\n' * count)
-        engine.refresh(index_name)
-        with cluster_settings(engine_url, {"search.default_search_timeout": "1ms"}):
-            with pytest.raises(RequestFailed, match="time limit"):
-                engine.search(index_name, {"query": slow})
-            with pytest.raises(RequestFailed, match="time limit"):
-                engine.count(index_name, slow)
-        assert engine.count(index_name) == count

@@ -19,9 +19,6 @@ from es_sbert.exporters.export_bundle import export_reranker
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_cross_encoder
 
-pytestmark = pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
-
-PACKAGE = Path(es_sbert.__file__).parent
 _USAGE = re.compile(r"^Usage:\n    ```python\n(.*?)    ```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^((?:    .*\n|\n)+)", re.MULTILINE)
 FRONT_DOOR = ("AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex")
@@ -42,7 +39,7 @@ def run(code: str, names: dict[str, object]) -> None:
 
 
 def test_examples_run(
-    engine_url: str,
+    es9_url: str,
     fresh_index: Callable[[str], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -58,7 +55,7 @@ def test_examples_run(
     names = {name: getattr(es_sbert, name) for name in FRONT_DOOR}
 
     def run_on(index: str, code: str) -> None:
-        replaced = {'"docs"': repr(index), '"http://localhost:9200"': repr(engine_url)}
+        replaced = {'"docs"': repr(index), '"http://localhost:9200"': repr(es9_url)}
         replaced |= {f'"{name}"': repr(str(tmp_path / name)) for name in ("all-MiniLM-L6-v2", "my-reranker")}
         for shown, real in replaced.items():
             code = code.replace(shown, real)
@@ -66,27 +63,12 @@ def test_examples_run(
 
     for name in ("Encoder", "Reranker"):
         run_on("", usage(inspect.getdoc(names[name]) or ""))
-    index = fresh_index(engine_url)
+    index = fresh_index(es9_url)
     run_on(index, usage(inspect.getdoc(es_sbert.SemanticIndex) or ""))
     assert "Vaccines" in capsys.readouterr().out
     run_on(index, usage(inspect.getdoc(es_sbert.AsyncSemanticIndex) or ""))
     assert capsys.readouterr().out == "Vaccines\n"
     front_door = _INDENTED.search(es_sbert.__doc__ or "")
     assert front_door is not None
-    run_on(fresh_index(engine_url), textwrap.dedent(front_door[1]))
+    run_on(fresh_index(es9_url), textwrap.dedent(front_door[1]))
     assert capsys.readouterr().out.startswith("1 ")
-
-
-def test_every_example_of_a_docstring_is_python(engine_url: str) -> None:
-    found = 0
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if "Usage:\n" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-                docstring = ast.get_docstring(node) or ""
-                if "Usage:\n" in docstring:
-                    compile(usage(docstring), str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-                    found += 1
-    assert found >= len(FRONT_DOOR)

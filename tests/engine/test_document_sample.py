@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
 
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMissing
 from es_sbert.index.document_sample import DocumentSelection, read_documents
+from tests.engine.ingest_support import put
 
 pytestmark = pytest.mark.one_engine
 
-TOPICS = ["river", "storm", "bread", "engine", "winter", "doctor", "market", "violin", "forest", "planet"]
-
 
 def fill(engine: Engine, index: str, count: int) -> None:
-    """Documents with a title and a body; every tenth has no title, and every third is odd."""
+    """Documents with a title, but for every tenth; every third is odd."""
     engine.create_index(index, {"settings": {"number_of_shards": 2}})
-    lines: list[dict[str, Any]] = []
-    for number in range(count):
-        title = {} if number % 10 == 9 else {"title": f"{TOPICS[number % 10]} {number}"}
-        body = f"a text of {TOPICS[number % 10]} with the number {number}"
-        lines += [{"index": {"_id": f"d{number}"}}, {"body": [body, "end"], "odd": number % 3 == 0, **title}]
-    assert all(item.ok for item in engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+    titles: list[dict[str, Any]] = [{} if n % 10 == 9 else {"title": f"river {n}"} for n in range(count)]
+    put(engine, index, ({"id": f"d{n}", "odd": n % 3 == 0} | title for n, title in enumerate(titles)))
     engine.refresh(index)
 
 

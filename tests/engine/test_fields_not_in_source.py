@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import orjson
 import pytest
 
 from es_sbert.analysis.field_writer import FieldWriter
@@ -16,38 +15,36 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import VectorIndexError
 from es_sbert.index.adopt import adopt_vectors, read_adoptable_field
-from es_sbert.index.mapping import document_meta_field
+from es_sbert.index.mapping import IndexType, document_meta_field
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from tests.engine.ingest_support import load, sentences
-from tests.engine.vectors import state_of, vector_value
+from tests.engine.ingest_support import bulk, load, sentences
+from tests.engine.vectors import request_for, state_of, vector_value
 
 Writer = Callable[[Engine, str, Encoder, Path], object]
 POLICY = RetryPolicy(30)
 
 
-def move(engine: Engine, index: str, encoder: Encoder, dead: Path, **wanted: bool | str) -> None:
-    request = MigrationRequest(index, "embedding", name=f"{index}-new", replace_index=True, **wanted)  # type: ignore[arg-type]
+def move(engine: Engine, index: str, encoder: Encoder, dead: Path) -> None:
+    request = MigrationRequest(
+        index, "embedding", name=f"{index}-new", replace_index=True, index_type=IndexType.INT8_HNSW
+    )
     migrate(engine, encoder, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=30)
 
 
 def adopt(engine: Engine, index: str, encoder: Encoder) -> None:
-    adopt_vectors(
-        engine,
-        read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}")),
-        encoder,
-    )
+    adopt_vectors(engine, read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}")), encoder)
 
 
 WRITERS: dict[str, Writer] = {
     "write a field": lambda engine, index, *_: FieldWriter(engine, index, "embedding", "group", policy=POLICY),
     "embed in place": lambda engine, index, tiny, dead: load(engine.info.url, tiny, index, dead=dead),
     "adopt": lambda engine, index, tiny, _: adopt(engine, index, tiny),
-    "migrate": lambda engine, index, tiny, dead: move(engine, index, tiny, dead, index_type="int8_hnsw"),
+    "migrate": lambda engine, index, tiny, dead: move(engine, index, tiny, dead),
 }
 
 
@@ -62,16 +59,14 @@ def test_every_writer_refuses_before_a_field_is_lost(
     knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
     properties = {"secret": {"type": "keyword"}, "text": {"type": "text"}}
     engine.create_index(index_name, {"settings": knn, "mappings": {"_source": source, "properties": properties}})
-    model = tiny.info
     for name in ("embedding", "vector"):
-        request = FieldRequest(name, model.fingerprint, model.model, model.dimensions, text="{text}")
-        ensure_vector_field(engine, index_name, request)
+        ensure_vector_field(engine, index_name, request_for(tiny, name=name, text="{text}"))
     lines = []
     for document in sentences(6):
         value = vector_value(engine.info, tiny.encode([document["text"]], "document")[0])
         vectors = {"embedding": value, "vector": value, document_meta_field("embedding"): {"fingerprint": "x"}}
         lines += [{"index": {"_id": document["id"]}}, {"text": document["text"], "secret": "s", **vectors}]
-    assert all(result.ok for result in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+    bulk(engine, index_name, *lines)
     engine.refresh(index_name)
     state = state_of(engine, index_name)
     # The vectors of another program, which can be adopted.

@@ -15,39 +15,21 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing
-from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types
+from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_es8, also_opensearch2, on_every_version
 from tests.engine.sources import read_sources
-from tests.engine.vectors import load, random_vectors, state_of, vector_value
+from tests.engine.vectors import load, random_vectors, state_of, vector_mapping, vector_value
 
 DIMENSIONS = 64
-Open = Callable[[str], Engine]
-Fresh = Callable[[str], str]
 
 
 def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
-    wanted: dict[str, Any] = {
-        "name": "embedding", "fingerprint": "a" * 32, "model_name": "model-a", "dimensions": DIMENSIONS,
-    }  # fmt: skip
+    wanted: dict[str, Any] = {"name": "embedding", "fingerprint": "a" * 32, "model_name": "model-a"}
     options = {name: changed.pop(name) for name in ("create", "shards", "replicas") if name in changed}
-    return ensure_vector_field(engine, index, FieldRequest(**(wanted | changed)), **options)
-
-
-def vector_mapping(engine: Engine, **changed: Any) -> Json:
-    """A vector field as somebody else would have made it."""
-    if engine.info.engine_type is EngineType.ELASTICSEARCH:
-        return {
-            "type": "dense_vector",
-            "dims": DIMENSIONS,
-            "index": True,
-            "similarity": "cosine",
-            "index_options": {"type": "hnsw"},
-        } | changed
-    return {"type": "knn_vector", "dimension": DIMENSIONS, "space_type": "cosinesimil"} | changed
+    return ensure_vector_field(engine, index, FieldRequest(**wanted | {"dimensions": DIMENSIONS} | changed), **options)
 
 
 @also_opensearch2
@@ -139,29 +121,28 @@ def test_field_is_added_and_foreign_meta_kept(engine: Engine, index_name: str) -
 
 
 def test_incompatible_existing_fields_are_refused(engine: Engine, index_name: str) -> None:
-    wrong_similarity = (
-        {"similarity": "l2_norm"} if engine.info.engine_type is EngineType.ELASTICSEARCH else {"space_type": "l2"}
-    )
+    elastic = engine.info.engine_type is EngineType.ELASTICSEARCH
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
+    wrong_similarity = {"similarity": "l2_norm"} if elastic else {"method": method}
     entry = {"fingerprint": "a" * 32, "model": "model-a", "dimensions": DIMENSIONS, "index_type": "hnsw"}
     engine.create_index(
         index_name,
         {
+            "settings": {} if elastic else {"index.knn": True},
             "mappings": {
                 "_meta": {"es_sbert": {"fields": {"euclid": entry, "edited": entry | {"dimensions": 32}}}},
                 "properties": {
                     "words": {"type": "keyword"},
-                    "object": {"properties": {"x": {"type": "keyword"}}},
-                    "theirs": vector_mapping(engine),
-                    "euclid": vector_mapping(engine, **wrong_similarity),
-                    "edited": vector_mapping(engine),
+                    "theirs": vector_mapping(engine, DIMENSIONS),
+                    "euclid": vector_mapping(engine, DIMENSIONS, **wrong_similarity),
+                    "edited": vector_mapping(engine, DIMENSIONS),
                     "blocked_meta": {"type": "keyword"},
                 },
-            }
+            },
         },
     )
     for field, message in [
         ("words", "is of type keyword, not a vector field"),
-        ("object", "is of type object, not a vector field"),
         ("theirs", "were not made by es-sbert"),
         ("euclid", "compares vectors by l2"),
         ("edited", "another program made or changed one of them"),
@@ -200,21 +181,6 @@ def test_text_is_set_by_first_load_and_kept(engine: Engine, index_name: str) -> 
     with pytest.raises(IndexMismatch, match=r"were made from the text '\{body\}', not from '\{title\}'"):
         ensure(engine, index_name, text="{title}")
     assert read_vector_field(engine, index_name, "embedding").meta.text == "{body}"
-
-
-def test_setting_text_keeps_other_meta(engine: Engine, index_name: str) -> None:
-    ensure(engine, index_name)
-    ensure(engine, index_name, name="second", text="{title}")
-    state = state_of(engine, index_name)
-    meta = state.mappings["_meta"]
-    meta["owner"], meta["es_sbert"]["note"] = "search team", "kept"
-    engine.put_mapping(index_name, {"_meta": meta})
-    assert ensure(engine, index_name, text="{body}").outcome is FieldOutcome.TEXT_SET
-    state = state_of(engine, index_name)
-    meta["es_sbert"]["fields"]["embedding"]["text"] = "{body}"
-    assert state.mappings["_meta"] == meta
-    assert ensure(engine, index_name, text="{body}").outcome is FieldOutcome.PRESENT
-    assert engine.get_index(index_name) == state
 
 
 def test_unrefreshed_vectors_keep_their_text(engine: Engine, index_name: str) -> None:
@@ -261,50 +227,3 @@ def test_describe_index_as_text_and_json(engine: Engine, index_name: str) -> Non
     assert plain["fields"][0]["name"] == "embedding"
     assert plain["fields"][0]["fingerprint"] == "a" * 32
     assert plain["engine"] == engine.info.label
-
-
-def test_index_type_that_was_changed_by_hand_is_that_of_the_mapping(
-    es9_url: str, open_engine: Open, fresh_index: Fresh
-) -> None:
-    engine, name = open_engine(es9_url), fresh_index(es9_url)
-    ensure(engine, name)
-    changed = vector_mapping(engine, index_options={"type": "bbq_hnsw"})
-    engine.put_mapping(name, {"properties": {"embedding": changed}})
-    assert describe_index(engine, name).fields[0].meta.index_type == "bbq_hnsw"
-    # Searches oversample for the vectors that are there.
-    assert read_vector_field(engine, name, "embedding").meta.index_type == "bbq_hnsw"
-    assert ensure(engine, name, index_type="bbq_hnsw").outcome is FieldOutcome.PRESENT
-
-
-def opensearch_mapping(engine: str, encoder: str | None = None, bits: int = 0) -> Json:
-    parameters = {} if encoder is None else {"encoder": {"name": encoder, "parameters": {"bits": bits}}}
-    return {"method": {"name": "hnsw", "engine": engine, "parameters": parameters}}
-
-
-# What OpenSearch takes besides the lucene graphs of float32 and of seven bits. No vectors: 3.6.0 does not survive
-# writing or searching some of these.
-OTHER_OPENSEARCH_MAPPINGS = {
-    "hnsw of lucene with the encoder sq of 1 bit": opensearch_mapping("lucene", "sq", 1),
-    "hnsw of faiss with the encoder sq of 16 bits": opensearch_mapping("faiss", "sq", 16),
-    "hnsw of faiss with the encoder binary of 1 bit": opensearch_mapping("faiss", "binary", 1),
-    "hnsw of faiss": opensearch_mapping("faiss"),
-    "chosen by the engine": {"mode": "on_disk"},
-}
-
-
-@pytest.mark.parametrize("kind", OTHER_OPENSEARCH_MAPPINGS)
-def test_opensearch_mapping_of_another_kind_is_named_and_refused(
-    kind: str, opensearch_url: str, open_engine: Open, fresh_index: Fresh
-) -> None:
-    engine, name = open_engine(opensearch_url), fresh_index(opensearch_url)
-    mapped = vector_mapping(engine, **OTHER_OPENSEARCH_MAPPINGS[kind])
-    entry = VectorFieldMeta(fingerprint="a" * 32, model="model-a", dimensions=DIMENSIONS, index_type="int8_hnsw")
-    adopted = {"_meta": merge_field_meta({}, "embedding", entry), "properties": {"embedding": mapped}}
-    engine.create_index(name, {"settings": {"index.knn": True}, "mappings": adopted})
-    assert describe_index(engine, name).fields[0].meta.index_type.startswith(kind)
-    with pytest.raises(IndexMismatch, match=f"the index type {kind}.*its _meta says .*int8_hnsw"):
-        read_vector_field(engine, name, "embedding")
-    engine.put_mapping(name, {"_meta": {}})
-    with pytest.raises(IndexMismatch, match=f"has the index type {kind}.* which es-sbert cannot search") as caught:
-        read_adoptable_field(engine, name, "embedding", None)
-    assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy

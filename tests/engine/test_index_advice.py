@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-
 import numpy as np
 import orjson
 import pytest
 
 from es_sbert.diagnostics.index_advice import AdviceRequest, VectorLayout, advise
-from es_sbert.diagnostics.recall import PREFIX, fill_index, leftover_indices, temporary_index
+from es_sbert.diagnostics.recall import leftover_indices
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.mapping import ChunkRules, IndexType
-from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.vectors import fill, random_vectors
 
 pytestmark = pytest.mark.one_engine
 
 DIMENSIONS, COUNT, QUERIES = 64, 500, 40
-
-
-def filled(engine: Engine, index: str, count: int = COUNT, dimensions: int = DIMENSIONS) -> VectorField:
-    return fill(engine, index, count, dimensions)
 
 
 def measure_only(monkeypatch: pytest.MonkeyPatch, *index_types: IndexType) -> None:
@@ -36,7 +27,7 @@ def test_layouts_are_measured_on_temporary_indices(
     engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_only(monkeypatch, IndexType.INT8_HNSW, IndexType.FLAT)
-    field = filled(engine, index_name)
+    field = fill(engine, index_name, COUNT, DIMENSIONS)
     before = engine.get_index(index_name)
     queries = random_vectors(QUERIES, DIMENSIONS, seed=7)
     request = AdviceRequest(dimensions=(DIMENSIONS, 32), min_recall=0.9)
@@ -77,7 +68,7 @@ def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(
     engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_only(monkeypatch, IndexType.FLAT)
-    field = filled(engine, index_name, dimensions=80)
+    field = fill(engine, index_name, COUNT, 80)
     request = AdviceRequest(sample=300)
     said: list[str] = []
     found = advise(engine, index_name, field, request, report=said.append)
@@ -85,52 +76,6 @@ def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(
     assert any(message.startswith("64 dimensions are left out") for message in said)
     # Queries are documents of the index that are not in the sample.
     assert (found.sampled, found.queries, found.from_file) == (300, 100, False)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RequestFailed])
-def test_temporary_index_is_deleted_after_an_error(engine: Engine, error: type[BaseException]) -> None:
-    raised = KeyboardInterrupt() if error is KeyboardInterrupt else RequestFailed("no", "no", 500)
-    body = {"settings": {"index.number_of_shards": 1, "index.number_of_replicas": 0}}
-    names: list[str] = []
-    with pytest.raises(error):
-        use_index(engine, body, names, raised)
-    [name] = names
-    assert name.startswith(PREFIX)
-    assert engine.get_index(name) is None
-
-
-def use_index(engine: Engine, body: Json, names: list[str], raised: BaseException) -> None:
-    with temporary_index(engine, body, pytest.fail) as name:
-        assert engine.get_index(name) is not None
-        names.append(name)
-        raise raised
-
-
-def test_rejected_document_is_an_error(engine: Engine) -> None:
-    body = {"mappings": {"properties": {"n": {"type": "integer"}}}}
-    with temporary_index(engine, body, pytest.fail) as name, pytest.raises(RequestFailed, match="rejected a document"):
-        fill_index(engine, name, [{"n": 1}, {"n": "many"}])
-
-
-def test_small_index_is_refused(engine: Engine, index_name: str) -> None:
-    field = filled(engine, index_name, 50)
-    with pytest.raises(IndexMismatch, match="has 50 documents with a vector, too few"):
-        advise(engine, index_name, field, AdviceRequest())
-
-
-def test_engine_that_ends_is_named_with_the_index_that_may_be_left(
-    engine_url: str, open_engine: Callable[[str], Engine]
-) -> None:
-    engine, said = open_engine(engine_url), list[str]()
-    with suppress(KeyError), temporary_index(engine, {}, said.append) as name:
-        alive, engine.delete_index = engine.delete_index, refuse  # type: ignore[method-assign]
-        raise KeyError
-    assert said == [f"Warning: the temporary index {name} may still exist (gone). Delete it: `DELETE /{name}`"]
-    alive(name)
-
-
-def refuse(name: str) -> None:
-    raise RequestFailed("gone", "Try again.", 503)
 
 
 def test_passages_are_measured_by_their_best_passage(

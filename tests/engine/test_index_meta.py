@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,11 +18,10 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, without_retries
 from es_sbert.errors import IndexMismatch, IndexMissing
-from es_sbert.filesystem import file_lock
 from es_sbert.index import index_meta
 from es_sbert.index.adopt import put_adopted_field, read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import VectorFieldMeta, vector_fields, with_meta_entry
+from es_sbert.index.mapping import vector_fields, with_meta_entry
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.migration.migration_state import (
@@ -38,28 +37,17 @@ pytestmark = pytest.mark.one_engine
 
 FINGERPRINT = "a" * 32
 MIGRATION = MigrationState(alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1,))
-PROGRESS = (7,)
 
 
 def request(name: str, **changed: Any) -> FieldRequest:
     return FieldRequest(name=name, fingerprint=FINGERPRINT, model_name="m", dimensions=4, **changed)
 
 
-@dataclass(frozen=True)
-class Change:
-    """One of the kinds of changes that es-sbert makes to `_meta`.
-
-    Attributes:
-        run: Makes the change, as a command does; gets a name that no other change has.
-        check: That the change is there.
-        prepare: Called before.
-        part: Changes of one part never run side by side.
-    """
+class Change(NamedTuple):
+    """One of the kinds of changes that es-sbert makes to `_meta`; both functions get a name that no other has."""
 
     run: Callable[[Engine, str, str], object]
     check: Callable[[Engine, str, str], None]
-    prepare: Callable[[Engine, str, str], object] = lambda engine, index, name: None
-    part: str = ""
 
 
 def write_field(engine: Engine, index: str, name: str) -> None:
@@ -95,13 +83,7 @@ def check_migration(engine: Engine, index: str, name: str) -> None:
     assert stored.run == MIGRATION.run
 
 
-def check_progress(engine: Engine, index: str, name: str) -> None:
-    stored = read_migration_state(state_of(engine, index))
-    assert stored is not None
-    assert stored.copied == PROGRESS
-
-
-def start_migration(engine: Engine, index: str, name: str = "") -> None:
+def start_migration(engine: Engine, index: str, name: str) -> None:
     MigrationStateStore(engine, state_of(engine, index), MIGRATION, without_retries).write(run=MIGRATION.run)
 
 
@@ -115,23 +97,10 @@ CHANGES = {
     "pointer": Change(
         lambda engine, index, name: set_target_pointer(engine, state_of(engine, index), "docs-2"), check_pointer
     ),
-    "migration": Change(start_migration, check_migration, part="migration"),
-    "progress": Change(
-        lambda engine, index, name: MigrationStateStore(
-            engine, state_of(engine, index), MIGRATION, without_retries
-        ).write(copied=PROGRESS),
-        check_progress,
-        start_migration,
-        part="migration",
-    ),
+    "migration": Change(start_migration, check_migration),
 }
 # What erases other changes on OpenSearch; on Elasticsearch, every kind does.
 OPENSEARCH_ERASERS = {"written field"}
-
-
-@pytest.fixture(params=["es9", "opensearch"])
-def engine(request: pytest.FixtureRequest, open_engine: Callable[[str], Engine]) -> Engine:
-    return open_engine(request.getfixturevalue(f"{request.param}_url"))
 
 
 @dataclass
@@ -196,13 +165,8 @@ def test_change_that_another_machine_erases_is_made_again(
 ) -> None:
     for eraser in place.erasers:
         first, second = CHANGES[erased], CHANGES[eraser]
-        if erased != eraser and first.part and first.part == second.part:
-            continue
         place.reset()
         names = place.new_name(), place.new_name()
-        first.prepare(place.engine, place.index, names[0])
-        if second.prepare is not first.prepare or not first.part:
-            second.prepare(place.engine, place.index, names[1])
 
         def put_inside(put_first: Callable[[], None], second: Change = second, name: str = names[1]) -> None:
             """The other machine has read the mapping before this change, and writes after it."""
@@ -224,8 +188,7 @@ def test_change_that_another_machine_erases_is_made_again(
         assert meta["owner"] == {"team": "search"}, eraser
         assert meta["es_sbert"]["later"] == {"version": 2}, eraser
         first.check(place.engine, place.index, names[0])
-        if first is not second or not first.part:
-            second.check(place.engine, place.index, names[1])
+        second.check(place.engine, place.index, names[1])
 
 
 @pytest.mark.parametrize("kind", CHANGES)
@@ -235,7 +198,6 @@ def test_processes_of_one_machine_change_the_mapping_one_after_the_other(
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
     place.reset()
     change, names = CHANGES[kind], (place.new_name(), place.new_name())
-    change.prepare(place.engine, place.index, names[0])
     later = Intercepted(place.engine, lambda put: put())
     thread = threading.Thread(target=write_field, args=(later, place.index, names[1]))
 
@@ -290,7 +252,6 @@ def test_same_command_completes_a_killed_one(place: Place, kind: str) -> None:
         for is_answered in (False, True):
             place.reset()
             name = place.new_name()
-            change.prepare(place.engine, place.index, name)
             with suppress(Killed):
                 change.run(Dying(place.engine, steps, is_answered=is_answered), place.index, name)  # type: ignore[arg-type]
             change.run(place.engine, place.index, name)
@@ -312,28 +273,6 @@ def test_program_that_keeps_replacing_meta_is_reported(place: Place) -> None:
     with pytest.raises(IndexMismatch, match="has lost a change 8 times: another program replaces `_meta`") as error:
         update_mapping(Replacing(place.engine, lambda put: put()), state_of(place.engine, place.index), add_entry)  # type: ignore[arg-type]
     assert "make it keep the key `es_sbert`" in error.value.remedy
-
-
-def test_mapping_is_changed_without_a_lock_file(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "file"))
-    with caplog.at_level("INFO"):
-        update_mapping(place.engine, state_of(place.engine, place.index), add_entry)
-    assert f"changing the mapping of {place.index} without a lock" in caplog.text
-
-
-def test_process_that_never_releases_the_lock_is_not_waited_for(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
-    monkeypatch.setattr(index_meta, "_LOCK_SECONDS", 0.05)
-    state = state_of(place.engine, place.index)
-    (tmp_path / "locks").mkdir()
-    with file_lock(tmp_path / "locks" / f"mapping-{state.settings['index.uuid']}.lock", lambda: None):
-        changed = update_mapping(place.engine, state, add_entry)
-    assert changed.mappings["_meta"]["es_sbert"]["new"] == 1
 
 
 def test_deleted_or_replaced_index_is_reported(place: Place) -> None:
@@ -361,22 +300,3 @@ def test_fields_of_two_models_are_not_mixed(place: Place, tmp_path: Path, monkey
 
     ensure_vector_field(Intercepted(place.engine, put_inside), place.index, request(name))  # type: ignore[arg-type]
     check_field(place.engine, place.index, name)
-
-
-def test_field_meta_of_adoption_keeps_model(place: Place) -> None:
-    """Two processes that adopt a field with two models: the second is refused."""
-    adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
-    put_adopted_field(place.engine, adoptable, adoptable.meta(FINGERPRINT, "m", 4))
-    other: VectorFieldMeta = adoptable.meta("b" * 32, "other", 4)
-    with pytest.raises(IndexMismatch, match="holds vectors of the model 'm'"):
-        put_adopted_field(place.engine, adoptable, other)
-
-
-def test_field_meta_of_adoption_keeps_the_index_type_of_creation(place: Place) -> None:
-    """Somebody may have changed the index type in place: the entry then has another one than the mapping."""
-    adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
-    meta = adoptable.meta(FINGERPRINT, "m", 4)
-    put_adopted_field(place.engine, adoptable, meta)
-    put_adopted_field(place.engine, adoptable, meta.changed(index_type="int8_hnsw"))
-    stored = vector_fields(state_of(place.engine, place.index).mappings, place.index)["plain"]
-    assert stored.index_type == meta.index_type
