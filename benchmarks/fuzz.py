@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -25,17 +24,6 @@ from tests.tiny import write_tiny_bert
 PAGE = Path(__file__).parents[1] / "docs/reliability.md"
 
 
-@contextmanager
-def own_indices() -> Iterator[list[tuple[str, str]]]:
-    """Indices as (address, name) pairs, removed at the end."""
-    made: list[tuple[str, str]] = []
-    try:
-        yield made
-    finally:
-        for url, name in made:
-            delete(url, name)
-
-
 @click.command()
 @click.option("--url", required=True)
 @click.option("--lines", default=100_000, show_default=True)
@@ -43,15 +31,15 @@ def own_indices() -> Iterator[list[tuple[str, str]]]:
 @click.option("--write", is_flag=True, help="Put the table into docs/reliability.md.")
 def main(url: str, lines: int, seed: int, write: bool) -> None:
     """Load them, print a table, and end with 1 where one line is not accounted for."""
-    with tempfile.TemporaryDirectory() as name, own_indices() as made:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as made:
         folder = Path(name)
         model = write_tiny_bert(folder / "tiny")
 
         def new_index(address: str) -> str:
-            for index in made:  # one at a time: an engine bears no hundreds of them
-                delete(*index)
-            made[:] = [(address, f"fuzz-{uuid.uuid4().hex[:8]}")]
-            return made[0][1]
+            made.close()  # one at a time: an engine bears no hundreds of them
+            index = f"fuzz-{uuid.uuid4().hex[:8]}"
+            made.callback(delete, address, index)
+            return index
 
         with Encoder(str(model), precision="fp32", threads=1) as encoder:
             tally = fuzz(url, encoder, new_index, folder, lines, seed)

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import statistics
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -150,19 +149,13 @@ class Section(Generic[R]):
             self.write()
         click.echo(self.text())
 
-    def finish(self, runs: Iterable[R], *, json_file: Path | None, write: bool, check: bool) -> None:
-        """Print the runs as they end, keep and write them as the options say, and end with 1 if a goal is missed."""
-        done = []
+    def finish(self, runs: Iterable[R], *, write: bool) -> None:
+        """Print the runs as they end; with `write` keep them, and write the section."""
         for run in runs:
-            done.append(run)
             if write:
                 self.keep(run)
                 self.write()
             click.echo("\n\n".join([run.text(), *(f"Goal: {goal}" for goal in run.goals())]))
-        if json_file:
-            write_json(json_file, [run.as_json() for run in done])
-        if check and not all(goal.met for run in done for goal in run.goals()):
-            sys.exit(1)
 
 
 def _missed(run: ComparisonRun) -> str:
@@ -215,12 +208,8 @@ def read_kinds(folder: Path) -> dict[str, Any]:
 def write_kind(folder: Path, kind: str, value: Any) -> None:
     """Replace the file of a kind of processor."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{kind}.json", value)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON value for people to read."""
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    (folder / f"{kind}.json").write_text(text, encoding="utf-8")
 
 
 def write_section(page: Path, name: str, section: str, *, maker: str) -> None:
@@ -235,10 +224,8 @@ _OPTIONS = (
         type=click.Path(file_okay=False, path_type=Path),
         help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
     ),
-    click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the runs here."),
     click.option("--write", is_flag=True, help="Keep the run, and write what it found into docs/."),
     click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept."),
-    click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured."),
 )
 
 

@@ -58,7 +58,7 @@ _SHORT, _PARAGRAPHS = 2000, 200
 PARTS = ("quality", "speed")
 
 
-def quality(folder: str, name: str, data: Path, sets: Sequence[str]) -> dict[str, Any]:
+def quality(folder: str, name: str, data: Path) -> dict[str, Any]:
     """What a model is and how well it ranks; called in a new process."""
     with Encoder(folder, called=name) as encoder:
         rows = sts_rows(data)
@@ -69,7 +69,7 @@ def quality(folder: str, name: str, data: Path, sets: Sequence[str]) -> dict[str
             "max_tokens": encoder.info.max_tokens,
             "megabytes": Path(folder, "model.safetensors").stat().st_size / 1e6,  # of its weights in float32
             "sts": sts_correlation(encoder.encode(pairs), [float(row["score"]) for row in rows]),
-            "retrieval": {one: ndcg(encoder, data / "retrieval" / one) for one in sets},
+            "retrieval": {one: ndcg(encoder, data / "retrieval" / one) for one in SETS},
         }
 
 
@@ -113,11 +113,6 @@ def ndcg(encoder: Encoder, folder: Path) -> float:
     return mean_scores(measure_queries(rankings, collection.judgements))[MAIN_METRIC]
 
 
-def kept() -> dict[str, Any]:
-    """Kind of processor → its run, best kind first."""
-    return read_kinds(RESULTS)
-
-
 def section(runs: dict[str, Any]) -> str:
     """The tables of all kinds of processors."""
     return "\n\n".join(run_text(kind, run) for kind, run in runs.items()) or "No processor has been measured."
@@ -156,7 +151,6 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, show_default=True)
 @click.option("--model", "names", multiple=True, default=tuple(MODELS), show_default=True)
-@click.option("--set", "sets", multiple=True, default=SETS, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option(
     "--write", is_flag=True, help="Keep what was measured, and write the table into docs/choosing-a-model.md."
@@ -166,7 +160,6 @@ def main(
     data: Path | None,
     parts: Sequence[str],
     names: Sequence[str],
-    sets: Sequence[str],
     rounds: int,
     *,
     write: bool,
@@ -179,7 +172,7 @@ def main(
         processor = this_processor()
         folders = {name: model_folder(name) for name in names}
         about = {**conditions(processor), "rounds": rounds}
-        run = kept().get(processor.kind, {})
+        run = read_kinds(RESULTS).get(processor.kind, {})
 
         def keep(found: dict[str, dict[str, Any]]) -> None:
             nonlocal run
@@ -189,7 +182,7 @@ def main(
 
         if "quality" in parts:
             for name, folder in folders.items():
-                keep({"quality": {name: in_own_process(quality, folder, name, data, sets)}})
+                keep({"quality": {name: in_own_process(quality, folder, name, data)}})
                 click.echo(f"{name}: {run['quality']['models'][name]}", err=True)
         if "speed" in parts:
             measured: dict[str, dict[str, Any]] = in_own_process(speeds, folders, data, rounds)
@@ -198,9 +191,9 @@ def main(
             keep({"speed": measured})
         click.echo(run_text(processor.kind, run))
     if write:
-        write_section(PAGE, NAME, section(kept()), maker=MAKER)
+        write_section(PAGE, NAME, section(read_kinds(RESULTS)), maker=MAKER)
     elif only_kept:
-        click.echo(section(kept()))
+        click.echo(section(read_kinds(RESULTS)))
 
 
 def merged(before: dict[str, Any], found: dict[str, dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:

@@ -196,21 +196,15 @@ def _embed_and_compare(model: str, warm_up: list[str], texts: list[str]) -> tupl
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--model", default=DEFAULT_MODEL, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--limit", type=click.IntRange(min=10), help="At most so many sentences, for a trial.")
-@click.option("--no-cross-encoder", is_flag=True, help="Leave the cross-encoder out.")
 @run_options
 def main(
     data: Path | None,
     model: str,
     rounds: int,
-    limit: int | None,
     only: tuple[str, ...],
-    no_cross_encoder: bool,
     environments: Path | None,
-    json_file: Path | None,
     write: bool,
     kept: bool,
-    check: bool,
 ) -> None:
     """Measure all in turn and print the tables."""
     if kept:
@@ -218,28 +212,17 @@ def main(
         return
     if data is None:
         raise click.UsageError("--data is needed.")
-    if write and (limit or only or no_cross_encoder):
-        raise click.UsageError("--write is for whole runs, without --limit, --only and --no-cross-encoder.")
-    folder = peers_folder(environments)
-    run = _run(data, model, rounds, limit, only, folder, cross_encoder=not no_cross_encoder)
-    SECTION.finish([run], json_file=json_file, write=write, check=check)
+    if write and only:
+        raise click.UsageError("--write is for whole runs, without --only.")
+    SECTION.finish([_run(data, model, rounds, only, peers_folder(environments))], write=write)
 
 
-def _run(
-    data: Path,
-    model: str,
-    rounds: int,
-    limit: int | None,
-    only: Sequence[str],
-    folder: Path,
-    *,
-    cross_encoder: bool,
-) -> PairsRun:
+def _run(data: Path, model: str, rounds: int, only: Sequence[str], folder: Path) -> PairsRun:
     processor = this_processor()
     begun = conditions(processor)
     source = resolve_model(model)
     name = source.resolve().name if Path(model).expanduser().is_dir() else model  # no path of this machine
-    texts = TextSet("sentences", tuple(sentences(data)[:limit]), 0.0)
+    texts = TextSet("sentences", tuple(sentences(data)), 0.0)
     environments = Environments(folder, report)
     prepared = folder / "models" / f"{name}-{read_sentence_model(source, name).fingerprint[:8]}"
     prepared.mkdir(parents=True, exist_ok=True)
@@ -254,10 +237,8 @@ def _run(
         peers = [(contender, _model_folder(preparing, contender, source)) for contender in chosen]
         comparison = PairsComparison(model, peers, environments, processor.cores, texts, work, report)
         found = comparison.run(rounds)
-        rate = None
-        if cross_encoder:
-            rate = in_own_process(cross_encoder_rate, model, list(texts.texts), processor.cores)
-            report(f"cross-encoder: {rate:,.0f} pairs/s")
+        rate = in_own_process(cross_encoder_rate, model, list(texts.texts), processor.cores)
+        report(f"cross-encoder: {rate:,.0f} pairs/s")
     return PairsRun(
         model=name,
         rounds=rounds,

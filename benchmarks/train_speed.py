@@ -56,55 +56,28 @@ def main(rounds: int, side: str | None, **options: Any) -> None:
     click.echo(json.dumps({"batch": options["batch"], "pairs_per_second": rates, "ratio": ratios}))
 
 
-class StepClock:
-    """Pairs a second from the end of the warm-up to the end of the last step, without the time that saving takes."""
-
-    def __init__(self) -> None:
-        self.began = self.ended = 0.0
-        self.steps = 0
-        self._paused = 0.0
-        self._pause_began: float | None = None
-
-    def step(self, number: int) -> None:
-        self.resume()
-        self.ended = time.perf_counter()
-        if number == _WARM_UP:
-            self.began, self._paused = self.ended, 0.0
-        self.steps = number - _WARM_UP
-
-    def pause(self) -> None:
-        self._pause_began = time.perf_counter()
-
-    def resume(self) -> None:
-        if self._pause_began is not None:
-            self._paused += time.perf_counter() - self._pause_began
-            self._pause_began = None
-
-    def rate(self, batch: int) -> dict[str, float]:
-        return {"pairs_per_second": self.steps * batch / (self.ended - self.began - self._paused)}
-
-
-def _clock_callback(clock: StepClock) -> Any:
+def _clock_callback() -> Any:
+    """Notes the pairs a second from the end of the warm-up to the end of the last step."""
     import torch
     from transformers import TrainerCallback
 
-    def wait() -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+    class Clock(TrainerCallback):
+        began = ended = 0.0
 
-    class Ticks(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            saves = control.should_save or control.should_evaluate
-            if saves or state.global_step in (_WARM_UP, state.max_steps):
-                wait()  # for the card to have done what was asked of it; at every step it would never get ahead
-            clock.step(state.global_step)
-            if saves:
-                clock.pause()
+            # A checkpoint is only written when the clock has stopped.
+            control.should_save = control.should_save and state.global_step == state.max_steps
+            if state.global_step not in (_WARM_UP, state.max_steps):
+                return  # if the card was waited for at every step, it would never get ahead
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.began, self.ended = self.ended, time.perf_counter()
+            self.steps = state.global_step - _WARM_UP
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            clock.resume()
+        def rate(self, batch: int) -> dict[str, float]:
+            return {"pairs_per_second": self.steps * batch / (self.ended - self.began)}
 
-    return Ticks()
+    return Clock()
 
 
 def _theirs(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
@@ -130,7 +103,7 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
             "score": [float(row["score"]) / 5 for row in rows],
         }
     )
-    clock = StepClock()
+    clock = _clock_callback()
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             folder,
@@ -144,9 +117,8 @@ def _theirs(data: Path, model: str, device: str, precision: str, batch: int, ste
             report_to="none",
             disable_tqdm=True,
         )
-        callbacks = [_clock_callback(clock)]
         SentenceTransformerTrainer(
-            network, arguments, examples, loss=CosineSimilarityLoss(network), callbacks=callbacks
+            network, arguments, examples, loss=CosineSimilarityLoss(network), callbacks=[clock]
         ).train()
     return clock.rate(batch)
 
@@ -157,12 +129,12 @@ def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps
     from es_sbert.training.recipe import load_recipe
     from es_sbert.training.trainer import TaskTrainer
 
-    clock = StepClock()
+    clock = _clock_callback()
 
     class Timed(TaskTrainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.add_callback(_clock_callback(clock))
+            self.add_callback(clock)
 
     training_stage.TaskTrainer = Timed  # type: ignore[misc]
     changes = {

@@ -39,21 +39,6 @@ class TfidfOfPairs:
         return np.asarray(u.multiply(v).sum(axis=1), dtype=np.float32).ravel()
 
 
-class TorchPairScorer:
-    """A cross-encoder in torch by sentence-transformers, as a `PairScorer`."""
-
-    def __init__(self, folder: Path, device: str) -> None:
-        from sentence_transformers import CrossEncoder
-
-        self.name = folder.resolve().name
-        self._network = CrossEncoder(str(folder), device=device, local_files_only=True)
-
-    def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
-        """Score pairs, *shape* ``(pairs,)``."""
-        pairs = list(zip(first, second, strict=True))
-        return np.asarray(self._network.predict(pairs, show_progress_bar=False), dtype=np.float32)
-
-
 def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScorer | None:
     """Open a baseline, or return None where the words name none.
 
@@ -83,6 +68,7 @@ def open_network(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScore
     """Open a model of es-sbert as the torch network that was trained, not as its ONNX export."""
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
+    from es_sbert.training.example_augmentation import TorchPairScorer
 
     folder = resolve_model(spec)
     if is_cross_encoder(folder):

@@ -20,7 +20,6 @@ DTORCD pairs are kept: dropping them would hide pairs that a model gets wrong.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, check_finite, embed_columns
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
 from es_sbert.evaluation.pair_metrics import Correlation, Similarity, correlate, paired_similarity
@@ -70,46 +69,22 @@ class LabeledFeatures:
         return LabeledFeatures(self.features[rows], self.classes[rows])
 
 
-@dataclass(frozen=True)
-class SentEvalResult:
-    """Result of the classifier on unseen examples.
-
-    Attributes:
-        accuracy: Accuracy × 100; with several folds, the mean over the folds.
-        dev_accuracy: Accuracy × 100 for which the penalty was chosen.
-    """
-
-    accuracy: float
-    dev_accuracy: float
-
-
 def pair_features(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     """Compute (|u − v|, u ∗ v) of paired vectors, *shape* ``(pairs, 2 · dimensions)`` (SentEval's MRPC features)."""
     return np.hstack([np.abs(first - second), first * second])
 
 
-def evaluate_in_folds(examples: LabeledFeatures, *, folds: int = FOLDS) -> SentEvalResult:
-    """Measure the accuracy over stratified folds, shuffled by a fixed seed, with a penalty chosen for each fold.
-
-    Raises:
-        SourceError: there are fewer than two classes, or a class has too few examples for the folds.
-        ModelError: a feature is not a finite number.
-    """
-    results = []
-    _check_classes(examples, at_least=folds + 2)  # so that the other folds still have `folds` of each class
-    splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-    for train, test in splits.split(examples.features, examples.classes):
-        results.append(evaluate_split(examples.at(train), examples.at(test), folds=folds))
-    return SentEvalResult(
-        accuracy=float(np.mean([result.accuracy for result in results])),
-        dev_accuracy=float(np.mean([result.dev_accuracy for result in results])),
-    )
+def evaluate_in_folds(examples: LabeledFeatures, *, folds: int = FOLDS) -> dict[str, float]:
+    """`evaluate_split` over stratified folds, shuffled by a fixed seed, with a penalty chosen for each; the means."""
+    splits = StratifiedKFold(folds, shuffle=True, random_state=0).split(examples.features, examples.classes)
+    results = [evaluate_split(examples.at(train), examples.at(test), folds=folds) for train, test in splits]
+    return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
 def evaluate_split(
     train: LabeledFeatures, test: LabeledFeatures, dev: LabeledFeatures | None = None, *, folds: int = FOLDS
-) -> SentEvalResult:
-    """Fit a classifier, and measure its accuracy on test examples.
+) -> dict[str, float]:
+    """Fit a classifier, and measure its accuracy × 100 on test examples.
 
     Args:
         train: Examples to fit the classifier on.
@@ -117,15 +92,13 @@ def evaluate_split(
         dev: Examples to choose the penalty on; None for stratified folds of the training examples.
         folds: Number of these folds, which are shuffled with a fixed seed.
 
+    Returns:
+        `accuracy`, and `dev_accuracy`, for which the penalty was chosen.
+
     Raises:
-        SourceError: there are fewer than two classes, a class has fewer training examples than folds, or there are no
-            test examples.
         ModelError: a feature is not a finite number.
     """
-    _check_classes(train, at_least=folds if dev is None else 1)
-    if not len(test.classes) or (dev is not None and not len(dev.classes)):
-        raise SourceError("there are no examples to measure the classifier on", "At least one is needed.")
-    check_finite(test.features, *([dev.features] if dev is not None else []))
+    check_finite(train.features, test.features, *([dev.features] if dev is not None else []))
     scale = _mean_length_scale(train.features)
     learned = LabeledFeatures(train.features * scale, train.classes)
     cv: BaseCrossValidator
@@ -140,10 +113,10 @@ def evaluate_split(
     search.fit(choosing.features, choosing.classes)
     classifier = _classifier(**search.best_params_).fit(learned.features, learned.classes)
     predicted = classifier.predict(test.features * scale)  # (test examples,)
-    return SentEvalResult(
-        accuracy=100 * float(np.mean(predicted == test.classes)),
-        dev_accuracy=100 * float(search.best_score_),
-    )
+    return {
+        "accuracy": 100 * float(np.mean(predicted == test.classes)),
+        "dev_accuracy": 100 * float(search.best_score_),
+    }
 
 
 def _classifier(C: float = 1.0) -> LogisticRegression:  # noqa: N803 - scikit-learn's name
@@ -156,21 +129,6 @@ def _mean_length_scale(features: NDArray[np.float32]) -> np.float32:
     return np.float32(1 / mean) if mean > 0 else np.float32(1)
 
 
-def _check_classes(examples: LabeledFeatures, *, at_least: int) -> None:
-    check_finite(examples.features)
-    names, counts = np.unique(examples.classes, return_counts=True)
-    if len(names) < 2:
-        raise SourceError(
-            f"all {len(examples.classes)} examples are of one class",
-            "Use examples of at least two classes, or set a larger `limit`.",
-        )
-    if counts.min() < at_least:
-        raise SourceError(
-            f"the class {names[counts.argmin()]} has {counts.min()} examples, but {at_least} are needed",
-            "Add examples of this class, or set a larger `limit`.",
-        )
-
-
 GRADES = {"NS": 0.0, "DTORCD": 0.0, "SS": 1.0, "HS": 2.0}
 ARGUMENT_FOLDS = 10
 # The corpus has 28 topics: folds of seven.
@@ -180,89 +138,39 @@ FoldRows = NDArray[np.int64]
 FoldSplit = tuple[FoldRows, FoldRows]  # rows to train on and rows to score, each ascending
 
 
-@dataclass(frozen=True)
-class FoldedCorrelation:
-    """Correlations over folds.
-
-    Attributes:
-        mean: Mean of r and of ρ over the folds.
-        folds: Correlation of each fold, in order.
-    """
-
-    mean: Correlation
-    folds: tuple[Correlation, ...]
-
-
 def grades(labels: Sequence[str]) -> NDArray[np.float64]:
-    """Convert labels to grades, *shape* ``(pairs,)``.
-
-    Raises:
-        SourceError: a label is not one of the four.
-    """
-    unknown = sorted(set(labels) - set(GRADES))
-    if unknown:
-        raise SourceError(f"unknown label {unknown[0]!r}", f"Use {', '.join(GRADES)}.")
+    """Convert labels to grades, *shape* ``(pairs,)``."""
     return np.array([GRADES[label] for label in labels], dtype=np.float64)
 
 
-def random_splits(labels: Sequence[str], *, folds: int = ARGUMENT_FOLDS, seed: int = 0) -> list[FoldSplit]:
-    """Make folds of all topics, shuffled by the seed, each with about the same share of every label.
-
-    Raises:
-        SourceError: there are fewer pairs of the rarest label than folds.
-    """
-    rarest, count = min(Counter(labels).items(), key=lambda entry: entry[1], default=("any", 0))
-    if count < folds:
-        raise SourceError(
-            f"{folds} folds need {folds} pairs of every label, but there are only {count} of {rarest}",
-            "Use more pairs, set a larger `limit`, or use fewer folds.",
-        )
-    splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
+def random_splits(labels: Sequence[str]) -> list[FoldSplit]:
+    """Make folds of all topics, each with about the same share of every label."""
+    splitter = StratifiedKFold(ARGUMENT_FOLDS, shuffle=True, random_state=0)
     return list(splitter.split(np.zeros(len(labels)), np.array(labels)))
 
 
-def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int = 0) -> list[FoldSplit]:
-    """Make folds that share no topic, so that no topic is both trained on and scored.
-
-    Args:
-        topics: Topic of each pair.
-        folds: Number of groups of topics, chosen by the seed.
-        seed: Seed of the grouping.
-
-    Raises:
-        SourceError: there are fewer topics than folds.
-    """
-    distinct = sorted(set(topics))
-    if len(distinct) < folds:
-        raise SourceError(
-            f"{len(distinct)} topics cannot be split into {folds} folds",
-            "Use pairs of more topics, set a larger `limit`, or use fewer folds.",
-        )
-    splitter = GroupKFold(folds, shuffle=True, random_state=seed)
-    rows = np.zeros(len(topics))  # (pairs,)
-    return list(splitter.split(rows, groups=np.array(topics)))
+def topic_splits(topics: Sequence[str]) -> list[FoldSplit]:
+    """Make folds that share no topic, so that no topic is both trained on and scored."""
+    splitter = GroupKFold(TOPIC_FOLDS, shuffle=True, random_state=0)
+    return list(splitter.split(np.zeros(len(topics)), groups=np.array(topics)))
 
 
 def fold_correlations(
     splits: Sequence[FoldSplit], scores: NDArray[np.floating], gold: NDArray[np.floating]
-) -> FoldedCorrelation:
-    """Correlate scores with gold scores in each fold, and average the correlations.
+) -> tuple[Correlation, list[Correlation]]:
+    """Correlate scores with gold scores in each fold; return the means of r and of ρ, and each fold's.
 
     Args:
-        splits: Folds, see `random_splits` and `topic_splits`; each row is scored in one of them.
+        splits: Folds; each row is scored in one of them.
         scores: Score of each pair by a model that was trained without the pair's fold, *shape* ``(pairs,)``.
         gold: *Shape:* ``(pairs,)``.
 
     Raises:
-        SourceError: all gold scores of a fold are equal.
         ModelError: a score is not a finite number.
     """
-    found = tuple(correlate(scores[test], gold[test]) for _, test in splits)
-    mean = Correlation(
-        spearman=float(np.mean([fold.spearman for fold in found])),
-        pearson=float(np.mean([fold.pearson for fold in found])),
-    )
-    return FoldedCorrelation(mean, found)
+    folds = [correlate(scores[test], gold[test]) for _, test in splits]
+    spearman, pearson = ([getattr(fold, name) for fold in folds] for name in ("spearman", "pearson"))
+    return Correlation(spearman=float(np.mean(spearman)), pearson=float(np.mean(pearson))), folds
 
 
 def svr_scores(
@@ -353,7 +261,7 @@ def evaluate(model: SentenceEmbedder | PairScorer, task: str, folder: Path) -> E
 
     Raises:
         UsageError: `transfer` needs sentence vectors, but the model only scores pairs.
-        SourceError: a file is missing or invalid.
+        SourceError: a file is invalid.
     """
     files = sorted(path for path in (folder / task).iterdir() if not path.name.startswith("."))
     rows: list[ReportRow] = []
@@ -388,7 +296,7 @@ def _evaluate_arguments(model: SentenceEmbedder | PairScorer, data: ArgumentPair
     features = pair_features(first, second)
 
     def learned(splits: list[FoldSplit]) -> Correlation:
-        return fold_correlations(splits, svr_scores(features, gold, splits), gold).mean
+        return fold_correlations(splits, svr_scores(features, gold, splits), gold)[0]
 
     in_folds, across_topics = learned(random_splits(data.labels)), learned(topic_splits(data.topics))
     return [
@@ -412,5 +320,4 @@ def _evaluate_senteval(model: SentenceEmbedder, name: str, splits: dict[str, Lab
     else:
         test, dev = labeled("test"), labeled("dev") if "dev" in splits else None
         result, part, size = evaluate_split(labeled("train"), test, dev), "test", len(test.classes)
-    figures = {"accuracy": result.accuracy, "dev_accuracy": result.dev_accuracy}
-    return ReportRow(name, part, size, "examples", figures)
+    return ReportRow(name, part, size, "examples", result)

@@ -44,7 +44,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--model", default=DEFAULT_MODEL, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--texts", "own_texts", type=_FILE, help="Also embed the lines of this file.")
-@click.option("--budgets", default="", help="Also try these numbers of tokens in a batch, such as 256,512,1024.")
 @click.option(
     "--limit", type=click.IntRange(min=1), help="At most so many texts of each set, for a trial or a large model."
 )
@@ -54,14 +53,11 @@ def main(
     model: str,
     rounds: int,
     own_texts: Path | None,
-    budgets: str,
     limit: int | None,
     only: tuple[str, ...],
     environments: Path | None,
-    json_file: Path | None,
     write: bool,
     kept: bool,
-    check: bool,
 ) -> None:
     """Run all contenders in turn and print the table."""
     if kept:
@@ -69,14 +65,11 @@ def main(
         return
     if data is None:
         raise click.UsageError("--data is needed.")
-    if write and (only or own_texts or budgets or (limit and model == DEFAULT_MODEL)):
-        raise click.UsageError(
-            "--write is for whole runs, without --only, --texts and --budgets; with --limit only for a larger model."
-        )
+    if write and (only or own_texts or (limit and model == DEFAULT_MODEL)):
+        raise click.UsageError("--write is for runs without --only and --texts; with --limit only for a larger model.")
     folder = peers_folder(environments)
-    tokens = [int(budget) for budget in budgets.split(",") if budget]
-    run = _run(data, model, rounds, own_texts, tokens, limit, only, folder)
-    SECTION.finish([run], json_file=json_file, write=write, check=check)
+    run = _run(data, model, rounds, own_texts, limit, only, folder)
+    SECTION.finish([run], write=write)
 
 
 def _run(
@@ -84,7 +77,6 @@ def _run(
     model: str,
     rounds: int,
     own_texts: Path | None,
-    budgets: Sequence[int],
     limit: int | None,
     only: Sequence[str],
     folder: Path,
@@ -101,7 +93,7 @@ def _run(
     calibration = _write_calibration(folder, calibration_texts(short))
     contenders: list[Contender] = [
         contender
-        for contender in [*own_contenders(budgets=budgets), *peer_contenders(onnx_instructions(processor), calibration)]
+        for contender in [*own_contenders(), *peer_contenders(onnx_instructions(processor), calibration)]
         if not only or any(part in contender.label for part in only)
     ]
     prepared = folder / "models" / f"{name}-{described.fingerprint[:8]}"

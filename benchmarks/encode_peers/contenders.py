@@ -72,18 +72,16 @@ class Contender:
         return self.environment is None
 
 
-def own_contenders(runtimes: Sequence[str] = RUNTIMES, budgets: Sequence[int] = ()) -> list[Contender]:
+def own_contenders(runtimes: Sequence[str] = RUNTIMES) -> list[Contender]:
     """es-sbert `auto`, and each runtime and precision.
 
     Args:
         runtimes: Values of `Encoder`'s argument.
-        budgets: Also `auto` with each of these numbers of tokens in a batch.
     """
     options: dict[str, dict[str, Any]] = {AUTO: {}}
     for runtime in runtimes:
         for precision in _PRECISIONS[runtime]:
             options[f"es-sbert {runtime} {precision}"] = {"runtime": runtime, "precision": precision}
-    options |= {f"{AUTO}, {budget} tokens a batch": {"budget": budget} for budget in budgets}
     return [Contender(label, "es-sbert", arguments) for label, arguments in options.items()]
 
 

@@ -81,7 +81,6 @@ def _run(step: Step, arguments: argparse.Namespace) -> int:
         scratch=arguments.scratch,
         rounds=arguments.rounds,
         texts=arguments.texts,
-        runs=arguments.runs,
         cases=tuple(arguments.case),
         limit=arguments.limit,
         started=started,
@@ -177,7 +176,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", type=_path, metavar="FOLDER", help="data sets; without it sentences are made up")
     add("--scratch", type=_path, default=_SCRATCH, metavar="FOLDER", help=f"keep exported models here ({_SCRATCH})")
     add("--rounds", type=int, default=5, help="repetitions of a measurement (5)")
-    add("--runs", type=int, default=50, help="repetitions of a single operation (50)")
     add("--texts", type=int, metavar="N", help="at most so many texts (or tokens, for attention) in a measurement")
     add(
         "--limit",

@@ -1,39 +1,13 @@
-"""How much a model computes for a text, and how much a card can: what a share of the peak is taken from."""
+"""How much a model computes for a text."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-# Dense fp16 tensor-core TFLOP/s with fp32 sums, from NVIDIA's data sheets (half of a figure "with sparsity"). The first
-# pattern that is found in the card's name counts.
-_PEAKS = (
-    (r"B200", 2250.0),
-    (r"GH200", 989.4),
-    (r"H200 NVL", 835.5),
-    (r"H200", 989.4),
-    (r"H100 NVL", 835.5),
-    (r"H100 PCIe", 756.5),
-    (r"H100", 989.4),
-    (r"A100|A800", 312.0),
-    (r"A30\b", 165.0),
-    (r"A10\b", 125.0),
-    (r"L40S", 362.1),
-    (r"\bL4\b", 121.0),
-    (r"V100.*PCIE", 112.0),
-    (r"V100", 125.0),
-    (r"\bT4\b", 65.1),
-)
-
-
-def peak_tflops(card: str) -> float | None:
-    """A card's fp16 peak in TFLOP/s by its name; None for a card that is not in the table."""
-    return next((peak for pattern, peak in _PEAKS if re.search(pattern, card)), None)
 
 
 @dataclass(frozen=True)

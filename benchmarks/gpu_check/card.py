@@ -6,14 +6,12 @@ import contextlib
 import importlib.metadata
 import platform
 import re
+import statistics
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks.common import machine
-from benchmarks.gpu_check.arithmetic import peak_tflops
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.results import JSON, goal
 
@@ -23,6 +21,7 @@ _PACKAGES = (
     "nvidia-cublas", "nvidia-cuda-runtime", "nvidia-curand", "nvidia-cudnn-cu13",
 )  # fmt: skip
 _LIBRARY = re.compile(r"(/\S*lib(?:cuda|cudart|cublas|cublasLt|curand|cudnn)[\w.-]*\.so\S*)")
+_WARM_UP = 5
 _MATRIX = 8192  # rows and columns of the product that the measured peak is taken from
 
 
@@ -106,7 +105,6 @@ def environment(context: Context) -> JSON:
         vectors = encoder.encode(["A man plays a guitar."])
         first = time.perf_counter() - begun
         provider = encoder.info.provider
-    card = device()
     return {
         "model": name,
         "provider": provider,
@@ -114,7 +112,6 @@ def environment(context: Context) -> JSON:
         "seconds_of_first_text": first,
         "vector_is_finite": bool(np.isfinite(vectors).all()),
         "libraries": loaded_libraries(),
-        "fp16_peak_tflops": peak_tflops(card["name"] or ""),
         "fp16_measured_tflops": measured_tflops(),
         "goals": [goal("the session runs on CUDA (1 yes, 0 no)", float(provider == CUDA), at_least=1)],
     }
@@ -129,22 +126,13 @@ def measured_tflops(runs: int = 20) -> float | None:
     if not torch.cuda.is_available():
         return None
     a = torch.randn(_MATRIX, _MATRIX, device="cuda", dtype=torch.float16)
-    times = timed(lambda: a @ a, torch.cuda.synchronize, runs, warm_up=5)
-    return float(2 * _MATRIX**3 / sorted(times)[len(times) // 2] / 1e12)
-
-
-def timed(call: Callable[[], Any], synchronize: Callable[[], Any], runs: int, *, warm_up: int = 1) -> list[float]:
-    """Seconds of each of some calls, from one synchronization to the next."""
-    for _ in range(warm_up):
-        call()
-    synchronize()
     times = []
-    for _ in range(runs):
+    for _ in range(_WARM_UP + runs):
         begun = time.perf_counter()
-        call()
-        synchronize()
+        a @ a
+        torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
-    return times
+    return 2 * _MATRIX**3 / statistics.median(times[_WARM_UP:]) / 1e12
 
 
 def _smi(fields: str) -> list[str] | None:

@@ -31,7 +31,6 @@ class Context:
         scratch: Folder for exported models, kept from step to step.
         rounds: Repetitions of a measurement.
         texts: Most texts of a measurement; None for the step's own number.
-        runs: Repetitions of a single operation.
         cases: Only cases whose name contains one of these; all without any.
         limit: Seconds of a step.
         started: `time.monotonic()` at its beginning.
@@ -42,7 +41,6 @@ class Context:
     scratch: Path
     rounds: int = 5
     texts: int | None = None
-    runs: int = 50
     cases: tuple[str, ...] = ()
     limit: float = DEFAULT_LIMIT
     started: float = field(default_factory=time.monotonic)

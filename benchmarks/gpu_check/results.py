@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from es_sbert.filesystem import open_output
 
 JSON = dict[str, Any]
 
@@ -50,14 +50,8 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
     """Replace the file in one step, so that an interrupted run leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with open_output(path) as file:
+        file.write(text.encode())
 
 
 def goal(name: str, measured: float | None, *, at_least: float | None = None, at_most: float | None = None) -> JSON:

@@ -6,21 +6,21 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_check.arithmetic import Shape, flops, peak_tflops
-from benchmarks.gpu_check.card import device, load_libraries, measured_tflops, memory_used_mib
+from benchmarks.gpu_check.arithmetic import Shape, flops
+from benchmarks.gpu_check.card import load_libraries, measured_tflops, memory_used_mib
 from benchmarks.gpu_check.context import Context, OutOfTime, say
 from benchmarks.gpu_check.random_models import make_texts, whole_words
 from benchmarks.gpu_check.results import JSON, goal, spread
 
 # Mean tokens a text → texts of a round, ours and sentence-transformers'.
 _ROUND = {15: (200_000, 16_384), 64: (60_000, 8_192), 256: (16_000, 4_096)}
-_DEFAULT_BATCH = 32
-_BATCHES = (_DEFAULT_BATCH, 128, 512, 2048)
+BATCHES = (32, 128, 512, 2048)
 _FASTER = {"minilm": 3.0, "bert-base": 1.6}  # times sentence-transformers at its best batch
 _SHORT_TEXTS_A_SECOND = 150_000
 _PAIRS = 10_000
@@ -30,8 +30,7 @@ _PAIRS_SECONDS = 0.5
 def speed(context: Context) -> JSON:
     """Ours and sentence-transformers in turn, in fp16, with new texts in each round."""
     load_libraries()
-    card = device()
-    peak, measured = peak_tflops(card["name"] or ""), measured_tflops()
+    peak = measured_tflops()
     cases: JSON = {}
     for model, folder in context.named_models.items():
         wanted = [tokens for tokens in _ROUND if context.wants(f"{model}/{tokens}")]
@@ -44,19 +43,19 @@ def speed(context: Context) -> JSON:
             for tokens in wanted:
                 encoder.encode(make_texts(words, context.at_most(_ROUND[tokens][0]), tokens, seed=0))
             grown = _grown(before)  # before sentence-transformers takes some, too
-            network = _sentence_transformers(folder)
+            network = sentence_transformers_model("SentenceTransformer", folder)
             for tokens in wanted:
                 name = f"{model}/{tokens}"
                 say(f"speed: {name}")
                 try:
                     context.check_time(60)
-                    cases[name] = _side_by_side(context, encoder, network, folder, words, tokens, (peak, measured))
+                    cases[name] = _side_by_side(context, encoder, network, folder, words, tokens, peak)
                     cases[name]["memory_mib"] = grown
                 except OutOfTime as error:
                     cases[name] = {"error": str(error)}
                 except Exception as error:  # sentence-transformers may run out of memory, and the rest counts
                     cases[name] = {"error": f"{type(error).__name__}: {error}"}
-    return {"fp16_peak_tflops": peak, "fp16_measured_tflops": measured, "cases": cases}
+    return {"fp16_measured_tflops": peak, "cases": cases}
 
 
 def _side_by_side(
@@ -66,7 +65,7 @@ def _side_by_side(
     folder: Path,
     words: Sequence[str],
     tokens: int,
-    peaks: tuple[float | None, float | None],
+    peak: float | None,
 ) -> JSON:
     from es_sbert.bundle.sentence_model import read_sentence_model
 
@@ -77,7 +76,7 @@ def _side_by_side(
         return make_texts(words, number, tokens, next(seeds))
 
     encoder.encode(new_texts(min(count, encoder.window)))
-    best, tried = _best_batch(network, new_texts, their_count)
+    best, tried = best_batch(network and partial(_by, network), new_texts, their_count)
     ours, theirs, at_best, token_counts = [], [], [], []
     model = read_sentence_model(folder)
     shape = Shape.of_config(model.transformer_config)
@@ -91,7 +90,7 @@ def _side_by_side(
         token_counts.append(float(lengths.mean()))
         work.append(flops(shape, lengths) / len(texts))
         if network is not None:
-            theirs.append(rate(_by(network, _DEFAULT_BATCH), texts[:their_count]))
+            theirs.append(rate(_by(network, BATCHES[0]), texts[:their_count]))
             at_best.append(rate(_by(network, best), texts[:their_count]))
     median = statistics.median(ours)
     achieved = median * statistics.median(work) / 1e12
@@ -109,8 +108,7 @@ def _side_by_side(
         "texts_per_second": spread(ours),
         "tokens_per_second": median * statistics.mean(token_counts),
         "tflops": achieved,
-        "share_of_peak": achieved / peaks[0] if peaks[0] else None,
-        "share_of_measured_peak": achieved / peaks[1] if peaks[1] else None,
+        "share_of_measured_peak": achieved / peak if peak else None,
         "sentence_transformers": None
         if network is None
         else {
@@ -124,23 +122,28 @@ def _side_by_side(
     }
 
 
-def _best_batch(network: Any, new_texts: Callable[[int], list[str]], count: int) -> tuple[int, JSON]:
-    """sentence-transformers' fastest batch size on this card, and what each gave."""
-    if network is None:
-        return _DEFAULT_BATCH, {}
+def best_batch(
+    by: Callable[[int], Callable[[list[Any]], Any]] | None, new_texts: Callable[[int], list[Any]], count: int
+) -> tuple[int, JSON]:
+    """sentence-transformers' fastest batch size on this card, and what each gave.
+
+    Args:
+        by: Size → what is timed; None where sentence-transformers cannot run.
+    """
+    if by is None:
+        return BATCHES[0], {}
     tried = {}
-    for size in _BATCHES:
-        encode = _by(network, size)
-        encode(new_texts(min(2 * size, count)))
-        tried[size] = rate(encode, new_texts(count))
-    return max(tried, key=lambda size: tried[size]), {str(size): rate for size, rate in tried.items()}
+    for size in BATCHES:
+        by(size)(new_texts(min(2 * size, count)))
+        tried[size] = rate(by(size), new_texts(count))
+    return max(tried, key=lambda size: tried[size]), {str(size): found for size, found in tried.items()}
 
 
 def _by(network: Any, size: int) -> Callable[[list[str]], Any]:
     return lambda texts: network.encode(texts, prompt="", batch_size=size, show_progress_bar=False)
 
 
-def rate(encode: Callable[[list[str]], Any], texts: list[str]) -> float:
+def rate(encode: Callable[[list[Any]], Any], texts: list[Any]) -> float:
     """Texts a second; vectors are on the host when `encode` returns."""
     begun = time.perf_counter()
     encode(texts)
@@ -156,16 +159,16 @@ def _encoder(context: Context, folder: Path, **settings: Any) -> Any:
     return Encoder.from_bundle(context.bundle(folder), "fp16", Device("cuda"), **settings)
 
 
-def _sentence_transformers(folder: Path) -> Any:
+def sentence_transformers_model(kind: str, folder: Path) -> Any:
     """The same model in sentence-transformers, fp16 on the card; None where it is not installed or sees no card."""
     try:
+        import sentence_transformers
         import torch
-        from sentence_transformers import SentenceTransformer
     except ImportError:
         return None
     if not torch.cuda.is_available():
         return None
-    return SentenceTransformer(str(folder), device="cuda", local_files_only=True).half()
+    return getattr(sentence_transformers, kind)(str(folder), device="cuda", local_files_only=True).half()
 
 
 def _grown(before: float | None) -> float | None:

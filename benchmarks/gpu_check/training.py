@@ -8,7 +8,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from benchmarks.gpu_check.card import load_libraries
 from benchmarks.gpu_check.context import Context, OutOfTime, say
 from benchmarks.gpu_check.random_models import SHAPES, make_texts, whole_words, write_cross_encoder
 from benchmarks.gpu_check.results import JSON, goal, spread
-from benchmarks.gpu_check.speed import rate
+from benchmarks.gpu_check.speed import best_batch, rate, sentence_transformers_model
 
 _CHECKOUT = Path(__file__).parents[2]
 _STSB = "sts/stsb-en-train.tsv.gz"
@@ -28,7 +28,6 @@ _TRAININGS = ((16, "bf16"), (256, "bf16"), (16, "fp32"), (256, "fp32"))
 _STEPS = 120
 
 _PAIRS, _PAIR_TOKENS = 16_384, 64  # tokens of one side
-_RERANKER_BATCHES = (32, 128, 512)
 _AGREEMENT = 99.5  # Spearman's ρ × 100, as the bar of fp16 rerankers
 
 
@@ -113,21 +112,25 @@ def reranker(context: Context) -> JSON:
     words, count = whole_words(folder / "tokenizer.json"), context.at_most(_PAIRS)
     seeds = iter(range(1, 10_000))
 
-    def new_pairs() -> list[tuple[str, str]]:
-        first, second = (make_texts(words, count, _PAIR_TOKENS, next(seeds)) for _ in range(2))
+    def new_pairs(number: int = count) -> list[tuple[str, str]]:
+        first, second = (make_texts(words, number, _PAIR_TOKENS, next(seeds)) for _ in range(2))
         return list(zip(first, second, strict=True))
 
     with contextlib.closing(Reranker(exported, device="cuda", precision="fp16")) as ours:
         _score(ours, new_pairs())
-        theirs = _cross_encoder(folder)
-        best, tried = _best_batch(theirs, new_pairs)
+        theirs = sentence_transformers_model("CrossEncoder", folder)
+
+        def predict(size: int) -> Callable[[list[tuple[str, str]]], Any]:
+            return lambda batch: theirs.predict(batch, batch_size=size)
+
+        best, tried = best_batch(theirs and predict, new_pairs, count)
         mine: list[float] = []
         others: list[float] = []
         for _ in range(context.rounds):
             pairs = new_pairs()
             mine.append(rate(lambda batch: _score(ours, batch), pairs))
             if theirs is not None:
-                others.append(rate(lambda batch: theirs.predict(batch, batch_size=best), pairs))
+                others.append(rate(predict(best), pairs))
         agreement = None if theirs is None else _agreement(_score(ours, pairs), folder, pairs)
     ratios = [one / other for one, other in zip(mine, others, strict=True)] if others else []
     return {
@@ -147,30 +150,6 @@ def reranker(context: Context) -> JSON:
 def _score(reranker: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     first, second = zip(*pairs, strict=True)
     return reranker.score(first, second)
-
-
-def _cross_encoder(folder: Path) -> Any:
-    """The same model in sentence-transformers, fp16 on the card; None where it is not installed or sees no card."""
-    try:
-        import torch
-        from sentence_transformers import CrossEncoder
-    except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
-    network = CrossEncoder(str(folder), device="cuda", local_files_only=True)
-    network.model.half()
-    return network
-
-
-def _best_batch(network: Any, new_pairs: Any) -> tuple[int, JSON]:
-    if network is None:
-        return _RERANKER_BATCHES[0], {}
-    tried = {}
-    for size in _RERANKER_BATCHES:
-        network.predict(new_pairs()[: 2 * size], batch_size=size)
-        tried[size] = rate(lambda batch, size=size: network.predict(batch, batch_size=size), new_pairs())
-    return max(tried, key=lambda size: tried[size]), {str(size): measured for size, measured in tried.items()}
 
 
 def _agreement(scores: Any, folder: Path, pairs: list[tuple[str, str]]) -> float:

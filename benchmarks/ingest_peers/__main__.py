@@ -48,7 +48,6 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer
 @click.option("--documents", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--index-type", type=click.Choice(["hnsw", "flat"]), default="hnsw", show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 11), default=3, show_default=True)
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many documents, for a trial.")
 @run_options
 def main(
     data: Path | None,
@@ -56,13 +55,10 @@ def main(
     documents: int,
     index_type: str,
     rounds: int,
-    limit: int | None,
     only: tuple[str, ...],
     environments: Path | None,
-    json_file: Path | None,
     write: bool,
     kept: bool,
-    check: bool,
 ) -> None:
     """Run all contenders in turn against each engine and print the tables."""
     if kept:
@@ -70,12 +66,11 @@ def main(
         return
     if data is None or not urls:
         raise click.UsageError("--data and --url are needed.")
-    if write and (limit or only):
-        raise click.UsageError("--write is for whole runs, without --limit and --only.")
+    if write and only:
+        raise click.UsageError("--write is for whole runs, without --only.")
     folder = peers_folder(environments)
-    count = min(documents, limit or documents)
-    runs = (_run(data, url, count, index_type, rounds, only, folder) for url in urls)
-    SECTION.finish(runs, json_file=json_file, write=write, check=check)
+    runs = (_run(data, url, documents, index_type, rounds, only, folder) for url in urls)
+    SECTION.finish(runs, write=write)
 
 
 def first_documents(data: Path, count: int) -> list[str]:

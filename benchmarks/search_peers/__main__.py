@@ -66,10 +66,8 @@ def main(
     types: str,
     only: tuple[str, ...],
     environments: Path | None,
-    json_file: Path | None,
     write: bool,
     kept: bool,
-    check: bool,
 ) -> None:
     """Search an engine by all paths in turn and print the tables."""
     if kept:
@@ -82,7 +80,7 @@ def main(
     folder = peers_folder(environments)
     chosen = [IndexType(name) for name in types.split(",") if name]
     run = _run(data, url, model, documents, rounds, seconds, chosen, only, folder)
-    SECTION.finish([run], json_file=json_file, write=write, check=check)
+    SECTION.finish([run], write=write)
 
 
 def _run(

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common import read_jsonl, read_tsv
 from benchmarks.encode_peers.texts import TextSet, distinct
@@ -84,15 +83,3 @@ def query_set(data: Path, documents: Iterable[str]) -> TextSet:
 
 def _letters(text: str) -> str:
     return "".join(sign for sign in text.lower() if sign.isalnum())
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """By linear interpolation between the nearest values.
-
-    Raises:
-        ValueError: there are no values.
-    """
-    if not values:
-        raise ValueError("a percentile of no values")
-    ordered: NDArray[np.float64] = np.asarray(values, np.float64)
-    return float(np.percentile(ordered, percent))

@@ -25,7 +25,7 @@ from benchmarks.encode_peers.processor import busy_seconds
 from benchmarks.encode_peers.texts import TextSet
 from benchmarks.search_peers import worker
 from benchmarks.search_peers.contenders import ENGINE, GATEWAY, MAIN_TYPE, SearchPath
-from benchmarks.search_peers.corpus import Corpus, percentile, recall
+from benchmarks.search_peers.corpus import Corpus, recall
 from benchmarks.search_peers.loading import load
 from benchmarks.search_peers.results import COLD_SEARCH, EMBEDDING, Cell, LoadedIndex
 from es_sbert.config import DEFAULT_VECTOR_FIELD
@@ -227,7 +227,7 @@ class SearchComparison:
         cell.answers.append(len(answer["milliseconds"]))
         cell.rates.append(len(answer["milliseconds"]) / took)
         for percent, values in ((50, cell.p50), (95, cell.p95), (99, cell.p99)):
-            values.append(percentile(answer["milliseconds"], percent))
+            values.append(float(np.percentile(answer["milliseconds"], percent)))
         for name, spent, span in (
             ("client", client, took),
             ("gateway", used["gateway"], took),

@@ -8,7 +8,8 @@ from types import ModuleType
 import click
 
 from benchmarks.common import machine
-from benchmarks.tables import ablation, argument, document, speed, sts, stsb, transfer, wiki
+from benchmarks.kept_runs import RESULTS_PAGE, write_section
+from benchmarks.tables import ablation, argument, speed, sts, stsb, transfer, wiki
 from benchmarks.tables.lab import Lab
 from benchmarks.tables.profiles import PROFILES
 
@@ -39,8 +40,7 @@ def main(tables: tuple[str, ...], data: Path, work: Path, profile: str, kept: bo
         text = section(name, module, lab)
         click.echo(text + "\n")
         if write:
-            page = document.RESULTS.read_text(encoding="utf-8")
-            document.RESULTS.write_text(document.replaced(page, f"{profile} {name}", text), encoding="utf-8")
+            write_section(RESULTS_PAGE, f"{profile} {name}", text, maker="benchmarks.tables")
     if not kept:
         click.echo(f"{machine()}", err=True)
 

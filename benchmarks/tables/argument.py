@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from benchmarks.baselines.open_baseline import open_network
 from benchmarks.baselines.probing import (
     ARGUMENT_FOLDS,
-    TOPIC_FOLDS,
     fold_correlations,
     grades,
     random_splits,
@@ -79,18 +78,18 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
         (file,) = (lab.data / "argument").iterdir()
         data = read_arguments(file)
         gold = grades(data.labels)  # (pairs,)
-        splits = random_splits(data.labels) if part == "10 folds" else topic_splits(data.topics, folds=TOPIC_FOLDS)
+        splits = random_splits(data.labels) if part == "10 folds" else topic_splits(data.topics)
         scores = np.empty_like(gold)  # (pairs,)
         for fold, (train, test) in enumerate(splits):
             folder = lab.work / f"argument-{kind}-{'topics' if part != '10 folds' else 'folds'}-{fold}"
             rows = [(data.first[row], data.second[row], float(gold[row])) for row in train]
             model = (_tune if kind == "bi-encoder" else _tune_cross_encoder)(lab, rows, folder.name)
             scores[test] = _scores(lab, model, [data.first[row] for row in test], [data.second[row] for row in test])
-        found = fold_correlations(splits, scores, gold)
+        mean, folds = fold_correlations(splits, scores, gold)
         return {
-            "pearson": found.mean.pearson,
-            "spearman": found.mean.spearman,
-            "folds": [[each.pearson, each.spearman] for each in found.folds],
+            "pearson": mean.pearson,
+            "spearman": mean.spearman,
+            "folds": [[each.pearson, each.spearman] for each in folds],
         }
 
     result = lab.kept(f"argument/{kind}-{part.replace(' ', '-')}", make)["result"]

@@ -102,7 +102,7 @@ def cluster_texts(vectors: Vectors, *, k: ClusterCount = "auto", starts: Int64Ar
 def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
     """Compute one vector of length 1 per text: its vector, or the mean of its vectors with equal weights.
 
-    The vectors of a text may cancel out. Such a text has no direction, and gets a zero vector.
+    The vectors of a text may cancel out. Such a text has no direction, and gets its first vector.
 
     Args:
         vectors, starts: See `cluster_texts`.
@@ -118,7 +118,8 @@ def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
     if starts is None:
         return units
     sums = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
-    return np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6), np.float32)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)  # (texts, 1)
+    return np.where(lengths > 1e-6, sums / np.maximum(lengths, 1e-6), units[starts]).astype(np.float32)
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
@@ -237,8 +238,9 @@ _EXTRA_STOP_WORDS = frozenset([
 ])  # fmt: skip
 
 
-# Texts of a cluster whose language is estimated.
+# Texts of a cluster whose language is estimated, and the share of a language among the known ones from which it counts.
 _LANGUAGE_TEXTS = 100
+_MIN_LANGUAGE_SHARE = 0.2
 
 
 def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
@@ -246,8 +248,8 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
 
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
     left out. Words that are less than twice as frequent in the cluster as outside are used only if there are too few
-    others, because function words of any language are about as frequent everywhere. Stop words of English and of the
-    language that most central texts of the cluster are in are left out.
+    others, because function words of any language are about as frequent everywhere. Stop words of English and of each
+    language that a fifth of the central texts of the cluster are in are left out.
 
     Args:
         texts: Texts of the collection; empty strings if they are not known.
@@ -291,10 +293,11 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     return list(names)
 
 
-def _stop_words_of(texts: Iterable[str]) -> Sequence[str]:
-    """The stop words of the language that most of the texts are in; none if it is not known."""
-    languages = Counter(filter(None, map(detect_language, texts))).most_common(1)
-    return language_stop_words().get(languages[0][0], ()) if languages else ()
+def _stop_words_of(texts: Iterable[str]) -> list[str]:
+    """The stop words of the languages that many of the texts are in."""
+    counts = Counter(filter(None, map(detect_language, texts)))
+    languages = [name for name, count in counts.items() if count >= _MIN_LANGUAGE_SHARE * counts.total()]
+    return [word for name in languages for word in language_stop_words().get(name, ())]
 
 
 def split_words(text: str) -> list[str]:

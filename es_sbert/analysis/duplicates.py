@@ -2,15 +2,17 @@
 
 An index that is too large to compare all pairs is searched for each document's vector. Every candidate is compared
 again with the float32 vectors, so all reported pairs are near-duplicates. Documents with equal vectors share one
-search, so many copies need few searches and do not crowd out other near-duplicates. Memory grows with the number of
+search, so exact copies are always found and do not crowd out other near-duplicates. Memory grows with the number of
 near-duplicates, and is limited.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +27,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.errors import UsageError, require_extra
+from es_sbert.errors import OutputError, UsageError, require_extra
 from es_sbert.index.document_vectors import doc_value_request
 from es_sbert.index.index_summary import count_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query
@@ -159,11 +161,20 @@ def search_duplicates(
         IndexMismatch: the vector field does not exist, its vectors cannot be read, or the index was replaced while it
             was read.
         EngineError: the engine failed.
+        OutputError: a temporary file cannot be written.
     """
     check_cosine(min_cosine)
     require_extra("analysis", "scipy")
-    search = _DuplicateSearch(engine, index, vector_field, min_cosine, filter, num_candidates, retrying)
-    return search.run(fields, on_progress)
+    # A temporary file: there are as many rows as different vectors.
+    with closing(sqlite3.connect("", isolation_level=None)) as firsts:
+        try:
+            search = _DuplicateSearch(engine, index, vector_field, min_cosine, filter, num_candidates, retrying, firsts)
+            return search.run(fields, on_progress)
+        except sqlite3.Error as error:
+            raise OutputError(
+                f"a temporary file of the search cannot be written: {error}",
+                "Free disk space, or set TMPDIR to a folder on another disk.",
+            ) from error
 
 
 class _DuplicateSearch:
@@ -178,6 +189,7 @@ class _DuplicateSearch:
         filter: Json | None,
         num_candidates: int | None,
         retrying: Retrier,
+        firsts: sqlite3.Connection,
     ) -> None:
         self._engine = engine
         self._min_cosine = min_cosine
@@ -195,8 +207,9 @@ class _DuplicateSearch:
         # Candidates: documents, and the numbers of the two documents of each pair one after the other.
         self._numbers: dict[DocumentKey, int] = {}
         self._pairs = array("q")
-        # The first document with each vector, by a hash of the vector. Documents without near-duplicates are left out.
-        self._firsts: dict[bytes, DocumentKey] = {}
+        # The first document with each vector.
+        self._firsts = firsts
+        firsts.execute("CREATE TABLE firsts (hash BLOB PRIMARY KEY, id TEXT, routing TEXT) WITHOUT ROWID")
 
     def run(self, fields: Sequence[str], on_progress: OnProgress) -> DuplicateSearchResult:
         total, compared = self._retrying(partial(self._engine.count, self._index, self._query())), 0
@@ -240,7 +253,7 @@ class _DuplicateSearch:
             raise UsageError(
                 f"{pluralize(len(self._numbers), 'document')} of {self._index} or more have near-duplicates, which do "
                 f"not fit into {size_text(MAX_FOUND_BYTES)} of memory",
-                "Use a higher `min_cosine`, or analyze a part of the documents with `filter`.",
+                "Analyze a part of the documents with `filter`, or use a higher `min_cosine`.",
             )
 
     def _query(self) -> Json:
@@ -249,19 +262,19 @@ class _DuplicateSearch:
 
     def _add_candidates(self, documents: TextCollection) -> None:
         """Add the pairs of documents that are near-duplicates by the engine's scores or by equal vectors."""
-        searched: dict[bytes, KeyedVectors] = {}
+        searched: list[KeyedVectors] = []
+        self._firsts.execute("BEGIN")
         for key, vectors in _vectors_by_key(documents):
             digest = hashlib.blake2b(vectors.astype("<f4").tobytes(), digest_size=16).digest()
-            first = self._firsts.setdefault(digest, key)
+            self._firsts.execute("INSERT OR IGNORE INTO firsts VALUES (?, ?, ?)", (digest, *key))
+            query = "SELECT id, routing FROM firsts WHERE hash = ?"
+            first: DocumentKey = self._firsts.execute(query, (digest,)).fetchone()
             if first == key:
-                searched[digest] = key, vectors
+                searched.append((key, vectors))
             else:
                 self._add_pair(first, key)
-        self._add_neighbors(list(searched.values()))
-        for digest, (key, _) in searched.items():
-            # A search finds copies too. If it has found nothing, a later copy is searched for itself.
-            if key not in self._numbers:
-                del self._firsts[digest]
+        self._firsts.execute("COMMIT")
+        self._add_neighbors(searched)
 
     def _add_pair(self, first: DocumentKey, second: DocumentKey) -> None:
         self._pairs.extend(sorted(self._numbers.setdefault(key, len(self._numbers)) for key in (first, second)))

@@ -323,7 +323,9 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
         reserved |= {vector.name, document_meta_field(vector.name), *texts}
     if not name or "." in name or name.startswith("_"):
         raise UsageError(
-            f"{name!r} is not a valid name for the result", "Use a field outside of objects, such as duplicate_group."
+            f"{name!r} is not a valid name for the result",
+            "Use a field outside of objects, such as duplicate_group. To remove a field of an earlier version, see "
+            "docs/commands/duplicates.md.",
         )
     if name in reserved:
         raise UsageError(f"the field {name} holds the vector or the text of the documents", "Use another field.")

@@ -110,7 +110,8 @@ class AnalysisReport:
 # Default maximum of texts: a browser can draw this many points in a frame, and read the texts in about a second.
 MAX_TEXTS = 50_000
 MAX_GROUPS = 10_000
-# Texts are shortened so that those of a page have about this number of characters.
+# Texts are shortened to the first of these limits that keeps the page below the maximum number of characters.
+_CHARACTER_LIMITS = (2_000, 1_000, 500, 200)
 _MAX_CHARACTERS = 20_000_000
 # Number of first members of each cluster to show before a random choice, because they represent the cluster best.
 _FIRST_MEMBERS = 20
@@ -166,9 +167,11 @@ def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> N
     return chosen
 
 
-def character_limit(count: int) -> int:
-    """The length to which texts are shortened on a page of this number of texts."""
-    return min(2_000, max(200, _MAX_CHARACTERS // max(1, count)))
+def character_limit(texts: Sequence[str]) -> int:
+    """Choose the length to which the texts of a page are shortened."""
+    lengths = np.array([len(text) for text in texts], np.int64)
+    fitting = (limit for limit in _CHARACTER_LIMITS if np.minimum(lengths, limit).sum() <= _MAX_CHARACTERS)
+    return next(fitting, _CHARACTER_LIMITS[-1])
 
 
 # Compare scripts without spaces between words by character.
@@ -260,7 +263,7 @@ def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[
     """Build the data for the page's script, which refers to texts by their number on the page."""
     positions, groups = sample_page(report, max_texts, max_groups)
     whole = [_replace_surrogates(report.texts[position]) for position in positions]
-    limit = character_limit(len(whole))
+    limit = character_limit(whole)
     texts = [text if len(text) <= limit else text[:limit] for text in whole]
     numbers = {position: number for number, position in enumerate(positions.tolist())}
     grouped = set(chain.from_iterable(group.members for group in report.groups))

@@ -324,6 +324,9 @@ def write_field_values(
             f"{pluralize(len(counts.changed), 'document')} {were} changed during the analysis and skipped (first: "
             f"{first}): embed them with `es-sbert ingest` and run the command again"
         )
+    if counts.deleted:
+        were = be(counts.deleted, past=True)
+        log_message(f"{pluralize(counts.deleted, 'document')} {were} deleted during the analysis")
     for (document_id, _), reason in islice(counts.refused.items(), _MAX_REFUSALS_SHOWN):
         log_message(f"no update of {escape_unprintable(document_id)}: {escape_unprintable(reason)}")
     if (more := len(counts.refused) - _MAX_REFUSALS_SHOWN) > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from es_sbert.engines.rest import Json
 
 
-# Texts of each cluster that are shown on the terminal.
+# Different texts of each cluster that are shown on the terminal.
 _CENTRAL_TEXTS = 3
 
 
@@ -112,7 +113,10 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
         numbered = f"cluster {number}"
         named = "" if name == numbered else f"  {escape_unprintable(name)}"
         yield f"{numbered}: {pluralize(len(cluster.members), 'text')}{named}"
-        for member, cosine in zip(cluster.members[:_CENTRAL_TEXTS], cluster.cosines, strict=False):
+        distinct: dict[str, tuple[int, float]] = {}
+        for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
+            distinct.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))
+        for member, cosine in islice(distinct.values(), _CENTRAL_TEXTS):
             yield f"  {cosine:.5f}  {analysis.text_excerpt(texts, member)}"
 
 

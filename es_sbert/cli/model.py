@@ -127,15 +127,16 @@ def fetch(name: str | None, source: Path | None, output: Path | None) -> None:
                 "copy has them"
             )
             added = copy_with_prompts(folder, target, short_name, prompts, log_message)
-        elif source is None and output is None:
+        else:
+            # Read it before giving advice: its folder may hold nothing that could be registered.
             found = read_sentence_model(folder, name)
+            if source is not None or output is not None:
+                raise UsageError(
+                    f"{name} is not a model that `es-sbert model fetch` lists, and a copy of it needs no other prompts",
+                    "Register its folder: es-sbert model add FOLDER.",
+                )
             click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))
             return
-        else:
-            raise UsageError(
-                f"{name} is not a model that `es-sbert model fetch` lists, and a copy of it needs no other prompts",
-                "Register its folder: es-sbert model add FOLDER.",
-            )
     click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 
 

@@ -1,7 +1,7 @@
 """Evaluate models (similarity of pairs and triplets, duplicates, retrieval) and the searches of an index.
 
 `evaluate` is the entry point. evaluated_models.py opens a model, task_data.py reads the data, task_runner.py computes
-the figures of a task, and evaluation_report.py holds and prints them. `evaluate_index` (retrieval.py) evaluates
+the figures of a task, and evaluation_report.py holds and prints them. `evaluate_index` (index_retrieval.py) evaluates
 an index by a judgement list, and `compare_reports` (significance.py) compares two reports of retrieval.
 """
 

@@ -232,6 +232,12 @@ class Adaptation:
         before = orjson.loads(path.read_bytes())
         earlier = before["settings"]
         # A setting of an earlier version is None where the run did not use it.
+        removed = [name for name, value in earlier.items() if name not in settings and value is not None]
+        if removed:
+            raise CheckpointInvalid(
+                f"the run in {self.folder} uses {'/'.join(removed)}, which es-sbert no longer has",
+                "Start a new run in another folder.",
+            )
         changed = [name for name in earlier | settings if earlier.get(name) != settings.get(name)]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")

@@ -72,36 +72,48 @@ def _add_teacher_labels(
     return replace(examples, labels=np.load(cache, mmap_mode="r"))
 
 
+class TorchPairScorer:
+    """A cross-encoder in torch by sentence-transformers (a `PairScorer`).
+
+    Raises:
+        ModelError: the model cannot be opened, or has several labels.
+    """
+
+    def __init__(self, folder: Path, device: str, name: str | None = None) -> None:
+        from sentence_transformers import CrossEncoder
+
+        self.name = name or folder.resolve().name
+        labels = read_cross_encoder(folder, self.name).labels
+        if len(labels) > 1:
+            raise UnsupportedSetting(
+                f"{self.name} has the labels {', '.join(labels)}, not one score", "Use a cross-encoder with one score."
+            )
+        with quiet_transformers():
+            # CrossEncoder would give a model without a head random weights.
+            _, missing = load_pretrained(AutoModelForSequenceClassification, folder)
+            if missing:
+                raise BundleInvalid(
+                    f"the weights in {folder} lack {', '.join(sorted(missing)[:3])}",
+                    "Use the folder of a trained cross-encoder.",
+                )
+            options = {"dtype": torch.float32, "use_safetensors": True}
+            self._network = CrossEncoder(str(folder), device=device, local_files_only=True, model_kwargs=options)
+
+    def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
+        """Score pairs, *shape* ``(pairs,)``."""
+        pairs = list(zip(first, second, strict=True))
+        return np.asarray(self._network.predict(pairs, show_progress_bar=False), dtype=np.float32)
+
+
 def _teacher_margins(texts: Sequence[Sequence[str]], name: str, device: str) -> NDArray[np.float32]:
     """Score anchors with positives and with negatives by a cross-encoder; return the differences, ``(examples,)``.
 
     Raises:
         ModelError: the model cannot be opened, or has several labels.
     """
-    from sentence_transformers import CrossEncoder
-
-    folder = resolve_model(name)
-    labels = read_cross_encoder(folder, name).labels
-    if len(labels) > 1:
-        raise UnsupportedSetting(
-            f"{name} has the labels {', '.join(labels)}, not one score", "Use a cross-encoder with one score."
-        )
-    with quiet_transformers():
-        # CrossEncoder would give a model without a head random weights.
-        _, missing = load_pretrained(AutoModelForSequenceClassification, folder)
-        if missing:
-            raise BundleInvalid(
-                f"the weights in {folder} lack {', '.join(sorted(missing)[:3])}",
-                "Use the folder of a trained cross-encoder.",
-            )
-        options = {"dtype": torch.float32, "use_safetensors": True}
-        teacher = CrossEncoder(str(folder), device=device, local_files_only=True, model_kwargs=options)
     anchors, positives, negatives = texts
-    right, wrong = (
-        np.asarray(teacher.predict(list(zip(anchors, others, strict=True)), show_progress_bar=False), dtype=np.float32)
-        for others in (positives, negatives)
-    )
-    return np.subtract(right, wrong)
+    teacher = TorchPairScorer(resolve_model(name), device, name)
+    return np.subtract(teacher.score(anchors, positives), teacher.score(anchors, negatives))
 
 
 def _add_teacher_vectors(

@@ -53,6 +53,8 @@ def test_texts_are_output_by_cluster_largest_first(cluster: Callable[..., Done])
     assert "3 clusters of 9 texts by kmeans, silhouette 1.000, in" in done.err
     cluster("docs.jsonl", "--id-field", "id", "--k", "3", "-o", "out.jsonl")
     assert Path("out.jsonl").read_text() == done.out
+    shown = cluster("docs.jsonl", "--k", "1").out.splitlines()[1:]
+    assert {line.rpartition("  ")[2] for line in shown} == {*GROUPS}
 
 
 def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:

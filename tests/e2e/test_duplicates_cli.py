@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -92,6 +94,18 @@ def test_collapse_on_written_group_shows_one_hit_a_group_and_every_other_documen
         hits = [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
         assert sorted(hits) == sorted({*before} - {"d9"})
     assert "group written to 0 documents and removed from 0\n" in cli("duplicates", *arguments).err
+
+
+def test_two_commands_that_write_fields_at_once_both_own_theirs(cli: Cli, engine_url: str, index: str) -> None:
+    commands = {"group": ("duplicates", *THRESHOLD), "cluster": ("cluster", "--k", "2")}
+    where = ("--index", index, "--url", engine_url, "--write-field")
+    both = [
+        subprocess.Popen([sys.executable, "-m", "es_sbert", *command, *where, field], stdout=subprocess.DEVNULL)
+        for field, command in commands.items()
+    ]
+    assert [process.wait(300) for process in both] == [0, 0]
+    for field, command in commands.items():
+        assert f"{field} written to 0 documents" in cli(*command, *where, field).err
 
 
 @pytest.mark.parametrize(

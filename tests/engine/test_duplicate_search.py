@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
-from es_sbert.errors import UsageError
+from es_sbert.errors import OutputError, UsageError
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
 
@@ -124,7 +125,23 @@ def test_more_near_duplicates_than_fit_into_memory_are_refused(
     engine: Engine, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_sbert.analysis.duplicates.MAX_FOUND_BYTES", 1000)
-    with pytest.raises(UsageError, match="do not fit into 1.0 kB of memory\n  Use a higher `min_cosine`"):
+    with pytest.raises(UsageError, match="do not fit into 1.0 kB of memory\n  Analyze a part"):
+        search(engine, index)
+
+
+def test_copies_that_the_search_misses_are_found(engine: Engine, index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("es_sbert.analysis.duplicates.search_body", lambda *_: {"query": {"match_none": {}}})
+    assert named(search(engine, index, min_cosine=1)) == exact(engine, index, 1) != []
+
+
+def test_temporary_file_that_cannot_be_written_is_named(
+    engine: Engine, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = sqlite3.connect("", isolation_level=None)
+    full.execute("PRAGMA max_page_count = 2")
+    full.execute("PRAGMA page_size = 512")
+    monkeypatch.setattr("sqlite3.connect", lambda *_, **__: full)
+    with pytest.raises(OutputError, match=r"is full\n  Free disk space"):
         search(engine, index)
 
 

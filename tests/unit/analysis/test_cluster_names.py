@@ -74,6 +74,9 @@ def test_stop_words_of_the_languages_of_a_cluster_are_removed() -> None:
     assert set(invoices[:3]) == {"rechnung", "warte", "bekommen"}
     assert set(drills) == {"bohrmaschine", "akku", "volt", "koffer"}
     assert wars[0] == "war"  # a stop word of German alone
+    # A cluster of two languages.
+    texts = [*INVOICES, "je cherche la facture avec le logo", "la facture est dans le tiroir", *DRILLS]
+    assert not {"ich", "und", "le", "la"} & set(cluster_names(texts, clustering(range(5), range(5, 8)))[0].split(", "))
 
 
 def test_function_words_of_any_language_come_last() -> None:

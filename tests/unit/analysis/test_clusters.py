@@ -155,6 +155,11 @@ def test_chunks_of_a_text_are_averaged_by_direction() -> None:
     assert found.clusters[0].cosines == (1.0, 1.0)
 
 
+def test_text_whose_chunks_cancel_out_is_clustered_by_the_first() -> None:
+    vectors = np.array([[1, 0], [0, 1], [0, -1], [0, 1]], np.float32)
+    assert members(cluster_texts(vectors, k=2, starts=np.array([0, 1, 3]))) == [(1, 2), (0,)]
+
+
 def test_opposite_vectors_have_no_center() -> None:
     found = cluster_texts(np.array([[1, 0], [-1, 0]], np.float32), k=1)
     assert found.clusters == (module.TextCluster((0, 1), (0.0, 0.0)),)

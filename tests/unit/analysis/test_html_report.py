@@ -146,8 +146,10 @@ def test_points_are_scaled_without_distortion() -> None:
 # What is on the page.
 
 
-def test_character_limit_decreases_with_the_number_of_texts() -> None:
-    assert [character_limit(count) for count in (0, 100, 20_000, 1_000_000)] == [2000, 2000, 1000, 200]
+def test_texts_are_shortened_only_if_together_they_are_too_long() -> None:
+    long, short = "x" * 3000, "x" * 100
+    pages = [[], [long] * 100, [short] * 50_000 + [long] * 5_000, [long] * 20_000, [long] * 150_000]
+    assert [character_limit(texts) for texts in pages] == [2000, 2000, 2000, 1000, 200]
 
 
 def test_cluster_page_has_top_members_and_a_random_sample() -> None:

@@ -16,14 +16,14 @@ from benchmarks.encode_peers import results as encode
 from benchmarks.gpu_check import results as gpu_check
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.ingest_peers import results as ingest
-from benchmarks.kept_runs import Section
+from benchmarks.kept_runs import RESULTS_PAGE, Section, read_kinds
 from benchmarks.reliability import kept as reliability
 from benchmarks.reliability.kept import FaultRun
 from benchmarks.search_peers import results as search
-from benchmarks.tables import document
 from benchmarks.tables.__main__ import TABLES, section
 from benchmarks.tables.lab import Lab
 from benchmarks.tables.profiles import PROFILES
+from es_sbert.bundle.catalog import MODELS
 
 _GPU = Path(__file__).parents[3] / "benchmarks/results/gpu"
 
@@ -31,7 +31,9 @@ _GPU = Path(__file__).parents[3] / "benchmarks/results/gpu"
 _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (cluster_faults.PAGE, cluster_faults.NAME, cluster_faults.MAKER): cluster_faults.section,
     (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
-    (model_choice.PAGE, model_choice.NAME, model_choice.MAKER): lambda: model_choice.section(model_choice.kept()),
+    (model_choice.PAGE, model_choice.NAME, model_choice.MAKER): lambda: model_choice.section(
+        read_kinds(model_choice.RESULTS)
+    ),
 }
 _COMPARISONS: list[Section[Any]] = [encode.SECTION, ingest.SECTION, search.SECTION, pairs_results.SECTION]
 _SECTIONS |= {(one.page, one.name, one.maker): one.text for one in _COMPARISONS}
@@ -48,9 +50,9 @@ def test_pages_match_kept_results(place: tuple[Path, str, str]) -> None:
 @pytest.mark.parametrize("name", list(TABLES))
 def test_results_page_matches_kept_tables(name: str, tmp_path: Path) -> None:
     """After an edit by hand: python -m benchmarks.tables --data DATA --kept --write."""
-    page = document.RESULTS.read_text(encoding="utf-8")
+    page = RESULTS_PAGE.read_text(encoding="utf-8")
     lab = Lab(tmp_path / "data", tmp_path / "work", PROFILES["cpu"], run=False)
-    assert document.replaced(page, f"cpu {name}", section(name, TABLES[name], lab)) == page
+    assert replaced(page, f"cpu {name}", section(name, TABLES[name], lab), maker="benchmarks.tables") == page
 
 
 @pytest.mark.parametrize("path", sorted(_GPU.glob("*.json")), ids=lambda path: path.stem)
@@ -81,3 +83,11 @@ def test_fault_run_with_a_loss_is_not_good(loss: dict[str, int]) -> None:
     )
     assert run.good
     assert not replace(run, **loss).good
+
+
+def test_page_has_license_size_and_limits_of_every_model_of_the_catalog() -> None:
+    page = model_choice.PAGE.read_text()
+    for model in MODELS.values():
+        numbers = dict(re.findall(r"(\d+) (dimensions|layers|tokens)", model.summary)[i][::-1] for i in (0, 2))
+        row = f"| {model.name} | {model.license} | {model.megabytes} | {numbers['dimensions']} | {numbers['tokens']} |"
+        assert row in page, row

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.baselines.open_baseline import TorchPairScorer
 from benchmarks.tables import lab
 from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, NotRun
 from benchmarks.tables.mlm import masked
 from benchmarks.tables.profiles import PROFILES
+from es_sbert.training.example_augmentation import TorchPairScorer
 from tests.unit.checkpoints import write_checkpoint
 
 

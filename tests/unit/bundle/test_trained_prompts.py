@@ -17,7 +17,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.trained_prompts import missing_prompts, prompt_warning
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import UsageError
+from es_sbert.errors import BundleInvalid, UsageError
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -140,6 +140,10 @@ def test_model_that_needs_no_copy_is_refused_with_the_way_out(folder: Path) -> N
     error = CliRunner().invoke(cli, ["model", "fetch", "mine", "--from", str(folder)]).exception
     assert isinstance(error, UsageError)
     assert "es-sbert model add FOLDER" in error.remedy
+    (folder / "model.safetensors").rename(folder / "model.onnx")
+    error = CliRunner().invoke(cli, ["model", "fetch", "mine", "--from", str(folder)]).exception
+    assert isinstance(error, BundleInvalid)
+    assert "model.safetensors" in str(error)
 
 
 def test_export_warns(folder: Path, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""Addresses and credentials of engines."""
+
 from __future__ import annotations
 
 import base64
@@ -5,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opensearchpy import OpenSearch
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_address, parse_addresses
-from es_sbert.errors import UsageError
+from es_sbert.engines.connect import open_engine
+from es_sbert.errors import EngineUnreachable, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +29,7 @@ def settings(**given: Any) -> EngineSettings:
     ("url", "printed"),
     [
         ("http://localhost:9200", "http://localhost:9200"),
-        ("http://localhost:9200/", "http://localhost:9200"),
         ("https://search.example", "https://search.example:443"),
-        ("http://search.example", "http://search.example:80"),
         ("http://search.example/engine/", "http://search.example:80/engine"),
         ("http://[::1]:9200", "http://[::1]:9200"),
         ("http://elastic:secret@localhost:9200", "http://localhost:9200"),
@@ -68,11 +70,6 @@ def test_secrets_invalid_in_headers_are_rejected_without_echo(kind: str, secret:
     assert "hunter2" not in str(caught.value)
 
 
-def test_scheme_and_port_are_parsed() -> None:
-    address = parse_address(settings(url="HTTPS://localhost:0"))
-    assert (address.scheme, address.port) == ("https", 0)
-
-
 @pytest.mark.parametrize(
     "url",
     ["http://", "http://localhost:port", "http://localhost:99999", "http://[::1", "http://h/?q", "http://a..b:9200",
@@ -109,21 +106,13 @@ def test_several_addresses_are_read_in_their_order_and_share_credentials() -> No
     assert [address.ssl_context is not None for address in addresses] == [False, False, True]
 
 
-def test_a_list_of_addresses_is_one_setting() -> None:
-    assert settings(url=["http://a:1", "http://b:2"]).url == "http://a:1,http://b:2"
-    assert join_urls(parse_addresses(settings(url=["http://a:1", "http://b:2"]))) == "http://a:1,http://b:2"
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://a:9200,", "not a URL"),
         ("http://a:9200,,http://u:hunter2@b:9200", "not a URL"),
-        ("http://a:9200,ftp://u:hunter2@b:9200", "not a URL"),
         ("http://a:9200,http://u:hunter2@b:port", "not a URL"),
         ("http://u:hunter2@a:9200,b:9200", "not a URL"),
         ("http://u:hunter2@a:9200,http://u:hunter3@b:9200", "different user names or passwords"),
-        ("http://u:hunter2@a:9200,http://v:hunter2@b:9200", "different user names or passwords"),
     ],
 )
 def test_a_faulty_address_of_several_is_refused_without_its_password(url: str, message: str) -> None:
@@ -133,11 +122,22 @@ def test_a_faulty_address_of_several_is_refused_without_its_password(url: str, m
     assert "hunter" not in str(caught.value)
 
 
-def test_the_same_credentials_may_be_in_every_address() -> None:
-    addresses = parse_addresses(settings(url="http://u:p@a:9200,http://u:p@b:9200"))
-    assert len({address.authorization for address in addresses}) == 1
+class Ours(OpenSearch):
+    """A subclass is a client, too."""
 
 
-def test_one_address_is_required_where_several_make_no_sense() -> None:
-    with pytest.raises(UsageError, match="exactly one address is required, not 2"):
-        parse_address(settings(url="http://a:9200,http://b:9200"))
+@pytest.mark.parametrize("hosts", ["http://anna:secret@127.0.0.1:1/engine/", [{"host": "127.0.0.1", "port": 1}]])
+def test_address_of_a_client_is_shown_without_credentials(hosts: Any) -> None:
+    client = Ours(hosts)
+    path = "/engine" if isinstance(hosts, str) else ""
+    with pytest.raises(EngineUnreachable, match=f"nothing listens at http://127.0.0.1:1{path}\n") as caught:
+        open_engine(client)
+    assert "secret" not in str(caught.value)
+    client.close()
+
+
+@pytest.mark.parametrize("given", [5, object(), {"hosts": ["localhost"]}])
+def test_non_client_is_rejected(given: Any) -> None:
+    with pytest.raises(UsageError, match="is not a synchronous client") as caught:
+        open_engine(given)
+    assert "Pass an address" in caught.value.remedy

@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-import socketserver
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.doctor import Severity, check_engine
 from es_sbert.engines.clients import TransportEngine
-from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.errors import EsSbertError, RequestFailed
-from tests.local_server import LocalServer
+from es_sbert.errors import EsSbertError
 
 BANNERS = {
     "Elasticsearch": {"version": {"number": "9.2.0"}, "tagline": "You Know, for Search", "cluster_uuid": "u"},
     "OpenSearch": {"version": {"number": "3.6.0", "distribution": "opensearch"}, "cluster_uuid": "u"},
 }
-
-
-@dataclass
-class Banner(LocalServer):
-    """Answers every request with the banner of an engine."""
-
-    name: str
-
-    def _handler(self) -> type[socketserver.BaseRequestHandler]:
-        name = self.name
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _answer(self) -> None:
-                self.rfile.read(int(self.headers.get("content-length") or 0))
-                body = orjson.dumps(BANNERS[name])
-                self.send_response(200)
-                if name == "Elasticsearch":
-                    self.send_header("x-elastic-product", name)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (http.server's names)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        return Handler
 
 
 CALLS: dict[str, Callable[[Engine], object]] = {
@@ -87,20 +50,6 @@ OTHER_CALLS: dict[str, Callable[[Engine], object]] = {
     "request_api": lambda engine: engine.request_api("/_nodes"),
     "visible_names": lambda engine: engine.visible_names(),
 }
-
-
-@pytest.mark.parametrize("name", list(BANNERS))
-@pytest.mark.parametrize("call", list(CALLS))
-def test_answer_of_another_form_is_an_error_with_a_remedy(name: str, call: str) -> None:
-    with Banner(name) as server:
-        engine = connect(EngineSettings(url=server.url))
-        try:
-            with pytest.raises(RequestFailed) as caught:
-                CALLS[call](engine)
-        finally:
-            engine.close()
-    assert server.url in caught.value.message
-    assert caught.value.remedy
 
 
 class _Client:
@@ -139,26 +88,6 @@ def test_no_form_of_an_answer_raises_another_error(name: str, call: str) -> None
     for body in bodies:
         with suppress(EsSbertError):
             (CALLS | OTHER_CALLS)[call](_engine(name, body)[0])
-
-
-@pytest.mark.parametrize("name", list(BANNERS))
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda engine: engine.count(None),
-        lambda engine: engine.get_index(7),
-        lambda engine: engine.mget("docs", [None], source_includes=None),
-        lambda engine: engine.search("docs", {}, hit_fields=1),
-        lambda engine: engine.bulk("docs", b"", timeout="1"),
-        lambda engine: engine.search_point_in_time("id", None),
-        lambda engine: engine.update_aliases(None),
-    ],
-)
-def test_a_mistake_in_the_program_is_not_reported_as_the_engines(name: str, call: Callable[[Engine], object]) -> None:
-    engine, client = _engine(name, {"count": 1})
-    with pytest.raises((TypeError, AttributeError, ValueError)):
-        call(engine)
-    assert not client.paths
 
 
 def test_engine_without_apis_of_cluster_and_nodes_is_not_an_error() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import orjson
@@ -15,34 +13,15 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import check_nodes
-from es_sbert.errors import AccessDenied, EngineTooOld, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
-
-Serve = Callable[..., str]
+from es_sbert.errors import EngineTooOld, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
+from tests.unit.engines.web_server import opensearch_root, served
 
 
 @contextmanager
 def web_server(status: int, body: bytes, headers: dict[str, str]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """Keep the test's output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(None) as server:
+        server.status, server.body, server.headers = status, body, headers
+        yield server.url
 
 
 def error_of(status: int, body: Any, headers: dict[str, str] | None = None) -> EsSbertError:
@@ -110,26 +89,9 @@ def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> Non
                 check_nodes(parse_addresses(EngineSettings(url=url)))
 
 
-def test_rejected_credentials_raise_access_denied() -> None:
-    assert isinstance(error_of(401, {"error": "missing authentication"}), AccessDenied)
-    forbidden = error_of(403, {"error": {"type": "security_exception", "reason": "no monitor"}})
-    assert isinstance(forbidden, AccessDenied)
-    assert "no monitor" in forbidden.message
-
-
-def test_unavailable_engine_without_version_is_request_failed() -> None:
-    error = error_of(503, {"error": {"type": "x", "reason": "not ready"}}, ELASTIC)
-    assert isinstance(error, RequestFailed)
-    assert error.status == 503
-
-
-def opensearch_root(uuid: str, number: str = "3.6.0") -> bytes:
-    return orjson.dumps({"cluster_uuid": uuid, "version": {"number": number, "distribution": "opensearch"}})
-
-
 def test_addresses_of_different_clusters_are_rejected() -> None:
     with (
-        web_server(200, opensearch_root("one"), {}) as first,
+        web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
         web_server(200, opensearch_root("two"), {}) as second,
         pytest.raises(UsageError, match=f"{first} and {second} belong to different clusters"),
     ):
@@ -139,7 +101,7 @@ def test_addresses_of_different_clusters_are_rejected() -> None:
 def test_addresses_of_different_engines_are_rejected() -> None:
     elasticsearch = orjson.dumps({"cluster_uuid": "one", "version": {"number": "9.5.0"}})
     with (
-        web_server(200, opensearch_root("one"), {}) as first,
+        web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
         web_server(200, elasticsearch, ELASTIC) as second,
         pytest.raises(UsageError, match=r"OpenSearch 3\.6\.0 answers at .*, but Elasticsearch 9\.5\.0 at"),
     ):
@@ -158,7 +120,7 @@ def test_the_oldest_version_of_a_cluster_counts_and_a_node_without_a_cluster_is_
 def test_a_node_that_is_not_ready_is_left_out() -> None:
     with (
         web_server(503, b"not ready", {}) as first,
-        web_server(200, opensearch_root("one"), {}) as second,
+        web_server(200, opensearch_root("one", "3.6.0"), {}) as second,
         closing(connect(EngineSettings(url=f"{first},{second}"))) as engine,
     ):
         assert engine.info.url == f"{first},{second}"
@@ -166,7 +128,7 @@ def test_a_node_that_is_not_ready_is_left_out() -> None:
 
 def test_an_address_that_is_no_engine_is_an_error_though_another_answers() -> None:
     with (
-        web_server(200, opensearch_root("one"), {}) as first,
+        web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
         web_server(200, b"<html>Welcome</html>", {}) as second,
         pytest.raises(UnsupportedEngine, match=f"{second} is neither"),
     ):

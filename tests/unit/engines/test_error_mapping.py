@@ -1,3 +1,5 @@
+"""What the errors of an engine mean, and what to do about them."""
+
 from __future__ import annotations
 
 import pickle
@@ -8,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.error_mapping import connection_error, response_error, root_cause
+from es_sbert.engines.engine import BulkItemResult
+from es_sbert.engines.error_mapping import ErrorClass, classify_error, connection_error, response_error, root_cause
+from es_sbert.engines.retry import error_class
 from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 
 URL = "http://localhost:9200"
@@ -30,36 +34,6 @@ def test_root_cause_joins_the_cause_chain_once() -> None:
     assert root_cause(body) == ("mapper_parsing_exception", "failed to parse; no such type")
 
 
-def test_root_cause_of_a_failed_shard() -> None:
-    body = {
-        "error": {
-            "type": "search_phase_execution_exception",
-            "reason": "all shards failed",
-            "root_cause": [],
-            "failed_shards": [{"reason": {"type": "script_exception", "reason": "compile error"}}],
-        }
-    }
-    assert root_cause(body) == ("script_exception", "compile error")
-    # As requests answer that are carried out shard by shard.
-    failures = [{"shard": 0, "reason": {"type": "already_closed_exception", "reason": "translog is closed"}}]
-    assert root_cause({"_shards": {"failed": 1, "failures": failures}})[1] == "translog is closed"
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ({"error": "Incorrect HTTP method"}, "Incorrect HTTP method"),
-        ("<html>\n502 Bad Gateway</html>", "<html> 502 Bad Gateway</html>"),
-        ({"error": {"type": "only_type"}}, "only_type"),
-        ({"error": {"type": "node_not_connected_exception", "reason": None}}, "node_not_connected_exception"),
-        (None, "no reason given"),
-        ("", "no reason given"),
-    ],
-)
-def test_root_cause_of_unexpected_bodies(body: Any, reason: str) -> None:
-    assert root_cause(body)[1] == reason
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "expected"),
     [
@@ -67,8 +41,6 @@ def test_root_cause_of_unexpected_bodies(body: Any, reason: str) -> None:
         (403, "security_exception", AccessDenied),
         (404, "index_not_found_exception", IndexMissing),
         (400, "parsing_exception", RequestFailed),
-        (400, "index_closed_exception", RequestFailed),
-        (413, "", RequestFailed),
         (429, "es_rejected_execution_exception", RequestFailed),
         (503, "", RequestFailed),
     ],
@@ -105,24 +77,9 @@ def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("cluster_block_exception", "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage];"),
-        ("cluster_block_exception", "blocked by: [FORBIDDEN/6/cluster read-only (api)];"),
-        ("index_create_block_exception", "blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];"),
-    ],
-)
-def test_remedy_for_another_block_names_the_disk_and_where_blocks_are_set(kind: str, reason: str) -> None:
-    error = failed(403, {"error": {"type": kind, "reason": reason}})
-    assert type(error) is RequestFailed
-    assert all(word in error.remedy for word in ("disk", "`GET INDEX/_settings`", "`GET _cluster/settings`"))
-
-
-@pytest.mark.parametrize(
     ("cause", "message", "remedy"),
     [
         (ConnectionRefusedError(111, "Connection refused"), "nothing listens", "engine up"),
-        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9200)"), "nothing listens", "engine up"),
         (socket.gaierror(-2, "Name or service not known"), "not known", "DNS"),
         (TimeoutError("timed out"), "within 60 seconds", "`timeout`"),
         (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "does not speak TLS", "http://"),
@@ -197,19 +154,39 @@ def test_missing_feature_is_named(action: str, error: Any, module: str) -> None:
     assert (type(again), again.module, again.status, str(again)) == (FeatureMissing, module, 400, str(found))
 
 
-@pytest.mark.parametrize("status", [405, 410])
-def test_missing_api_is_named_by_other_answers_too(status: int) -> None:
-    found = failed(status, {"error": {"type": "api_not_available_exception", "reason": "not in serverless"}})
-    assert isinstance(found, FeatureMissing)
+FLOOD = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark];"
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_overloaded_engine_does_not_lack_an_api(status: int) -> None:
-    found = failed(status, {"error": "no handler found for uri [/docs/_rank_eval] and method [POST]"})
-    assert type(found) is RequestFailed
-    assert found.status == status
-
-
-@pytest.mark.parametrize("reason", ["script_lang not supported [python]", "unknown query [nonsense]"])
-def test_other_failures_are_not_missing_features(reason: str) -> None:
-    assert type(failed(400, {"error": {"reason": reason}})) is RequestFailed
+@pytest.mark.parametrize(
+    ("status", "kind", "reason", "expected"),
+    [
+        (0, "", "", "transient"),
+        (429, "es_rejected_execution_exception", "rejected execution of coordinating operation", "transient"),
+        (429, "cluster_block_exception", FLOOD, "transient"),
+        (500, "", "", "transient"),
+        (502, "", "<html>Bad Gateway</html>", "transient"),
+        (503, "cluster_block_exception", "blocked by: [SERVICE_UNAVAILABLE/1/state not recovered];", "transient"),
+        (503, "search_phase_execution_exception", "all shards failed", "transient"),
+        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/8/index write (api)];", "blocked"),
+        (403, "cluster_block_exception", "[FORBIDDEN/12/index read-only / allow delete (api)];", "blocked"),
+        (403, "index_create_block_exception", "cluster create-index blocked", "blocked"),
+        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/4/index closed];", "permanent"),
+        (400, "document_parsing_exception", "failed to parse", "permanent"),
+        (403, "security_exception", "action is unauthorized", "permanent"),
+        (409, "version_conflict_engine_exception", "", "permanent"),
+        (413, "", "", "permanent"),
+        (500, "fail_processor_exception", "no", "permanent"),
+        (500, "null_pointer_exception", "Cannot invoke", "permanent"),
+        (500, "unsupported_operation_exception", "Derive source is not supported", "permanent"),
+        (503, "query_shard_exception", "failed to create query", "permanent"),
+    ],
+)
+def test_errors_are_classified_alike_in_requests_and_in_bulk_items(
+    status: int, kind: str, reason: str, expected: str
+) -> None:
+    assert classify_error(status, kind, reason) == expected
+    item = BulkItemResult(status, "1", f"{kind}: {reason}" if kind else reason)
+    assert item.may_succeed_later == (expected != ErrorClass.PERMANENT)
+    body = {"error": {"type": "search_phase_execution_exception", "root_cause": [{"type": kind, "reason": reason}]}}
+    error = response_error(status, body, label="Elasticsearch 9.5.0", action="POST /docs/_bulk")
+    assert error_class(error) == expected  # type: ignore[arg-type]

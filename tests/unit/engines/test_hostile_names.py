@@ -14,7 +14,6 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import quote_index_name
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import safe_file_name
-from es_sbert.index.mapping import check_field_name
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 HOSTILE = [
@@ -36,18 +35,6 @@ def test_names_of_remote_clusters_are_rejected_with_the_way_out(name: str) -> No
     assert "Connect to that cluster" in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["docs::failures", "<logs-{now/d{HH:mm}}>"])
-def test_colons_of_other_names_do_not_name_a_remote_cluster(name: str) -> None:
-    with pytest.raises(UsageError, match="wildcards"):
-        quote_index_name(name)
-
-
-@pytest.mark.parametrize("name", ["a%2Fb", "日本", "a;b", "a&b=c", "%2e%2e"])
-def test_special_index_names_are_escaped(name: str) -> None:
-    assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quote_index_name(name))
-    assert unquote(quote_index_name(name)) == name
-
-
 @given(st.text(max_size=30))
 def test_index_name_is_one_path_segment_or_rejected(name: str) -> None:
     try:
@@ -66,12 +53,6 @@ def test_safe_file_name_stays_in_its_folder(name: str) -> None:
     assert not set(made) & set("/\\\0\n")
     assert not made.startswith(".")
     assert unquote(made) == name or made == "%", "no two indices share a file"
-
-
-@pytest.mark.parametrize("name", ["a.b", "it's", 'a"b', "_id", "a\\", "a b", "a\nb", "a*", "{a}", ""])
-def test_unsafe_vector_field_names_are_rejected(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be the name of a vector field"):
-        check_field_name(name)
 
 
 @given(st.text(min_size=1, max_size=20))

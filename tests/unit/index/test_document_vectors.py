@@ -54,10 +54,6 @@ def test_base64_only_where_the_engine_takes_it(info: EngineInfo, expected: type)
     assert isinstance(vector_value(info, np.ones(3, dtype=np.float32)), expected)
 
 
-def test_float_lists_have_float32_precision() -> None:
-    assert to_float_list(np.array([0.1, 1 / 3], dtype=np.float32)) == [0.1, 0.33333334]
-
-
 def test_non_contiguous_vectors_are_encoded() -> None:
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert to_float_list(matrix[:, 1]) == [1.0, 3.0, 5.0]

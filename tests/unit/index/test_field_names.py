@@ -9,7 +9,6 @@ import pytest
 from es_sbert.index.derived_fields import without_mapped_fields
 from es_sbert.index.text_template import (
     MISSING,
-    closest_name,
     fields_hint,
     find_field,
     mapping_field_names,
@@ -25,14 +24,6 @@ def test_mapping_field_names_match_document_paths() -> None:
         "free": {"type": "object", "enabled": False},
     }
     assert mapping_field_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("titel", "title"), ("TITLE", "title"), ("lang", "meta.lang"), ("meta.lnag", "meta.lang"), ("price", None)],
-)
-def test_closest_name(name: str, meant: str | None) -> None:
-    assert closest_name(name, ["id", "title", "body", "meta.lang"]) == meant
 
 
 def test_fields_hint_lists_a_limited_number() -> None:
@@ -57,11 +48,6 @@ def test_fields_hint_lists_a_limited_number() -> None:
 def test_fields_are_left_out_of_documents(document: dict[str, Any], left: dict[str, Any]) -> None:
     assert without_fields(document, ["a.b.c", "x"]) == left
     assert find_field(left, "a.b.c") is MISSING
-
-
-def test_document_without_the_fields_is_the_same_object() -> None:
-    document = {"a": {"b": {}, "c": [{"d": 1}]}, "ab": None, "a.bc": 1}
-    assert without_fields(document, ["a.b.c", "a.d", "b", "a.c.e"]) is document
 
 
 def test_fields_are_left_out_of_mappings() -> None:

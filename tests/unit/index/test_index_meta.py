@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from es_sbert.analysis.field_writer import plan_written_field
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.index.mapping import read_meta_entry, with_meta_entry
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -48,13 +44,3 @@ def test_fields_of_other_analyses_stay_in_the_list() -> None:
     assert plan_written_field(IndexState("docs", mappings, {}), "cluster", []) is None
     declared = plan_written_field(IndexState("docs", {"properties": properties}, {}), "cluster", [])
     assert declared == {"_meta": {"es_sbert": {"written_fields": ["cluster"]}}}
-
-
-def test_entry_without_value_is_removed() -> None:
-    meta = {"owner": 1, "es_sbert": {"fields": {}, "load": {}}}
-    assert with_meta_entry(meta, "load", None) == {"owner": 1, "es_sbert": {"fields": {}}}
-
-
-@pytest.mark.parametrize("mappings", [{}, {"_meta": {}}, {"_meta": {"es_sbert": {}}}, {"_meta": {"es_sbert": []}}])
-def test_missing_entry_is_none(mappings: dict[str, Any]) -> None:
-    assert read_meta_entry(mappings, "load") is None

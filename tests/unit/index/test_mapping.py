@@ -58,16 +58,6 @@ def test_shards_and_replicas_are_written_only_when_given(engine_type: EngineType
     assert given_both["index.number_of_replicas"] == 0
 
 
-@pytest.mark.parametrize("engine_type", list(EngineType))
-def test_bodies_do_not_share_state(engine_type: EngineType) -> None:
-    first = index_body(engine_type, "v", meta())
-    first["mappings"]["properties"]["v_meta"]["properties"].clear()
-    first["settings"]["index.x"] = 1
-    second = index_body(engine_type, "v", meta())
-    assert second["mappings"]["properties"]["v_meta"]["properties"]
-    assert "index.x" not in second["settings"]
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -98,14 +88,6 @@ def test_vector_fields_round_trip(engine_type: EngineType, index_type: IndexType
     assert mapped is not None
     assert (mapped.dimensions, mapped.element_type, mapped.index_type) == (384, "float", index_type)
     assert mapped.similarity in ("cosine", "cosinesimil")
-
-
-@pytest.mark.parametrize("engine_type", list(EngineType))
-@pytest.mark.parametrize(
-    "field", [{"type": "keyword"}, {"properties": {}}, {"type": "nested", "properties": {"name": {"type": "keyword"}}}]
-)
-def test_other_fields_have_no_vector_mapping(engine_type: EngineType, field: dict[str, Any]) -> None:
-    assert read_vector_mapping(engine_type, {}, field) is None
 
 
 @pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
@@ -139,16 +121,6 @@ def test_index_with_an_unfinished_removal_has_no_vector_fields_and_is_refused_by
     with pytest.raises(IndexMismatch, match=f"its vectors from docs, and has not ended .{names}") as caught:
         check_not_being_removed({"_meta": mappings}, "docs")
     assert "without these fields and without `_meta.es_sbert` (`POST _reindex`)" in caught.value.remedy
-
-
-def test_mapping_without_meta_has_no_vector_fields() -> None:
-    assert vector_fields({}, "docs") == {}
-    assert vector_fields({"_meta": {"owner": "x"}}, "docs") == {}
-
-
-@pytest.mark.parametrize("name", ["embedding", "title_vector", "v2", "Vektor-1", "größe"])
-def test_valid_field_names_are_accepted(name: str) -> None:
-    check_field_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "_source", "a.b", "v*", "a b", "it's", 'say"', "{v}", "a,b", "a\\b"])
@@ -216,12 +188,9 @@ def test_each_engine_takes_its_index_types(name: IndexType) -> None:
 @pytest.mark.parametrize(
     ("name", "dimensions", "message", "remedy"),
     [
-        ("ivf", 384, "does not support the index type ivf", "Use one of hnsw"),
         ("bbq_disk", 384, "does not support the index type bbq_disk", "bbq_hnsw"),
         ("int4_hnsw", 383, "odd", "Use one of"),
-        ("int4_flat", 383, "odd", "Use one of"),
         ("bbq_hnsw", 63, "at least 64", "Use one of"),
-        ("bbq_flat", 63, "at least 64", "Use one of"),
         ("hnsw", 4097, "up to 4096", "shorter vectors"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.index.document_vectors import absent_fields, text_hash
+from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.text_template import (
     MISSING,
@@ -21,7 +20,6 @@ from es_sbert.index.text_template import (
     find_field,
     with_name_form,
 )
-from es_sbert.ingest.sources.document_source import InvalidId, Origin, Record, document_id
 from es_sbert.runtime.joined_text import value_spans
 
 
@@ -31,24 +29,15 @@ from es_sbert.runtime.joined_text import value_spans
         ({"a": 1}, "a", 1),
         ({"a": {"b": {"c": 2}}}, "a.b.c", 2),
         ({"a.b": 3}, "a.b", 3),
-        ({"a.b": {"c": 4}}, "a.b.c", 4),
-        ({"a": {"b.c": 5}}, "a.b.c", 5),
         ({"a": {"x": 0}, "a.b": {"c": 6}}, "a.b.c", 6),
-        ({"a": None}, "a", None),
-        ({"a": [{"b": 7}]}, "a.b", [7]),
         ({"a": [{"b": 8}, {"c": 0}, "x", None, [{"b": 9}]]}, "a.b", [8, 9]),
-        ({"a": [{"b": [10, [11]]}, {"b": 12}]}, "a.b", [10, 11, 12]),
         ({"a": [{"b": [{"c": 13}, {"c": 14}]}, {"b": {"c": 15}}]}, "a.b.c", [13, 14, 15]),
         ({"a.b": [{"c": 16}, {"c": None}]}, "a.b.c", [16, None]),
         ({"a": [{"b": []}]}, "a.b", []),
-        ({"a": [{"c": 0}]}, "a.b", MISSING),
-        ({"a": []}, "a.b", MISSING),
         # Engines index both.
         ({"a": {"b": 17}, "a.b": 18}, "a.b", [17, 18]),
-        ({"a.b": 19, "a": {"b": 20}}, "a.b", [19, 20]),
         ({"a": [[1], 2]}, "a", [[1], 2]),
         ({"a": orjson.loads(b"[" * 1000 + b'{"b":21}' + b"]" * 1000)}, "a.b", [21]),
-        ({"a": "text"}, "a.b", MISSING),
         ({}, "a", MISSING),
     ],
 )
@@ -73,19 +62,6 @@ def test_invalid_templates_are_rejected(template: str) -> None:
         TextTemplate.parse(template)
 
 
-@pytest.mark.parametrize("field", ["", "{a}", "a:b", "a!r"])
-def test_invalid_field_names_are_rejected(field: str) -> None:
-    with pytest.raises(UsageError, match="cannot be the name of a text field"):
-        TextTemplate.from_fields([field])
-
-
-def test_several_fields_are_joined_with_newlines() -> None:
-    template = TextTemplate.from_fields(["title", "meta.body"])
-    assert template.template == "{title}\n{meta.body}"
-    assert TextTemplate.parse(template.template) == template
-    assert template.render({"title": "T", "meta": {"body": "B"}}) == "T\nB"
-
-
 @pytest.mark.parametrize(
     ("document", "text"),
     [
@@ -101,33 +77,19 @@ def test_missing_fields_render_empty_if_others_are_present(document: dict[str, A
     assert TextTemplate.parse("{title}. {body}").render(document) == text
 
 
-def test_single_field_keeps_whitespace() -> None:
-    assert TextTemplate.from_fields(["text"]).render({"text": "  a\n"}) == "  a\n"
-
-
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ({"title": "T", "tags": ["a", "b"]}, "a\nb: T"),
         ({"title": "T", "tags": ["a", None, " ", ["b", "c"]]}, "a\nb\nc: T"),
         ({"title": ["T", "U"], "tags": "a"}, "a: T\nU"),
         ({"title": "T", "tags": []}, ": T"),
-        ({"title": "T", "tags": [None]}, ": T"),
         ({"title": [], "tags": ["a", "b"]}, "a\nb:"),
         ({"title": ["", " "], "tags": [""]}, ""),
-        ({"title": ["T"], "tags": ["a"]}, "a: T"),
         ({"title": ["\ud83d", "T"], "tags": "a"}, "a: \ufffd\nT"),
     ],
 )
 def test_values_of_a_list_are_joined_with_newlines(document: dict[str, Any], text: str) -> None:
     assert TextTemplate.parse("{tags}: {title}").render(document) == text
-
-
-def test_path_through_lists_joins_all_values_in_order() -> None:
-    chapters = [{"text": "one"}, {"title": "no text"}, {"text": ["two", "three"]}, [{"text": "four"}]]
-    assert TextTemplate.from_fields(["chapters.text"]).render({"chapters": chapters}) == "one\ntwo\nthree\nfour"
-    template = TextTemplate.parse("{tags}: {chapters.text}")
-    assert template.render({"tags": "x", "chapters": chapters}) == "x: one\ntwo\nthree\nfour"
 
 
 def test_joined_text_knows_where_each_value_begins() -> None:
@@ -145,12 +107,6 @@ def test_joined_text_knows_where_each_value_begins() -> None:
     assert segments("{a}", {"a": " "}) == [""]
 
 
-def test_joined_text_survives_pickling() -> None:
-    text = TextTemplate.from_fields(["a"]).render({"a": ["one", "two"]})
-    copy = pickle.loads(pickle.dumps(text))
-    assert (copy, value_spans(copy)) == (text, value_spans(text))
-
-
 def test_hash_tells_several_values_from_one() -> None:
     def hash_of(value: Any) -> str:
         return text_hash(TextTemplate.from_fields(["a"]).render({"a": value}))
@@ -159,77 +115,15 @@ def test_hash_tells_several_values_from_one() -> None:
     assert len({hash_of("one\ntwo\nthree"), hash_of(["one", "two", "three"]), hash_of(["one\ntwo", "three"])}) == 3
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (["a", 1], "is a JSON array with a number, not a string or an array of strings"),
-        ([{"text": "a"}, {"text": "b"}], "is a JSON array with an object, not a string or an array of strings"),
-        ([["a"], [True, 1]], "is a JSON array with a boolean and a number, not a string or an array of strings"),
-    ],
-)
-def test_list_of_other_values_raises_text_field_error(value: Any, problem: str) -> None:
-    with pytest.raises(TextFieldError, match=f"the text field text {problem}"):
-        TextTemplate.from_fields(["text"]).render({"text": value})
-
-
 def test_field_names_of_objects_in_lists() -> None:
     document = {"a": [{"b": 1}, {"c": [{"d": 2}]}, "x"], "e": [], "f": ["g"], "h": {"i": [{"j": 1}, {"j": 2}]}}
     assert document_field_names(document) == ["a", "a.b", "a.c.d", "e", "f", "h.i.j"]
-
-
-def test_absent_fields_are_those_without_a_value() -> None:
-    document = {"a": [], "b": [None], "c": [""], "d": [{"e": None}], "f": None}
-    assert absent_fields(document, ["a", "b", "c", "d.e", "d.x", "f", "g"]) == ["a", "b", "d.e", "d.x", "f", "g"]
 
 
 @pytest.mark.parametrize(("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), ({"a": "b"}, "object")])
 def test_non_string_text_raises_text_field_error(value: Any, kind: str) -> None:
     with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
         TextTemplate.from_fields(["title", "text"]).render({"title": "T", "text": value})
-
-
-def test_document_without_text_raises_text_field_error() -> None:
-    with pytest.raises(TextFieldError, match="the text field title is missing; the text field body is null"):
-        TextTemplate.parse("{title}{body}").render({"body": None})
-
-
-def record(fields: dict[str, Any]) -> Record:
-    return Record(Origin("docs.jsonl", 1), fields, orjson.dumps(fields))
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("a", "a"),
-        (7, "7"),
-        (7.0, "7"),
-        (-1, "-1"),
-        (0, "0"),
-        ("x" * 512, "x" * 512),
-        ("ß" * 256, "ß" * 256),
-        (" ", " "),
-    ],
-)
-def test_document_id(value: Any, expected: str) -> None:
-    assert document_id(record({"meta": {"id": value}}), "meta.id") == expected
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({}, "the id field id is missing"),
-        ({"id": None}, "is null"),
-        ({"id": ""}, "is empty"),
-        ({"id": True}, "JSON boolean"),
-        ({"id": 1.5}, "1.5, a number with a fraction, not a string or an integer"),
-        ({"id": ["a"]}, "JSON array"),
-        ({"id": "x" * 513}, "513 bytes; engines take at most 512"),
-        ({"id": "ß" * 257}, "514 bytes"),
-    ],
-)
-def test_invalid_ids_raise(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InvalidId, match=reason):
-        document_id(record(fields), "id")
 
 
 def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> None:
@@ -246,12 +140,6 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
         TextFieldError, match=r"the text field body has HTML that is nested more than 2,000 levels deep"
     ):
         TextTemplate.parse("{body|strip_html}").text_of({"body": "<div>" * 3000})
-
-
-def test_html_is_stripped_from_all_fields_once() -> None:
-    stripped = TextTemplate.parse("{a}{{x}}{b|strip_html}.").stripping_html()
-    assert stripped.template == "{a|strip_html}{{x}}{b|strip_html}."
-    assert stripped.stripping_html() == stripped
 
 
 def test_template_of_some_fields_keeps_their_filters() -> None:

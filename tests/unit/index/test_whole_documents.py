@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
-from es_sbert.index.derived_fields import mapped_fields
-from es_sbert.index.whole_documents import WholeDocument, _is_numeric, _leaves, _restore, write_lines
+from es_sbert.index.whole_documents import WholeDocument, _leaves, _restore, write_lines
 from es_sbert.io.json_text import dump_object, parse_exact
 
 HIT = {"_id": "1", "_routing": "r", "_seq_no": 3, "_primary_term": 1}
@@ -35,35 +33,6 @@ def test_text_is_restored_from_terms(source: str, terms: Sequence[str], restored
     value = parse_exact(f'{{"a":{source}}}'.encode())
     _restore(list(_leaves(value)), terms)
     assert dump_object(value).decode() == f'{{"a":{restored}}}'
-
-
-PROPERTIES: dict[str, Any] = {
-    "price": {"type": "scaled_float"},
-    "raw": {"type": "float", "fields": {"raw": {"type": "keyword"}}},
-    "copied": {"type": "float", "copy_to": ["price", "part.code"]},
-    "copied_to_multi_field": {"type": "float", "copy_to": "raw"},
-    "totals": {"type": "float", "copy_to": "price", "fields": {"whole": {"type": "integer"}}},
-    "code": {"type": "keyword"},
-    "part": {"properties": {"size": {"type": "long"}, "code": {"type": "text"}}},
-    "dotted.size": {"type": "double"},
-    "labels": {"type": "flattened"},
-    "blob": {"type": "object", "enabled": False},
-}
-MAPPED = dict(mapped_fields(PROPERTIES))
-
-
-@pytest.mark.parametrize(
-    "name", ["price", "part.size", "dotted.size", "blob.code", "unmapped", "part.unmapped.code", "totals"]
-)
-def test_numbers_that_are_indexed_by_value(name: str) -> None:
-    assert _is_numeric(MAPPED, name)
-
-
-@pytest.mark.parametrize(
-    "name", ["raw", "copied", "copied_to_multi_field", "code", "part.code", "labels.code", "labels"]
-)
-def test_numbers_that_are_indexed_by_text(name: str) -> None:
-    assert not _is_numeric(MAPPED, name)
 
 
 def test_whole_document_is_changed_as_by_an_update() -> None:

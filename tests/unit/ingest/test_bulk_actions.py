@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,17 +66,6 @@ def test_bulk_bodies_match_golden_files(name: str, body: bytes) -> None:
     assert body == (GOLDEN / name).read_bytes()
 
 
-def test_bulk_lines_are_json_with_exact_float32() -> None:
-    head, document, rest = bulk_lines(DOCUMENT, [FILLED]).split(b"\n")
-    assert rest == b""
-    assert orjson.loads(head) == {"index": {"_id": 'a"b'}}
-    value = orjson.loads(document)
-    assert np.array_equal(np.array(value["embedding"], dtype=np.float32), VECTOR)
-    assert value["embedding_meta"] == META.as_json()
-    # The document's own bytes, number for number.
-    assert document.startswith(SOURCE[:-1])
-
-
 def actions(sizes: list[int]) -> list[DocumentAction]:
     return [DocumentAction(DOCUMENT, b"x" * size, DocumentOutcome.INDEXED) for size in sizes]
 
@@ -100,8 +88,3 @@ def test_split_in_half_keeps_all_actions(sizes: list[int]) -> None:
     assert one
     assert two
     assert one + two == whole
-
-
-def test_split_in_half_balances_bytes() -> None:
-    one, two = split_in_half(actions([100, 1, 1, 1, 1]))
-    assert (len(one), len(two)) == (1, 4)

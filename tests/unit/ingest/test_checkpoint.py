@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -17,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import es_sbert.ingest.checkpoint as state_module
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
@@ -53,16 +49,6 @@ def key(document_id: str, routing: str | None = None) -> DocumentKey:
 
 def seen_ids(state: LoadCheckpoint, document_ids: Iterable[str]) -> set[str]:
     return {document_id for document_id, _ in state.seen_keys([key(document_id) for document_id in document_ids])}
-
-
-def test_repeated_and_conflicting_ids_name_the_first_origin(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as state:
-        for number in range(5000):
-            met, _ = meet_at(state, f"id {number}", A, Origin(f"file {number // 2000}", number))
-            assert met is SeenStatus.NEW
-        assert meet_at(state, "id 1999", A, Origin("other", 1)) == (SeenStatus.REPEATED, Origin("file 0", 1999))
-        assert meet_at(state, "id 4000", B, Origin("other", 2)) == (SeenStatus.CONTRADICTED, Origin("file 2", 4000))
-        assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (SeenStatus.REPEATED, Origin("file 1", 2000))
 
 
 def test_acknowledged_documents_are_counted_by_id_and_content(tmp_path: Path) -> None:
@@ -149,27 +135,6 @@ def test_finish_removes_the_checkpoint(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    script = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "from tests.unit.ingest.test_checkpoint import IDENTITY, record_seen\n"
-        "from es_sbert.ingest.checkpoint import LoadCheckpoint\n"
-        "state = LoadCheckpoint(Path(sys.argv[1]), IDENTITY)\n"
-        "for number in range(300):\n"
-        "    record_seen(state, str(number))\n"
-        "    if number < 200: state.record_acknowledged([str(number)])\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, path], cwd=Path(__file__).parents[3])
-    assert done.returncode == -signal.SIGKILL
-    with opened(path) as state:
-        assert (state.resumed, state.note) == (True, None)
-        assert seen_ids(state, ["1", "299"]) == set()
-        assert record_seen(state, "1") is SeenStatus.NEW
-
-
 @settings(max_examples=30)  # each opens files
 @given(
     st.lists(
@@ -247,30 +212,6 @@ def test_broken_checkpoint_is_moved_aside_and_noted(tmp_path: Path, kind: str) -
     assert (tmp_path / "state.broken").read_bytes() == broken
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        (),  # an empty file
-        (
-            "CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)",
-            "INSERT INTO load VALUES (1, x'', 'then', 1)",
-            "CREATE TABLE documents (id BLOB PRIMARY KEY)",
-        ),
-        ("CREATE TABLE load (somebody TEXT, elses TEXT)", "INSERT INTO load VALUES ('not', 'ours')"),
-    ],
-    ids=["empty", "of an earlier version", "of another program"],
-)
-def test_file_without_a_load_is_replaced(tmp_path: Path, statements: tuple[str, ...]) -> None:
-    with closing(sqlite3.connect(tmp_path / "state")) as db:
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
-    for resumed in (False, True):
-        with opened(tmp_path / "state") as state:
-            assert (state.resumed, state.note) == (resumed, None)
-            assert record_seen(state, "x") is SeenStatus.NEW
-
-
 def test_seen_records_of_a_killed_load_are_discarded(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "x")
@@ -289,41 +230,6 @@ def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
         assert "`state`" in caught.value.remedy
     with opened(tmp_path / "state") as state:
         assert state.resumed
-
-
-def test_checkpoint_removed_before_locking_is_reopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, locked = tmp_path / "state", state_module._open_locked
-    opened_so_far = []
-
-    def too_late(path: Path) -> sqlite3.Connection:
-        db = locked(path)
-        opened_so_far.append(db)
-        if len(opened_so_far) < 3:
-            path.unlink()  # by the load that held it when it was opened
-        return db
-
-    monkeypatch.setattr(state_module, "_open_locked", too_late)
-    with opened(path):
-        assert len(opened_so_far) == 3
-        with pytest.raises(UsageError, match="another load is running"):
-            LoadCheckpoint(path, IDENTITY)
-
-
-def test_finish_removes_the_checkpoint_before_unlocking(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    with opened(path) as state, closing(sqlite3.connect(path, timeout=0)) as other:
-        left = []
-
-        class Closing:
-            def close(self) -> None:
-                with pytest.raises(sqlite3.OperationalError, match="locked"):
-                    other.execute("SELECT * FROM load")
-                left.extend(tmp_path.iterdir())
-                db.close()
-
-        db, state._db = state._db, Closing()  # type: ignore[assignment]
-        state.finish()
-    assert left == list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["missing/state", "."])  # in no folder, and a folder itself

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.errors import UsageError
-from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit, ErrorMonitor
+from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
 from es_sbert.ingest.load_plan import IngestSettings
 
 
@@ -27,12 +26,6 @@ def test_parse_valid_limits(text: str, limit: ErrorLimit, shown: str) -> None:
     assert str(limit) == shown
 
 
-@pytest.mark.parametrize("text", ["", "-1", "101%", "many", "5 percent", "%", "٣"])
-def test_parse_rejects_invalid_limits(text: str) -> None:
-    with pytest.raises(UsageError, match="neither a number nor a percentage"):
-        ErrorLimit.parse(text)
-
-
 @pytest.mark.parametrize(
     ("limit", "read", "failed", "exceeded"),
     [
@@ -48,19 +41,6 @@ def test_parse_rejects_invalid_limits(text: str) -> None:
 )
 def test_is_exceeded(limit: ErrorLimit, read: int, failed: int, exceeded: bool) -> None:
     assert limit.is_exceeded(read, failed) == exceeded
-
-
-def test_load_stops_with_the_last_reason() -> None:
-    told: list[str] = []
-    monitor = ErrorMonitor(ErrorLimit(count=6), told.append, "docs.dead-letters.jsonl")
-    monitor.check(20, 5, "refused by the engine (400)")
-    monitor.check(20, 6, "the id is missing")
-    assert told == []
-    monitor.check(21, 7)
-    assert told == [
-        '7 of the 21 documents read could not be loaded, more than `max_errors="6"` allows. The last: the id is '
-        'missing. They are in docs.dead-letters.jsonl. Correct the source, or add `max_errors="off"`'
-    ]
 
 
 def test_retries_watches_and_migrations_default_to_no_limit(tmp_path: Path) -> None:

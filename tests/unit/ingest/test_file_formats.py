@@ -64,15 +64,11 @@ def test_jsonl_keeps_source_bytes() -> None:
     ("line", "reason"),
     [
         (b'{"a": 1', "malformed JSON"),
-        (b'{"a": 1}}', "malformed JSON"),
         (b'{"a": NaN}', "malformed JSON"),
         (b"[1]", "the line is a JSON array, not an object"),
-        (b"null", "the line is a JSON null, not an object"),
         (b'"text"', "the line is a JSON string, not an object"),
-        (b"1.5", "the line is a JSON number, not an object"),
         (b'{"a": "caf\xe9"}', "invalid UTF-8: byte 0xe9 at position 10"),
         (b"[" * 2000, "more than the limit"),
-        (b'{"a":' + b"[" * 900, "malformed JSON"),
     ],
 )
 def test_invalid_line_rejects_only_itself(line: bytes, reason: str) -> None:
@@ -126,12 +122,6 @@ def test_csv_errors_name_the_first_line_of_the_row() -> None:
     ]
 
 
-def test_unclosed_quote_error_names_the_lines_it_spans() -> None:
-    assert reasons(b'id,text\n1,"open\n2,b\n3,c', FileFormat.CSV) == [
-        "file:2: malformed CSV: a quote is never closed (lines 2 to 4)"
-    ]
-
-
 def test_unclosed_quote_is_limited_to_the_document_size() -> None:
     rows = b"".join(b"%d,some text\n" % number for number in range(200))
     records = read(b'id,text\n1,"open\n' + rows, FileFormat.CSV)
@@ -150,11 +140,6 @@ def test_long_csv_and_tsv_line_rejects_only_itself() -> None:
         assert "has 2,002 bytes" in records[0].reason
         assert isinstance(records[1], Record)
         assert records[1].fields == {"id": "2", "text": "y"}
-
-
-def test_plain_lines_are_text_records() -> None:
-    records = read(b"one\r\n\nthree", FileFormat.LINES)
-    assert [r.fields for r in records if isinstance(r, Record)] == [{"text": "one"}, {"text": ""}, {"text": "three"}]
 
 
 @given(st.binary(max_size=300), st.sampled_from(LINE_FORMATS))
@@ -199,8 +184,3 @@ def test_nesting_depth_is_limited(depth: int, brackets: tuple[str, str]) -> None
     else:
         assert isinstance(record, RejectedRecord)
         assert "nested more than" in record.reason
-
-
-def test_many_shallow_brackets_are_accepted() -> None:
-    line = orjson.dumps({"a": [[], {}] * MAX_DEPTH})
-    assert fields(line, FileFormat.JSONL) == [{"a": [[], {}] * MAX_DEPTH}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -54,19 +53,6 @@ def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
     assert names == ["a.jsonl", "b.jsonl", "d.jsonl"]
 
 
-def test_existing_file_with_glob_characters_is_not_expanded(tmp_path: Path) -> None:
-    (tmp_path / "part[1].jsonl").touch()
-    [source] = find_sources([str(tmp_path / "part[1].jsonl")], None)
-    assert source.path == tmp_path / "part[1].jsonl"
-
-
-def test_non_utf8_file_name_is_printable(tmp_path: Path) -> None:
-    name = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
-    with open(name, "wb"):
-        [source] = find_sources([os.fsdecode(name)], None)
-    assert source.name.endswith("caf\\xe9.jsonl")
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -98,12 +84,6 @@ def test_address_is_refused_without_its_secrets(address: str) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_file_named_like_an_address_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a1::b.jsonl").touch()
-    assert [source.name for source in find_sources(["a1::b.jsonl"], None)] == ["a1::b.jsonl"]
-
-
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress, bytes])
 def test_compressed_standard_input_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
@@ -123,15 +103,6 @@ def test_stdin_requires_a_format_and_is_accepted_once() -> None:
         find_sources(["-", "-"], FileFormat.JSONL)
 
 
-def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
-    path = tmp_path / "socket.jsonl"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        source = TextSource(FileInput("socket.jsonl", path, 0), FileFormat.JSONL)
-        with pytest.raises(SourceError, match=r"socket.jsonl cannot be read"):
-            check_sources([source], 1000, ["text"], None)
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -147,13 +118,6 @@ def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, d
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError, match=message):
         check(tmp_path / name)
-
-
-def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"key,text\n")
-    with pytest.raises(SourceError, match=r"no column id\n.*`id_field`; its columns are: key, text"):
-        check(path, id_field="id")
 
 
 @pytest.mark.parametrize(

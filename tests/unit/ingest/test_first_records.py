@@ -34,13 +34,11 @@ def refusal(*sources: DocumentSource, **settings: Any) -> SourceError:
     [
         ({"id": 1, "text": "a", "embedding": [1]}, "already has a field embedding"),
         ({"text": "a"}, "the id field id is missing"),
-        ({"id": 1.5, "text": "a"}, "the id field id "),
         ({"id": 1, "text": 5}, "the text field text is a JSON number"),
         ({"id": 1, "title": "a"}, "has the field text"),
         ({"id": 1, "text": ""}, "the text field text is empty in all of them"),
         ({"index": {"_id": "1"}}, "is a _bulk body: each document"),
         ({"hits": {"hits": []}}, "holds the hits of a search"),
-        ({"_source": {"text": "a"}}, "holds the hits of a search"),
     ],
 )
 def test_reason_is_named(fields: dict[str, Any], message: str) -> None:

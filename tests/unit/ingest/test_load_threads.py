@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.ingest.load_threads import ClosableQueue, LoadControl, StageAborted, StageThreads
+from es_sbert.ingest.load_threads import LoadControl, StageAborted, StageThreads
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -27,28 +26,6 @@ def test_stages_pass_on_every_item(capacity: int, count: int, workers: int) -> N
         threads.start(f"write-{worker}", lambda: seen.extend(squares))
     threads.wait()
     assert sorted(seen) == [number * number for number in range(count)]
-
-
-def test_queue_blocks_at_capacity() -> None:
-    channel: ClosableQueue[int] = ClosableQueue(2)
-    put: list[int] = []
-    full = threading.Event()
-
-    def produce() -> None:
-        for number in range(5):
-            channel.put(number)
-            put.append(number)
-            if len(put) == 2:
-                full.set()
-        channel.close()
-
-    thread = threading.Thread(target=produce, daemon=True)
-    thread.start()
-    assert full.wait(60)
-    time.sleep(0.1)  # in which a third would come, if it did not wait
-    assert put == [0, 1]
-    assert list(channel) == [0, 1, 2, 3, 4]
-    thread.join(60)
 
 
 @pytest.mark.parametrize("failing", ["first", "middle", "last"])
@@ -73,17 +50,6 @@ def test_first_error_stops_all_stages_and_is_raised(failing: str) -> None:
         threads.wait()
     assert control.stop_retrying.is_set()
     assert control.stop_reading.is_set()
-
-
-def test_stage_added_after_a_failure_stops() -> None:
-    control = LoadControl()
-    threads = StageThreads(control)
-    numbers = threads.add_stage("fail", map(int, ["failed"]), 1)
-    assert control.stop_retrying.wait(60)
-    later = threads.add_stage("later", numbers, 1)
-    threads.start("last", lambda: list(later) and None)
-    with pytest.raises(ValueError, match="failed"):
-        threads.wait()
 
 
 def test_error_in_the_waiting_thread_stops_all_stages() -> None:
@@ -124,14 +90,3 @@ def test_first_unreachable_reason_outweighs_a_source_that_failed() -> None:
     assert (control.reason, control.engine_lost) == ("first", True)
     assert control.stop_reading.is_set()
     assert not control.stop_retrying.is_set()
-
-
-def test_last_tick_runs_even_if_threads_already_ended() -> None:
-    threads = StageThreads(LoadControl())
-    ended = threading.Event()
-    threads.start("work", ended.set)
-    ended.wait()
-    time.sleep(0.1)  # the thread is gone before anyone waits for it
-    shown = []
-    threads.wait(lambda: shown.append(True))
-    assert shown == [True]

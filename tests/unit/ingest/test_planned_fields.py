@@ -54,19 +54,13 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
     ("options", "message"),
     [
         ({"vectors": ("a={x}", "a={y}")}, "named twice"),
-        ({"vectors": ("a",)}, "does not name the text of a"),
         ({"vectors": ("unfilled",)}, "does not name the text of unfilled"),
-        ({"vectors": ("a={x}",), "text_fields": ("y",)}, "cannot be combined with `text_fields`"),
         ({"vectors": ("_a={x}",)}, "cannot be the name of a vector field"),
-        ({"vectors": ("a=x",)}, "has no field"),
-        ({"vectors": ("embedding=",)}, "has no field"),
         ({"text_fields": ("a",), "text_template": "{a}"}, "cannot be combined"),
         ({"passage_overlap": 8}, "requires `passages`"),
         ({"vector_field": "text"}, "text needs the field text, which is already in use"),
-        ({"vector_field": "meta", "text_fields": ("meta.title",)}, "in use"),
         ({"vector_field": "v", "text_fields": ("v_meta.x",)}, "v needs the field v_meta"),
         ({"vector_field": "key", "id_field": "key"}, "in use"),
-        ({"vectors": ("a={x}", "a_meta={x}")}, "a needs the field a_meta"),
     ],
 )
 def test_conflicting_field_options_are_rejected(options: dict[str, Any], message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -11,23 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.progress import (
-    BarMeter,
     LineMeter,
     ProgressSnapshot,
     ProgressTracker,
-    SilentMeter,
-    choose_meter,
-    format_duration,
     fraction_processed,
     progress_line,
 )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "?"), (0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3723, "1:02:03")]
-)
-def test_format_duration(seconds: float | None, text: str) -> None:
-    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -55,11 +43,6 @@ def test_progress_line_has_rate_and_time_left() -> None:
     assert progress_line(ProgressSnapshot(1, 1, 0.5, 10)) == "1 document · 0/s · 50% · ? left"
 
 
-def test_progress_line_shows_watching() -> None:
-    snapshot = ProgressSnapshot(1000, 1000, None, 10, watching=True)
-    assert progress_line(snapshot) == "1,000 documents · watching for changes (Ctrl-C ends)"
-
-
 def estimates(fractions: Iterable[float], seconds: float = 0.2) -> list[float | None]:
     """Time left as shown for fractions, one every 0.2 seconds."""
     now = 0.0
@@ -82,15 +65,6 @@ def test_time_left_decreases_linearly_at_constant_speed(before: int, steps: int)
     assert known[0] == pytest.approx(0.2 * (len(known) - 1), rel=0.01, abs=0.01)
 
 
-def test_time_left_adapts_to_a_change_of_speed() -> None:
-    """A resumed load passes over what it has loaded, and then embeds."""
-    fast = [0.01 * step for step in range(1, 51)]
-    slow = [0.5 + 0.0001 * step for step in range(1, 5001)]
-    shown = estimates([*fast, *slow])
-    assert shown[len(fast) - 1] == pytest.approx(10, rel=0.01)
-    assert shown[len(fast) + 200] == pytest.approx(0.2 * 4800, rel=0.2)
-
-
 def test_stall_hides_time_left_but_not_progress() -> None:
     times = iter([0.0, 0.0, 10.0, 20.0, 100.0, 200.0])
     tracker = ProgressTracker(timer=lambda: next(times))
@@ -109,22 +83,3 @@ def test_line_meter_writes_every_five_seconds() -> None:
         now = tick / 4
         lines.show(ProgressSnapshot(tick, tick, None, now))
     assert written == ["20 documents · 4/s", "40 documents · 4/s"]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_terminal_gets_a_progress_bar() -> None:
-    stream = Terminal()
-    meter = choose_meter(stream, quiet=False)
-    assert isinstance(meter, BarMeter)
-    meter.show(ProgressSnapshot(10, 5, 0.5, 1, 1))
-    meter.close()
-    assert "5 documents · 5/s · 50% · 0:01 left" in stream.getvalue()
-
-
-def test_non_terminal_gets_lines_and_quiet_gets_nothing() -> None:
-    assert isinstance(choose_meter(io.StringIO(), quiet=False), LineMeter)
-    assert isinstance(choose_meter(Terminal(), quiet=True), SilentMeter)

@@ -70,13 +70,6 @@ def test_default_id_is_the_content_hash(outcomes: OutcomeRecorder) -> None:
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
 
 
-def test_documents_with_empty_text_are_yielded(outcomes: OutcomeRecorder) -> None:
-    documents = load(outcomes, {"id": 1, "text": ""}, {"id": 2, "text": " \n\t\u2003"}, {"id": 1, "text": ""})
-    assert [document.id for document in documents] == ["1", "2"]
-    assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
-    assert letters(outcomes) == []
-
-
 def test_missing_null_and_blank_texts_are_equal(outcomes: OutcomeRecorder) -> None:
     rules = DocumentRules((target(template="{title}. {body}"),), "id", None)
     none = [{"id": 1}, {"id": 2, "title": None}, {"id": 3, "title": " ", "body": "\n"}, {"id": 4, "body": ""}]
@@ -189,9 +182,7 @@ def test_nested_id_of_mongodb_leaves_the_source(outcomes: OutcomeRecorder, field
     ("rules", "fields", "remedy"),
     [
         (METADATA, {"_id": "a"}, 'set `id_field="_id"`'),
-        (METADATA, {"_id": {"$oid": "a"}}, 'set `id_field="_id.$oid"`'),
         (METADATA, {"_routing": "a"}, 'set `routing_field="_routing"`'),
-        (METADATA, {"_version": 1}, "remove it from the documents"),
         (METADATA, {"_index.name": "a"}, "remove it from the documents"),
         (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, "remove it from the documents"),
     ],
@@ -204,12 +195,6 @@ def test_metadata_fields_are_dead_letters_with_the_way_out(
     assert "a metadata field that engines refuse in documents" in letter["reason"]
     assert remedy in letter["reason"]
     assert letter["document"] == {"text": "x"} | fields
-
-
-def test_names_like_metadata_fields_are_fields(outcomes: OutcomeRecorder) -> None:
-    fields = {"text": "x", "_score": 1, "inner": {"_id": "a"}, "_idx": 2}
-    [document] = load(outcomes, fields, rules=METADATA)
-    assert orjson.loads(document.source) == fields
 
 
 def test_routing_comes_from_its_field(outcomes: OutcomeRecorder) -> None:

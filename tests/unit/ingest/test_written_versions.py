@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
-import numpy as np
 import pytest
 
 from es_sbert.engines.engine import DocumentKey
@@ -59,22 +56,6 @@ def test_absent_documents_are_counted_by_term() -> None:
     assert comparison.absent_terms == {1: 2, 2: 2}
     comparison.compare(pack_versions([(key("a"), (1, 1)), (key("d"), (9, 2)), (key("c"), (1, 1))]))
     assert comparison.absent_terms == {1: 1}
-
-
-def test_nothing_written_matches_nothing() -> None:
-    comparison = written()
-    assert comparison.compare(pack_versions([(key("a"), (1, 1))])) == [UNKNOWN]
-    assert (comparison.compare(pack_versions([])), comparison.absent_terms) == ([], {})
-
-
-def test_versions_of_many_documents_are_kept_in_order() -> None:
-    versions, rng = WrittenVersions(), np.random.default_rng(1)
-    added = [rng.integers(1 << 60, size=(rows, 2)) for rows in (1, 0, 70_000, 65_536, 200_000, 3)]
-    for rows in added:
-        versions.add(rows, len(rows))
-    assert np.array_equal(versions.packed(), np.concatenate(added))
-    assert versions.writes == sum(map(len, added))
-    assert np.array_equal(pickle.loads(pickle.dumps(versions.packed())), versions.packed())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import DownloadFailed
-from es_sbert.io.package_downloads import _error_lines, find_maven
+from es_sbert.io.package_downloads import find_maven
 
 
 def make_mvn(folder: Path) -> str:
@@ -30,15 +30,3 @@ def test_maven_home_precedes_path(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path / "path")}
     assert find_maven(environ, print).program == on_path
     assert find_maven({**environ, "MAVEN_HOME": str(tmp_path / "maven")}, print).program == at_home
-
-
-def test_maven_error_is_quoted_without_the_help_link() -> None:
-    output = "[INFO] x\n[ERROR] Could not transfer: Connection refused\n[ERROR] \n[ERROR] -> [Help 1]\n"
-    assert _error_lines(output, most=1) == "    Could not transfer: Connection refused"
-
-
-def test_maven_output_without_error_lines_is_quoted_whole() -> None:
-    assert _error_lines("\nThe JAVA_HOME environment variable is not defined correctly\n") == (
-        "    The JAVA_HOME environment variable is not defined correctly"
-    )
-    assert _error_lines("") == "    (no output)"

@@ -1,23 +1,141 @@
-"""Columns as texts and numbers, and what is said of values that are neither."""
+"""Tables of files: their values, and the lines of faulty ones."""
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
+import re
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+import zstandard
+from pyarrow import parquet
 
-from es_sbert.errors import SourceError
-from es_sbert.io.tables import Table
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.installation import install_extra_command
+from es_sbert.io.tables import Table, read_table
+
+
+def write(path: Path, data: str | bytes) -> Path:
+    raw = data.encode() if isinstance(data, str) else data
+    if path.suffix == ".gz":
+        raw = gzip.compress(raw)
+    elif path.suffix == ".zst":
+        raw = zstandard.compress(raw)
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("t.tsv", 'a\tb\nx "1"\t2.5\n"y\t3\n', [2, 3]),
+        ("t.csv", 'a,b\n"x ""1""",2.5\n"""y",3\n', [2, 3]),
+        ("t.jsonl", '{"a": "x \\"1\\"", "b": "2.5"}\n\n{"b": "3", "a": "\\"y"}\n', [1, 3]),
+    ],
+)
+def test_formats_by_extension(name: str, text: str, lines: list[int], ending: str, tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / (name + ending), text), ["b", "a"])
+    assert table.columns == {"b": ["2.5", "3"], "a": ['x "1"', '"y']}
+    assert table.texts("a") == ['x "1"', '"y']
+    assert table.floats("b").tolist() == [2.5, 3.0]
+    assert table.lines.tolist() == lines
+    assert len(table) == 2
+
+
+def test_multiline_row_is_numbered_by_its_first_line(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "t.csv", 'a\r\n"1\n2\n3"\r\n4\r\n'), ["a"])
+    assert table.columns["a"] == ["1\n2\n3", "4"]
+    assert table.lines.tolist() == [2, 5]
+
+
+def test_limit_reads_no_further(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "t.jsonl", '{"a": 1}\n{"a": 2}\n{broken\n'), ["a"], limit=2)
+    assert table.columns["a"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("t.tsv", b"a\tb\n1\t2\n1\n", "line 3: the row has 1 column, the header 2"),
+        ("t.csv", b"a\n1\n\xe9\n", "line 3 has the byte 0xe9, at offset 4 of the text\n  Save it as UTF-8"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2: malformed JSON"),
+        ("t.csv", b"b,c\n1,2\n", "has no column a\n  Choose one of its columns: b, c"),
+        ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Choose one of its columns: b, c"),
+        ("t.tsv", b"a\tb\n", "has no rows"),
+        ("t.txt", b"a\n1\n", "does not indicate a format that is read here\n  Use a file that ends in .jsonl"),
+    ],
+)
+def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, data)
+    with pytest.raises(SourceError) as caught:
+        read_table(path, ["a"])
+    assert message in str(caught.value)
+    assert str(path) in caught.value.message
+
+
+def test_damaged_compression_names_the_last_good_line(tmp_path: Path) -> None:
+    lines = "".join(f'{{"a": "{number * number}"}}\n' for number in range(100_000))
+    path = write(tmp_path / "t.jsonl.gz", lines)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(SourceError, match=r"t.jsonl.gz, after line \d{4,5}: .*truncated"):
+        read_table(path, ["a"])
+
+
+def test_error_lists_the_first_problems_and_counts_the_rest(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", '{"a": 1}\n' + "[]\n" * 1007)
+    with pytest.raises(SourceError) as caught:
+        read_table(path, ["a"])
+    shown = caught.value.message.splitlines()
+    assert [line.partition(":")[0] for line in shown[:-1]] == [f"{path}, line {number}" for number in range(2, 7)]
+    assert shown[-1] == "… and 1,002 more"
+
+
+COLUMNS = {"a": ["x", "y", None], "b": [1.5, 2.0, 3.0], "c": [0, 1, 2]}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=2)
+    return tmp_path / "t.parquet"
+
+
+def test_values_and_row_numbers(path: Path) -> None:
+    table = read_table(path, ["c", "a", "b"])
+    assert table.columns == COLUMNS
+    assert table.lines.tolist() == [1, 2, 3]
+    with pytest.raises(SourceError, match=f"{path.name}, row 3: a is missing"):
+        table.texts("a")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+def test_limit_reads_the_first_rows(path: Path, limit: int) -> None:
+    assert read_table(path, ["a"], limit=limit).columns["a"] == COLUMNS["a"][:limit]
+
+
+def test_missing_column_is_rejected(path: Path) -> None:
+    with pytest.raises(SourceError, match="has no column z\n  Choose one of its columns: a, b, c"):
+        read_table(path, ["a", "z"])
+
+
+def test_invalid_parquet_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(SourceError, match="cannot be read as Parquet"):
+        read_table(tmp_path / "t.parquet", ["a"])
+
+
+def test_missing_extra_raises_usage_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=re.escape(install_extra_command("parquet"))):
+        read_table(path, ["a"])
 
 
 def table(*values: object, unit: str = "line") -> Table:
     return Table(Path("t"), {"a": list(values)}, np.arange(2, len(values) + 2), unit)
-
-
-def test_bytes_in_utf8_are_texts() -> None:
-    assert table("a", "é".encode()).texts("a") == ["a", "é"]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +153,6 @@ def test_non_text_values_are_rejected(value: object, reason: str) -> None:
     with pytest.raises(SourceError) as caught:
         table("fine", value).texts("a")
     assert caught.value.message == f"t, line 3: {reason}"
-
-
-def test_texts_are_not_stripped() -> None:
-    assert table(" x ", "y").texts("a") == [" x ", "y"]
 
 
 def test_floats_are_parsed() -> None:
@@ -61,7 +175,3 @@ def test_problems_of_several_columns_are_in_file_order() -> None:
         problems.check("Mend it.")
     assert [line.split(": ")[1][0] for line in caught.value.message.splitlines()] == ["a", "a", "b", "a", "b"]
     assert caught.value.remedy == "Mend it."
-
-
-def test_check_without_problems_passes() -> None:
-    table("x").problems().check("Nothing to mend.")

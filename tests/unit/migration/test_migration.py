@@ -224,16 +224,6 @@ def test_a_cluster_is_locked_by_any_of_its_addresses(url: str) -> None:
         pass
 
 
-@pytest.mark.usefixtures("cache")
-def test_other_aliases_and_other_clusters_are_not_locked() -> None:
-    with (
-        migration_lock("http://a:1,http://b:2", "docs"),
-        migration_lock("http://a:1", "others"),
-        migration_lock("http://c:3", "docs"),
-    ):
-        pass
-
-
 def test_one_address_has_the_lock_file_it_always_had(cache: Path) -> None:
     name = hashlib.sha256(b"http://a:1 docs").hexdigest()[:32]
     with migration_lock("http://a:1", "docs"):

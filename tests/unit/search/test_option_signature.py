@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
+from es_sbert import AsyncSemanticIndex, SemanticIndex
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.vector_field import INDEX_DEFAULTS, request_vector_field
 from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
@@ -18,19 +18,6 @@ from es_sbert.search.search_request import SearchOptions, search_request
 from es_sbert.search.semantic_index import ADD_DEFAULTS, AddOptions
 from tests.tiny import write_tiny_bert
 from tests.unit.search.test_search_request import ONE, VECTOR
-
-PUBLIC = [
-    (kind, name)
-    for kind in (SemanticIndex, AsyncSemanticIndex, Encoder)
-    for name, _ in inspect.getmembers(kind, callable)
-    if not name.startswith("_") or name == "__init__"
-]
-
-
-@pytest.mark.parametrize(("kind", "name"), PUBLIC)
-def test_no_public_signature_hides_its_arguments(kind: type, name: str) -> None:
-    parameters = inspect.signature(getattr(kind, name)).parameters.values()
-    assert [each.name for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD] == []
 
 
 @pytest.mark.parametrize(

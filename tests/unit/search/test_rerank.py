@@ -17,7 +17,7 @@ from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.reranking import MAX_WINDOW, hit_text_reader, rerank, scope_text_reader
+from es_sbert.search.reranking import hit_text_reader, rerank, scope_text_reader
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod
@@ -111,23 +111,6 @@ def test_nearest_chunk_is_scored(reranker: Reranker) -> None:
     assert ids(result) == ["1", "0"]
     assert result.hits[0].rerank_score == pytest.approx(float(reranker.score([QUERY], ["Why is"])[0]), abs=1e-6)
     assert (said(result).truncated, said(result).without_text) == (0, 1)
-
-
-def test_no_hits(reranker: Reranker) -> None:
-    result = rerank(QUERY, found(), reranker, TEXT_OF, k=10)
-    assert result.hits == ()
-    assert (said(result).scored, said(result).truncated, said(result).without_text) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1])
-def test_window_out_of_range_is_rejected(reranker: Reranker, window: int) -> None:
-    with pytest.raises(UsageError, match=f"window is {window}"):
-        rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=window)
-
-
-def test_index_without_a_text_template_is_rejected() -> None:
-    with pytest.raises(UsageError, match="does not say which fields"):
-        hit_text_reader(META.model_copy(update={"text": None}))
 
 
 def test_model_with_several_labels_is_rejected(tmp_path: Path) -> None:

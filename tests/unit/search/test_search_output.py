@@ -1,3 +1,5 @@
+"""The command `search`: its options and its output."""
+
 from __future__ import annotations
 
 import io
@@ -6,11 +8,14 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from es_sbert.cli.main import cli
 from es_sbert.cli.search import console_requests, hit_list, select_fields
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
+from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
@@ -58,27 +63,6 @@ def test_hit_shows_scores_and_title_above_the_text() -> None:
     ]
 
 
-def test_text_begins_with_the_embedded_fields() -> None:
-    source = {"note": "Seen at night.", "body": "Rain\n and  wind.", "v_meta": {"text_hash": "x"}, "n": 3}
-    assert shown(result_of(source), "{body}")[2:] == ["   Rain and wind. · Seen at night."]
-    assert shown(result_of(source), None)[2:] == ["   Seen at night. · Rain and wind."]
-
-
-def test_the_title_is_not_repeated_in_the_text() -> None:
-    source = {"title": "Storm", "text": "Rain and wind."}
-    assert shown(result_of(source), "{title}. {text}")[2:] == ["   Rain and wind."]
-    passage = Passage(0, 21, "Storm. Rain and wind.")
-    assert shown(result_of(source, passage=passage), "{title}. {text}")[2:] == ["   Rain and wind."]
-
-
-def test_title_that_is_the_whole_text_gets_the_full_width() -> None:
-    assert shown(result_of({"title": "Storm over the coast", "topic": "weather"}), "{title}") == [
-        " #    cosine  id",
-        " 1    0.5000  d0",
-        "   Storm over the coast",
-    ]
-
-
 def test_long_text_is_truncated_unless_full() -> None:
     text = "first line\nsecond line " + "word " * 100
     cut = " ".join(shown(result_of({"text": text}), "{text}")[2:])
@@ -103,41 +87,12 @@ def test_selected_fields_are_shown_in_the_given_order() -> None:
     assert select_fields(source, ["gone"]) == {}
 
 
-def test_text_in_lists_is_shown() -> None:
-    chapters = [{"text": "Rain and wind."}, {"text": "Sun at noon."}, {"n": 1}]
-    source = {"meta": {"tags": ["on the coast", "at sea"]}, "chapters": chapters, "n": 3}
-    assert shown(result_of(source), "{chapters.text}")[2:] == ["   Rain and wind. Sun at noon."]
-    assert shown(result_of(source), "{meta.tags}: {chapters.text}")[2:] == [
-        "   on the coast at sea · Rain and wind. Sun at noon."
-    ]
-    assert shown(result_of(source), None)[2:] == ["   on the coast at sea · Rain and wind. Sun at noon."]
-    assert shown(result_of({"chapters": [{"text": "Rain"}, {"text": "Sun"}]}), "{chapters.text}")[2:] == ["   Rain Sun"]
-    assert shown(result_of({"title": ["Storm", "Rain"], "text": "Sun at noon."}), "{text}")[1:] == [
-        " 1    0.5000  d0  Storm Rain",
-        "   Sun at noon.",
-    ]
-    lines = shown(result_of(source), "{chapters.text}", names=["chapters.text", "meta", "chapters.n"])
-    assert lines[2:] == [
-        '   chapters.text: ["Rain and wind.","Sun at noon."]',
-        '   meta.tags: ["on the coast","at sea"]',
-        "   chapters.n: [1]",
-    ]
-
-
 def test_control_characters_do_not_reach_the_terminal() -> None:
     source = {"title": "\x1b[31mred", "text": "a \x1b[2J text\u202e"}
     for options in ({}, {"full": True}, {"names": ["text", "title"]}):
         assert not any(
             character in line for line in shown(result_of(source), "{text}", **options) for character in "\x1b\u202e"
         )
-
-
-def test_long_ids_and_titles_stay_on_one_line() -> None:
-    hits = tuple(hit("i" * 90, {"title": "word " * 50, "text": "a text"}) for _ in range(12))
-    lines = shown(SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN), "{text}")
-    assert len(lines) == 1 + 2 * 12
-    assert all(len(line) <= 60 for line in lines)
-    assert lines[-2].startswith("12    0.5000  iii")
 
 
 def test_rerank_score_has_a_column() -> None:
@@ -166,6 +121,17 @@ def test_title_is_shown_and_left_out_of_the_text_as_it_is_embedded() -> None:
     assert shown(result_of(source), "{text}")[1] == " 1    0.5000  d0  O'Brien &amp; <i>Söhne</i>"
 
 
-def test_joiners_are_shown_and_marks_that_reverse_text_are_not() -> None:
-    text = "\u202eمی\u200cخواهم क\u094d\u200dष 👩\u200d🚀\x1b[31m\u2066"
-    assert shown(result_of({"text": text}), "{text}")[2:] == ["   می\u200cخواهم क\u094d\u200dष 👩\u200d🚀[31m"]
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["x", "--like", "1"], "exactly one of TEXT and --like"),
+        ([], "exactly one of TEXT and --like"),
+        (["--like", "1", "--hybrid"], "--hybrid and --rerank need a query text"),
+        (["--like", "1", "--rerank", "model"], "--hybrid and --rerank need a query text"),
+        (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
+    ],
+)
+def test_conflicting_options_are_rejected(args: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, ["search", "--index", "docs", *args])
+    assert isinstance(result.exception, UsageError)
+    assert message in result.exception.message

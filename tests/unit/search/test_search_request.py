@@ -24,7 +24,6 @@ from es_sbert.search.search_request import (
     SearchRequest,
     check_search,
     exclude_document,
-    page_body,
     search_request,
 )
 from es_sbert.search.search_result import HybridResult
@@ -102,39 +101,16 @@ def test_alias_filters_are_combined_with_the_search_filter(
     assert searched.combine_filter(filter) == expected
 
 
-def test_empty_source_fields_return_no_source() -> None:
-    for none in (False, [], ()):
-        assert page_body(EngineType.OPENSEARCH, "embedding", 10, {"source": none}, None)["_source"] is False
-
-
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
 def test_k_must_be_an_int(k: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"k is {k!r}")):
         check_search(k, {})
 
 
-@pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
-def test_weights_must_be_two_numbers(weights: Any) -> None:
-    with pytest.raises(UsageError, match="the weights must be two") as caught:
-        request_of(ONE, {"weights": weights})
-    assert "(3, 1)" in caught.value.remedy
-
-
-def test_zero_oversample_is_rejected() -> None:
-    with pytest.raises(UsageError, match="oversample is 0"):
-        request_of(CHUNKED, {"oversample": 0.0})
-
-
 @pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
 def test_query_vector_with_overflowing_norm_is_rejected(length: float) -> None:
     with pytest.raises(UsageError, match="no direction"):
         search_request(EngineType.OPENSEARCH, ONE, np.full(3, length), 10, {})
-
-
-@pytest.mark.parametrize("filter", [["term"], {}, "text"])
-def test_invalid_filter_is_rejected_before_wrapping(filter: Any) -> None:
-    with pytest.raises(UsageError, match="the filter must be a JSON object with one query"):
-        check_search(10, {"filter": filter})
 
 
 def test_exclude_document() -> None:
@@ -188,11 +164,6 @@ def test_nested_fields_are_searched_by_nested_queries() -> None:
             ]
         }
     }
-
-
-def test_keyword_query_for_one_or_several_fields() -> None:
-    assert keyword_query(TEXT, ["title"]) == {"match": {"title": TEXT}}
-    assert keyword_query(TEXT, ["title", "body"]) == {"multi_match": {"query": TEXT, "fields": ["title", "body"]}}
 
 
 def test_hybrid_search_without_known_text_fields_is_rejected() -> None:

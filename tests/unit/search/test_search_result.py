@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.error_mapping import root_cause
 from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import read_hybrid
 from es_sbert.search.search_request import search_request
-from es_sbert.search.search_result import Hit, HybridHit, HybridResult, Passage, SearchResult, read_partial
+from es_sbert.search.search_result import Hit, HybridResult, Passage, SearchResult, read_partial
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod
 
@@ -47,37 +46,6 @@ def test_response_is_parsed() -> None:
     assert list(result) == [found("a", 0.5, 0.75, {"t": 1}), found("b", 0.0, 0.5)]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)
     assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
-
-
-def test_result_takes_an_index_and_slices() -> None:
-    hits = tuple(found(name, source={"t": "x" * 500}) for name in "abcdefghijkl")
-    result = SearchResult(hits, 7, SearchMethod.KNN, total=1200)
-    assert (result[0], result[-1], result[1:3].hits) == (hits[0], hits[-1], hits[1:3])
-    assert (type(result[:2]), len(result[:2]), result[:2].total) == (SearchResult, 2, 1200)
-    with pytest.raises(IndexError):
-        result[12]
-
-
-def test_reprs_say_what_was_found_with_rounded_cosines() -> None:
-    hits = tuple(found(name, source={"t": "x" * 500}) for name in "abcdefghijkl")
-    lines = repr(SearchResult(hits, 7, SearchMethod.KNN, total=1200)).splitlines()
-    assert lines[0] == "<SearchResult: 12 hits of 1,200, knn, 7 ms"
-    assert lines[1].startswith("  Hit(id='a', cosine=0.1235, score=0.6000, index='docs-1', source={'t': 'xxx")
-    assert (len(lines), lines[-1], max(map(len, lines)) < 160) == (12, "  … 2 more>", True)
-    assert hits[0].as_json()["cosine"] == 0.123457
-    near = Passage(0, 5, "first")
-    hybrid = HybridHit(id="a", score=1.5, cosine=None, lexical=2.25, source={}, index="docs-1", passage=near)
-    assert repr(HybridResult((hybrid,), 7, SearchMethod.EXACT)).splitlines() == [
-        "<HybridResult: 1 hit, exact, 7 ms",
-        "  HybridHit(id='a', score=1.5000, cosine=None, lexical=2.2500, index='docs-1', passage='first', source={})>",
-    ]
-
-
-@pytest.mark.parametrize(("relation", "total"), [("eq", 10_000), ("gte", None)])
-def test_total_is_none_unless_exact(relation: str, total: int | None) -> None:
-    raw = answer()
-    raw["hits"]["total"] = {"value": 10_000, "relation": relation}
-    assert read(raw, meta(None)).total == total
 
 
 def test_fused_hits_have_ranks_and_both_scores() -> None:
@@ -125,25 +93,6 @@ def test_nearest_chunk_is_extracted_from_the_text(
     result = read(answer(hit), field)
     assert result.hits[0].passage == Passage(7, 11, text)
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}
-
-
-def test_failed_shard_without_a_reason_is_described_by_its_type() -> None:
-    """As engines answer after the loss of a node: the reason is null."""
-    gone = {"shard": 2, "index": "docs", "reason": {"type": "node_not_connected_exception", "reason": None}}
-    unknown = {"shard": -1, "index": None, "reason": None}
-    answer: Json = {
-        "_shards": {"total": 3, "successful": 1, "failed": 2, "failures": [gone, unknown]},
-        "timed_out": False,
-    }
-    partial = read_partial([answer, answer])
-    assert partial is not None
-    assert (partial.failed, partial.total) == (2, 3)
-    assert list(partial.failures) == [
-        "shard 2 of docs: node_not_connected_exception",
-        "a shard: no reason given",
-    ]
-    assert "None" not in str(partial)
-    assert root_cause(answer)[1] == "node_not_connected_exception"
 
 
 @pytest.mark.parametrize(

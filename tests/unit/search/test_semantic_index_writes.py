@@ -13,7 +13,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.vector_field import request_vector_field
-from es_sbert.ingest.load_documents import IterableSource, load_documents
+from es_sbert.ingest.load_documents import IterableSource
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings, Record, RejectedRecord
 from es_sbert.search import SemanticIndex
 
@@ -74,24 +74,6 @@ def test_invalid_ids_are_rejected_with_the_whole_document() -> None:
     assert orjson.loads(rejected.document or b"") == document
     assert isinstance(missing, RejectedRecord)
     assert missing.reason == "the id field _id is null, not a string or an integer"
-
-
-def test_messages_speak_of_documents_and_fields() -> None:
-    recursive: dict[str, Any] = {}
-    recursive["inner"] = recursive
-    reasons = [getattr(record, "reason", "") for record in read([{"x": object()}, {"x": "y" * 2000}, recursive])]
-    assert reasons == [
-        "the field x: a object cannot be written as JSON: convert it to a str first",
-        "the document has 2,008 bytes as JSON, more than the limit",
-        "the document cannot be written as JSON: it is nested too deeply, or contains itself",
-    ]
-
-
-@pytest.mark.parametrize("documents", ["text", b"text", {"text": "a"}, 7])
-def test_add_rejects_non_iterables_of_dicts(documents: Any) -> None:
-    engine: Any = None
-    with pytest.raises(UsageError, match="not an iterable of dicts"):
-        load_documents(engine, engine, engine, documents)
 
 
 def test_unknown_and_conflicting_options_are_rejected() -> None:

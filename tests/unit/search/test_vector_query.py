@@ -11,7 +11,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
-from es_sbert.search.search_scope import choose_method, choose_oversample
+from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import (
     MAX_K,
     SearchMethod,
@@ -66,11 +66,6 @@ def test_filtered_chunk_clause_is_rejected_on_elasticsearch(filter: Json) -> Non
     assert "body's own `knn` section" in caught.value.remedy
     assert search_body(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)["knn"]["filter"] == filter
     assert vector_clause(EngineType.OPENSEARCH, SearchMethod.KNN, query)
-
-
-def test_field_named_nested_is_accepted() -> None:
-    query = VectorQuery("v", VECTOR, filter={"term": {"nested": "x"}}, passages=True)
-    assert vector_clause(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)
 
 
 def values(body: Any, key: str) -> list[Any]:
@@ -160,7 +155,6 @@ def test_score_and_cosine_are_inverse(cosine: float, engine_type: EngineType, me
     [
         (EngineType.ELASTICSEARCH, SearchMethod.KNN, 0.75, 0.5),
         (EngineType.ELASTICSEARCH, SearchMethod.EXACT, 1.5, 0.5),
-        (EngineType.OPENSEARCH, SearchMethod.KNN, 0.75, 0.5),
         (EngineType.OPENSEARCH, SearchMethod.EXACT, 0.75, 0.5),
         (EngineType.ELASTICSEARCH, SearchMethod.KNN, 1.0000001, 1.0),
         (EngineType.ELASTICSEARCH, SearchMethod.EXACT, -1e-7, -1.0),
@@ -179,18 +173,9 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
     [
         (EngineType.ELASTICSEARCH, IndexType.HNSW, "knn exact"),
         (EngineType.ELASTICSEARCH, IndexType.FLAT, "knn knn"),  # exact without a script
-        (EngineType.ELASTICSEARCH, IndexType.INT8_FLAT, "knn exact"),
         (EngineType.OPENSEARCH, IndexType.HNSW, "knn exact"),
         (EngineType.OPENSEARCH, IndexType.FLAT, "exact exact"),  # no kNN without a graph
     ],
 )
 def test_choose_method(engine_type: EngineType, index_type: IndexType, methods: str) -> None:
     assert [choose_method(engine_type, meta(index_type), exact) for exact in (False, True)] == methods.split()
-
-
-def test_oversampling_defaults_to_the_index_type() -> None:
-    assert choose_oversample(meta(IndexType.HNSW)) is None
-    assert choose_oversample(meta(IndexType.BBQ_HNSW)) == 3.0
-    assert choose_oversample(meta(IndexType.BBQ_HNSW), 5.0) == 5.0
-    with pytest.raises(UsageError, match="oversample requires a quantized index type"):
-        choose_oversample(meta(IndexType.FLAT), 2.0)

@@ -119,8 +119,8 @@ def test_training_reads_whole_sentences_at_the_beginning(tmp_path: Path) -> None
     ("earlier", "refusal"),
     [
         ({"generator": None, "reranker": None}, None),
-        ({"generator": "ask"}, "other settings: generator"),
-        ({"reranker": "cross-encoder"}, "other settings: reranker"),
+        ({"generator": "ask"}, "uses generator, which es-sbert no longer has"),
+        ({"generator": "ask", "reranker": "cross-encoder", "seed": 1}, "uses generator/reranker, which"),
         ({"seed": 1}, "other settings: seed\n"),
     ],
 )

@@ -16,12 +16,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from es_sbert.training import trainer
 from es_sbert.training.bi_encoder_task import open_task
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import DataSpec, ModelSpec, ObjectiveSpec, StageSpec
+from es_sbert.training.trainer import TaskTrainer
+from es_sbert.training.training_errors import LossCheck
 from es_sbert.training.training_examples import Examples
 from tests.unit.training.objectives.samples import ALL_SPECS, SPECS, labels_for, settings
-from tests.unit.training.support import write_model
+from tests.unit.training.support import recipe, train_here, write_model, write_recipe
 
 # Operators whose result the host needs before it can go on: values, or shapes that depend on values. `lift_fresh` is
 # what becomes of `torch.tensor([1, 2], device=…)`: a copy from memory that is not page-locked.
@@ -127,6 +130,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", [*SPECS, "matryoshka of in-batch"])
 def test_bi_encoder_objectives_do_not_read_from_the_device(model: Path, name: str, mini_batch: int | None) -> None:
     assert reads_of_a_step(model, settings(ALL_SPECS[name]), mini_batch) == []
+
+
+@pytest.mark.slow
+def test_no_training_step_reads_from_the_device(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    losses, training_step = [], TaskTrainer.training_step
+
+    def watched_step(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with DeviceReads() as reads:
+            losses.append(training_step(*args, **kwargs))
+        found.extend(reads.found)
+        return losses[-1]
+
+    monkeypatch.setattr(TaskTrainer, "training_step", watched_step)
+    # As on a GPU.
+    monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=8))
+    train_here(write_recipe(folder, recipe(model, accumulation=2, dev=None)), folder / "out")
+    assert len(losses) == 16
+    assert without_mask_reads(found) == []
 
 
 MASK = torch.tensor([True, False])

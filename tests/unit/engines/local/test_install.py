@@ -1,14 +1,16 @@
-"""Unpacking: whole or not at all, and never outside the target."""
+"""Installing a server from its pieces."""
 
 from __future__ import annotations
 
-import os
 import stat
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from es_sbert.config import DEFAULT_URL
+from es_sbert.engines.local import ENGINES
 from es_sbert.engines.local.engine_builds import EngineBuild, Piece
 from es_sbert.engines.local.local_engine import install, unpack
 from es_sbert.errors import LocalEngineError
@@ -100,25 +102,12 @@ def test_symbolic_link_in_zip_becomes_a_file(tmp_path: Path) -> None:
     assert not (tmp_path / "target" / "link").is_symlink()
 
 
-def test_folders_without_a_member_are_open_to_the_servers_user(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        unpack(make_zip(tmp_path / "deep.zip", {"top/a/b/c": 0o644}), (("top/", ""),), tmp_path / "target")
-    finally:
-        os.umask(before)
-    folders = [tmp_path / "target", *(path for path in (tmp_path / "target").rglob("*") if path.is_dir())]
-    assert [path.stat().st_mode & 0o777 for path in folders] == [0o755] * 3
+def test_default_engine_uses_the_default_url_port() -> None:
+    assert DEFAULT_URL.endswith(f":{ENGINES['es9'].port}")
 
 
-def test_damaged_zip_is_reported(tmp_path: Path) -> None:
-    archive = make_zip(tmp_path / "half.zip", {"top/a": 0o644})
-    archive.write_bytes(archive.read_bytes()[:40])
-    with pytest.raises(LocalEngineError, match=r"half\.zip is damaged") as caught:
-        unpack(archive, (("top/", ""),), tmp_path / "target")
-    assert "Remove the file" in caught.value.remedy
-
-
-def test_zip_without_the_folder_is_rejected(tmp_path: Path) -> None:
-    archive = make_zip(tmp_path / "other.zip", {"another/a": 0o644})
-    with pytest.raises(LocalEngineError, match=r"other\.zip does not contain top/"):
-        unpack(archive, (("top/", ""),), tmp_path / "target")
+def test_changed_pieces_change_the_home_folder() -> None:
+    build = ENGINES["opensearch"]
+    fewer = replace(build, pieces=build.pieces[:-1])
+    assert fewer.folder_name != build.folder_name
+    assert fewer.folder_name.startswith("opensearch-3.6.0-")

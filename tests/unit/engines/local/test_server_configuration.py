@@ -33,20 +33,14 @@ def test_elasticsearch_settings() -> None:
     }
 
 
-def test_opensearch_settings_contain_no_xpack() -> None:
-    assert "xpack" not in settings_file(ENGINES["opensearch"], 9210, WORK)
-
-
 @pytest.mark.parametrize(
     ("line", "redirected"),
     [
         ("-XX:ErrorFile=logs/hs_err_pid%p.log", "-XX:ErrorFile=/w/logs/hs_err_pid%p.log"),
-        ("-XX:ErrorFile=hs_err_pid%p.log", "-XX:ErrorFile=/w/logs/hs_err_pid%p.log"),
         ("-XX:HeapDumpPath=data", "-XX:HeapDumpPath=/w/logs"),
         ("9-:-Xlog:gc*:file=logs/gc.log:utctime,pid", "9-:-Xlog:gc*:file=/w/logs/gc.log:utctime,pid"),
         ("-Xlog:gc*:file=gc.log:utctime:filecount=32,filesize=64m",
          "-Xlog:gc*:file=/w/logs/gc.log:utctime:filecount=32,filesize=64m"),
-        ("-Djava.io.tmpdir=${ES_TMPDIR}", "-Djava.io.tmpdir=${ES_TMPDIR}"),
         ("21-:-javaagent:agent/opensearch-agent.jar", "21-:-javaagent:agent/opensearch-agent.jar"),
     ],
 )  # fmt: skip
@@ -66,12 +60,6 @@ def test_server_environment_is_isolated() -> None:
         "ES_JAVA_HOME": "/jdk",
         "ES_JAVA_OPTS": "-Xms2g -Xmx2g",
     }
-
-
-def test_extra_jvm_options_follow_the_heap() -> None:
-    environ = {"ES_SBERT_ENGINE_JAVA_OPTS": " -XX:TieredStopAtLevel=1  -Dx=y "}
-    options = server_environment(ENGINES["es9"], Path("/jdk"), "2g", WORK, environ)["ES_JAVA_OPTS"]
-    assert options == "-Xms2g -Xmx2g -XX:TieredStopAtLevel=1 -Dx=y"
 
 
 def test_restart_keeps_data_and_the_previous_log(tmp_path: Path) -> None:

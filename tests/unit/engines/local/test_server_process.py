@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,20 +24,6 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
 time.sleep(600)
 """
-# Its first thread ends before another one, which stays until it is told to.
-HEADLESS = """
-import ctypes, os, threading, time
-
-def linger():
-    while not os.path.exists("go"):
-        time.sleep(0.01)
-    os._exit(7)
-
-threading.Thread(target=linger).start()
-print("up", flush=True)
-ctypes.CDLL(None).pthread_exit(None)
-"""
-
 # Starts a server, and ends before it.
 STARTER = """
 import sys
@@ -78,39 +63,6 @@ def test_process_identity_is_stable_and_unique(tmp_path: Path) -> None:
     assert server_process.process_identity(pid) is None
 
 
-def test_processes_are_identified_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exists = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self/stat") and exists(path))
-    pid, started, child = start(tmp_path, STUBBORN)
-    assert server_process.process_identity(int(child)) is not None
-    server_process.stop_process(pid, started, grace=0)
-    assert server_process.process_identity(pid) is server_process.process_identity(int(child)) is None
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
-def test_hidden_processes_of_other_users_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the mount option hidepid=1."""
-    pid, started, child = start(tmp_path, STUBBORN)
-    read, own = Path.read_text, {f"/proc/{number}/stat" for number in (pid, int(child))}
-
-    def read_own(path: Path, *args: Any, **options: Any) -> str:
-        if path.name == "stat" and str(path) not in own:
-            raise PermissionError(1, "Operation not permitted", str(path))
-        return read(path, *args, **options)
-
-    monkeypatch.setattr(Path, "read_text", read_own)
-    server_process.stop_process(pid, started, grace=0)
-    assert server_process.process_identity(pid) is None
-
-
-def test_system_without_proc_and_ps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exists = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self/stat") and exists(path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LocalEngineError, match="neither /proc nor ps"):
-        server_process.process_identity(1)
-
-
 def test_stop_does_not_kill_a_reused_pid(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
     with subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as stranger:
@@ -131,25 +83,6 @@ def test_unresponsive_process_is_killed_with_its_children(tmp_path: Path) -> Non
     assert server_process.process_identity(int(child)) != child_started
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="threads are told from processes by /proc")
-def test_process_lives_until_its_last_thread_ends(tmp_path: Path) -> None:
-    """Servers hold port and data until then, and have no exit status before."""
-    pid, started, _ = start(tmp_path, HEADLESS)
-    stat = Path(f"/proc/{pid}/stat")
-    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
-    assert server_process.process_identity(pid) == started
-    (tmp_path / "go").touch()
-    until(lambda: server_process.process_identity(pid) is None)
-
-
-def test_stop_of_a_process_that_has_ended_is_a_no_op(tmp_path: Path) -> None:
-    console = tmp_path / "console.log"
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    pid = server_process.start_process(command, folder=tmp_path, environment={}, console=console, account=None)
-    until(lambda: server_process.process_identity(pid) is None)
-    server_process.stop_process(pid, "whenever it was", grace=0)
-
-
 def test_process_has_its_own_session_and_clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "s3cret")
     program = "import os, time; print(os.getsid(0), os.environ.get('A_SECRET'), flush=True); time.sleep(600)"
@@ -166,13 +99,6 @@ def test_process_outliving_its_parent_raises_no_warning(tmp_path: Path) -> None:
     server_process.stop_process(int(pid), started, grace=10)
     assert server_process.process_identity(int(pid)) is None
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_command_that_cannot_run_raises(tmp_path: Path) -> None:
-    with pytest.raises(LocalEngineError, match="refuses to run"):
-        server_process.start_process(
-            [str(tmp_path)], folder=tmp_path, environment={}, console=tmp_path / "log", account=None
-        )
 
 
 def test_only_root_starts_servers_as_another_user() -> None:

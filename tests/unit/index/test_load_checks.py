@@ -1,4 +1,4 @@
-"""How an index keeps documents, from settings and mappings as the engines return them."""
+"""Which indices can hold vectors and take documents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import VectorIndexError
+from es_sbert.index.load_checks import check_can_load_files, check_strict_mapping
 from es_sbert.index.source_mode import (
     NameForm,
     SourceMode,
@@ -29,23 +30,17 @@ def index(source: dict[str, Any] | None = None, **settings: str) -> IndexState:
     ("state", "mode"),
     [
         (index(), SourceMode.STORED),
-        (index({"enabled": True}), SourceMode.STORED),
         (index({"excludes": ["a"]}), SourceMode.STORED),
         (index({"enabled": False}), SourceMode.DISABLED),
         (index(mapping__source__mode="disabled"), SourceMode.DISABLED),
         (index(mapping__source__mode="SYNTHETIC"), SourceMode.SYNTHETIC),
         (index({"mode": "synthetic"}), SourceMode.SYNTHETIC),
-        (index({"mode": "disabled"}), SourceMode.DISABLED),
         (index(mode="logsdb"), SourceMode.SYNTHETIC),
-        (index(mode="LogsDB"), SourceMode.SYNTHETIC),
         (index(mode="time_series"), SourceMode.SYNTHETIC),
         (index(mode="logsdb", mapping__source__mode="stored"), SourceMode.STORED),
         (index(mode="columnar"), SourceMode.SYNTHETIC),
         (index(mode="columnar", mapping__source__mode="columnar_stored"), SourceMode.SYNTHETIC),
-        (index(mode="lookup"), SourceMode.STORED),
-        (index(mode="vectordb_document"), SourceMode.STORED),
         (index(derived_source__enabled="true"), SourceMode.DERIVED),
-        (index(derived_source__enabled="false"), SourceMode.STORED),
     ],
 )
 def test_source_mode_comes_from_settings_and_mapping(state: IndexState, mode: SourceMode) -> None:
@@ -93,3 +88,48 @@ def test_synthetic_source_without_objects_takes_no_partial_updates() -> None:
     assert fields_missing_from_source(IndexState("docs", {"subobjects": False}, {}), ()) is None
     assert name_form(IndexState("docs", {"subobjects": False}, {})) is NameForm.AS_SENT
     assert name_form(IndexState("docs", {}, dict(synthetic))) is NameForm.OBJECTS
+
+
+ROUTED = {"_routing": {"required": True}}
+
+
+def test_loading_files_into_a_data_stream_is_rejected() -> None:
+    with pytest.raises(VectorIndexError, match=r"\.ds-logs-1 belongs to the data stream logs") as told:
+        check_can_load_files(IndexState(".ds-logs-1", {}, {}, data_stream="logs"), "logs")
+    assert "`es-sbert ingest --index .ds-logs-1`" in told.value.remedy
+
+
+def test_required_routing_must_come_from_the_alias() -> None:
+    aliases = {"plain": {}, "one": {"index_routing": "1", "search_routing": "1"}}
+    index = IndexState("docs", ROUTED, {}, aliases)
+    check_can_load_files(index, "one")
+    for name in ("docs", "plain"):
+        with pytest.raises(VectorIndexError, match="requires a routing"):
+            check_can_load_files(index, name)
+    check_can_load_files(IndexState("docs", {}, {}, aliases), "docs")
+
+
+@pytest.mark.parametrize("source", [{"enabled": False}, {"excludes": ["*_meta"]}, {"includes": ["text", "embedding"]}])
+def test_index_without_metadata_in_source_is_rejected(source: dict[str, Any]) -> None:
+    with pytest.raises(VectorIndexError, match="does not keep embedding_meta in _source"):
+        check_can_load_files(IndexState("docs", {"_source": source}, {}), "docs", ["embedding_meta"])
+
+
+def test_unmapped_fields_of_a_strict_mapping_are_listed() -> None:
+    mappings = {
+        "dynamic": "strict",
+        "properties": {
+            "text": {"type": "text"},
+            "author": {"properties": {"name": {"type": "keyword"}}},
+            "free": {"dynamic": "true", "properties": {}},
+            "ignored": {"enabled": False, "properties": {}},
+        },
+    }
+    documents = [
+        {"text": "a", "author": {"name": "b", "born": 1}, "free": {"x": {"y": 1}}, "ignored": {"x": 1}},
+        {"titel": None, "author": [{"name": "c"}, {"died": 2}], "author.name": "d", "author.born": 3},
+    ]
+    with pytest.raises(VectorIndexError, match="lacks author.born, titel, author.died, so it rejects"):
+        check_strict_mapping(IndexState("docs", mappings, {}), documents)
+    check_strict_mapping(IndexState("docs", mappings, {}), [*documents, {"text": "one that fits"}])
+    check_strict_mapping(IndexState("docs", mappings | {"dynamic": "false"}, {}), documents)
