@@ -100,7 +100,8 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
             contain, or the CA file is missing or broken.
     """
     urls = split_addresses(settings.url)
-    parts = [_split_url(url) for url in urls]
+    which = f"address {{}} of {len(urls)}" if len(urls) > 1 else "the address"
+    parts = [_split_url(url, which.format(number)) for number, url in enumerate(urls, 1)]
     signed = [each for each in parts if each.username is not None]
     if len({(each.username, each.password) for each in signed}) > 1:
         raise UsageError(
@@ -126,7 +127,7 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
     return tuple({address.url: address for address in addresses}.values())
 
 
-def _split_url(url: str) -> SplitResult:
+def _split_url(url: str, which: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -137,7 +138,7 @@ def _split_url(url: str) -> SplitResult:
     if not is_valid or not host or not host.isprintable() or " " in host or parts.query or parts.fragment:
         # The URL itself may hold a password, so it is not repeated here.
         raise UsageError(
-            "the address of the engine is not a URL that begins with http:// or https://",
+            f"{which} of the engine is not a URL that begins with http:// or https://",
             f"Write it like {DEFAULT_URL}. Several addresses are separated by commas.",
         )
     return parts

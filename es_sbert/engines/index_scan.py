@@ -247,7 +247,8 @@ class _ShardReader:
         except IndexMissing as error:
             raise self._index_replaced() from error
         except EngineError as error:
-            # Another point in time is opened before the request is sent again, unless the engine is only overloaded.
+            # Another point in time is opened before the request is sent again, unless the engine is only overloaded:
+            # also after a broken connection, since the node that holds this one may hang.
             if not (isinstance(error, RequestFailed) and error.status == _TOO_MANY_REQUESTS):
                 self.close()
             raise

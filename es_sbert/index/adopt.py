@@ -149,12 +149,7 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
     _check_takes_updates(state)
     known = vector_field_from_state(engine, state, vector_field)
     if known.meta.passages is not None:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} holds several vectors per document, and it is not known which part of the "
-            "text each was made from",
-            "Embed the documents into another field: "
-            f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
-        )
+        raise _several_vectors(state.name, vector_field)
     if text is not None and known.meta.text not in (None, text.template):
         raise text_mismatch(index, known, text.template)
     return AdoptableField(state, vector_field, known.meta.changed(text=known.meta.text or template))
@@ -174,7 +169,9 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
             f"`es-sbert ingest --index {state.name} --text-field FIELD`.",
         )
     mapped = read_vector_mapping(info.engine_type, state.settings, mapping)
-    if mapped is None or mapping.get("type") == "nested":
+    if mapped is not None and mapping.get("type") == "nested":
+        raise _several_vectors(state.name, vector_field)
+    if mapped is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {mapping.get('type', 'object')}, not "
             f"{VECTOR_TYPES[info.engine_type]}",
@@ -196,6 +193,15 @@ def adoptable_field(info: EngineInfo, state: IndexState, vector_field: str, temp
         text=template,
     )
     return AdoptableField(state, vector_field, entry)
+
+
+def _several_vectors(index: str, vector_field: str) -> IndexMismatch:
+    return IndexMismatch(
+        f"{index}.{vector_field} holds several vectors per document, and it is not known which part of the text each "
+        "was made from",
+        "Embed the documents into another field: "
+        f"`es-sbert ingest --index {index} --vector-field OTHER --passages 256 --text-field FIELD`.",
+    )
 
 
 def _check_takes_updates(state: IndexState) -> None:

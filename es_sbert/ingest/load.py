@@ -328,7 +328,8 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         for field, count in sorted(ledger.dropped.items())
     ]
     if count := outcomes.lacking:
-        lack = f"{pluralize(count, 'document')} {'lacks' if count == 1 else 'lack'} a current vector"
+        at_least = "at least " if context.control.reason is not None else ""  # not every write was compared
+        lack = f"{at_least}{pluralize(count, 'document')} {'lacks' if count == 1 else 'lack'} a current vector"
         notes.append(f"{lack}, which the next watch computes, or {context.in_place_command}")
     if (count := ledger.rerouted) and not pruned:
         notes.append(

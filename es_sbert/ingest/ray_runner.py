@@ -583,8 +583,6 @@ class RayRunner:
         """Load all documents until each has an outcome; return the encoder that embedded them."""
         context = load.context
         index = context.index.concrete
-        # A slice of the index includes only refreshed documents.
-        context.retrying(context.engine.refresh, index)
         job = {
             "engine": self.engine,
             "encoder": self.encoder,
@@ -601,6 +599,8 @@ class RayRunner:
             if context.plan.sources:
                 parts: Sequence[Partition] = partition_sources(context.plan.sources)
             else:
+                # A slice of the index includes only refreshed documents.
+                context.retrying(context.engine.refresh, index)
                 snapshots = open_snapshots(context.engine, context.index.alias, context.retrying)
                 stack.callback(close_snapshots, context.engine, snapshots)
                 parts = partition_index(self.workers.count, snapshots)

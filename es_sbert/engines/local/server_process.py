@@ -266,8 +266,10 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
                     raise LocalEngineError(
                         f"process {pid} does not end", "It waits for the system, most likely for a disk; try later."
                     )
-    except ProcessLookupError:
-        # The process ended between the check and the signal.
+        # If this process has started it, it stays a zombie until it is collected.
+        os.waitpid(pid, os.WNOHANG)
+    except (ProcessLookupError, ChildProcessError):
+        # The process ended between the check and the signal, or another process has started it.
         pass
     except PermissionError:
         raise LocalEngineError(

@@ -75,6 +75,18 @@ def test_begun_migration_is_refused_and_cancelled_only_if_its_index_is_new(
     assert len(place.contents()) == len(everything()) + 1
 
 
+def test_begun_migration_to_bfloat16_is_refused_until_it_is_cancelled(place9: Place, encoders: Encoders) -> None:
+    place, engine = place9, place9.engine
+    target = begin(place, encoders[1], swapped=False)
+    meta = require_index(engine, target).mappings["_meta"]
+    meta["es_sbert"]["fields"]["embedding"]["element_type"] = "bfloat16"
+    engine.put_mapping(target, {"_meta": meta})
+    with pytest.raises(IndexMismatch, match=f"{target}, whose type of vectors is no longer supported") as caught:
+        place.migrate(encoders[1])
+    assert "--cancel" in caught.value.remedy
+    assert cancel_migration(engine, place.alias) == (place.index, target)
+
+
 def test_cancel_removes_the_write_block_that_a_killed_rollback_has_left(place9: Place, encoders: Encoders) -> None:
     place, engine, permit = place9, place9.engine, f"{place9.alias}-permit"
     closing = {"phase": MigrationPhase.CLOSING, "blocked": True, "permit": permit}

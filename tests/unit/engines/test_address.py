@@ -109,7 +109,7 @@ def test_several_addresses_are_read_in_their_order_and_share_credentials() -> No
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://a:9200,,http://u:hunter2@b:9200", "not a URL"),
+        ("http://a:9200,ftp://u:hunter2@b:9200", "address 2 of 2 of the engine is not a URL"),
         ("http://a:9200,http://u:hunter2@b:port", "not a URL"),
         ("http://u:hunter2@a:9200,b:9200", "not a URL"),
         ("http://u:hunter2@a:9200,http://u:hunter3@b:9200", "different user names or passwords"),

@@ -129,7 +129,9 @@ def test_non_vector_fields_are_rejected() -> None:
     refused(IndexMismatch, "is of type object", "the field that holds", ELASTICSEARCH, {"properties": {}})
     refused(IndexMismatch, "is of type dense_vector, not knn_vector", "the field", OPENSEARCH, DENSE)
     nested = {"type": "nested", "properties": {"vector": DENSE}}
-    refused(IndexMismatch, "is of type nested, not dense_vector", "the field", ELASTICSEARCH, nested)
+    refused(IndexMismatch, "holds several vectors per document", "--passages 256", ELASTICSEARCH, nested)
+    pages: Json = {"type": "nested", "properties": {"page": {"type": "long"}}}
+    refused(IndexMismatch, "is of type nested, not dense_vector", "the field", ELASTICSEARCH, pages)
     unsized = DENSE | {"dims": None}
     refused(IndexMismatch, "without its number of dimensions", "`POST _reindex`", ELASTICSEARCH, unsized)
 

@@ -61,6 +61,8 @@ def test_process_identity_is_stable_and_unique(tmp_path: Path) -> None:
     assert server_process.process_identity(os.getpid()) not in (None, started)
     server_process.stop_process(pid, started, grace=10)
     assert server_process.process_identity(pid) is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)  # of a zombie, it would succeed
 
 
 def test_stop_does_not_kill_a_reused_pid(tmp_path: Path) -> None:
