@@ -67,7 +67,8 @@ def detect_cluster(addresses: Sequence[Address]) -> tuple[EngineInfo, dict[Addre
         return _identify(addresses[0]), {}
     found, failures = _identify_all(addresses)
     for failure in failures.values():
-        if not isinstance(failure, EngineError) or not _may_be_down(failure):
+        # Others come from a node that is not running or not ready.
+        if not isinstance(failure, EngineError) or isinstance(failure, TlsFailed) or not is_transient(failure):
             raise failure
     if not found:
         # Callers do not retry an unknown host, but an engine on a known host may be starting.
@@ -77,11 +78,6 @@ def detect_cluster(addresses: Sequence[Address]) -> tuple[EngineInfo, dict[Addre
         raise error
     _check_same_cluster(found)
     return min(found.values(), key=lambda info: info.version), failures
-
-
-def _may_be_down(failure: EngineError) -> bool:
-    """Whether the failure may come from a node that is not running or not ready."""
-    return is_transient(failure) and not isinstance(failure, TlsFailed)
 
 
 def _identify_all(

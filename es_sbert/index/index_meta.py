@@ -68,7 +68,11 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
                 return state
             if writes == _MAX_WRITES:
                 break
-            _check_index_knn(engine.info, state, body)
+            properties = (state.mappings.get("properties", {}), body.get("properties", {}))
+            kinds = {field.get("type") for each in properties for _, field in mapped_fields(each)}
+            if VECTOR_TYPES[engine.info.engine_type] in kinds:
+                # Otherwise the engine fails the shards of the index, at once or later.
+                require_index_knn(engine.info, state)
             engine.put_mapping(index.name, body)
             seconds = time.monotonic() - began
         if recheck or writes:
@@ -99,17 +103,6 @@ def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = 
         f"FIELD`), copy the documents (`POST _reindex` from {state.name} to NEW), and embed them there (`es-sbert "
         "ingest --index NEW`). Or upgrade to OpenSearch 3, which does not need it.",
     )
-
-
-def _check_index_knn(info: EngineInfo, state: IndexState, body: Json) -> None:
-    """Refuse a change of a mapping with which the engine fails the shards of the index, at once or later.
-
-    Raises:
-        IndexMismatch: see `require_index_knn`.
-    """
-    fields = (*mapped_fields(state.mappings.get("properties", {})), *mapped_fields(body.get("properties", {})))
-    if any(field.get("type") == VECTOR_TYPES[info.engine_type] for _, field in fields):
-        require_index_knn(info, state)
 
 
 def _pause(seconds: float, writes: int) -> float:

@@ -141,10 +141,8 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     fields = []
     properties = state.mappings.get("properties", {})
     for name, stored in vector_fields(state.mappings, state.name).items():
-        meta = stored
         mapped = read_vector_mapping(engine.info.engine_type, state.settings, properties.get(name, {}))
-        if mapped is not None:
-            meta = stored.changed(index_type=str(mapped.index_type))
+        meta = stored if mapped is None else stored.changed(index_type=str(mapped.index_type))
         meta_field = document_meta_field(name)
         exists = has_vector_query(name, meta)
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})

@@ -8,7 +8,7 @@ searches would not show it. They are noticed by counting documents in two indepe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -156,7 +156,10 @@ def count_all_documents(engine: Engine, index: str, retrying: Retrier) -> int:
         IndexMismatch: searches of this user do not show all documents.
         IndexMissing, EngineError: see `Engine`.
     """
-    nested = list(_nested_paths(retrying(lambda: require_index(engine, index)).mappings))
+    mappings = retrying(lambda: require_index(engine, index)).mappings
+    chunks = {"nested": "", "semantic_text": ".inference.chunks"}  # the nested objects of a field, by its type
+    fields = dict(mapped_fields(mappings.get("properties", {})))
+    nested = [f"{path}{chunks[kind]}" for path, field in fields.items() if (kind := field.get("type")) in chunks]
     body = {"size": 0, "aggs": {str(number): {"nested": {"path": path}} for number, path in enumerate(nested)}}
     for _ in range(_ATTEMPTS):
         before = retrying(lambda: engine.shard_states(index))
@@ -189,11 +192,3 @@ def require_all_visible(engine: Engine, index: str, retrying: Retrier) -> None:
     """
     with suppress(AccessDenied):  # only the privilege monitor shows what is hidden
         count_all_documents(engine, index, retrying)
-
-
-def _nested_paths(mapping: Json) -> Iterator[str]:
-    for path, field in mapped_fields(mapping.get("properties", {})):
-        if field.get("type") == "nested":
-            yield path
-        if field.get("type") == "semantic_text":
-            yield f"{path}.inference.chunks"

@@ -451,7 +451,12 @@ class PartitionLoader:
         control, clock = LoadControl(), Clock()
         clock.observe(self.started_at)
         checkpoint = cast(LoadCheckpoint, RemoteCheckpoint(self.coordinator, control.interrupt)) if source else None
-        outcomes = OutcomeRecorder(report, checkpoint, add_versions=self._add_versions)
+
+        def add_versions(versions: PackedVersions, writes: int) -> None:
+            # The coordinator outlives this worker.
+            get_result(self.coordinator.add_versions.remote(versions, writes))
+
+        outcomes = OutcomeRecorder(report, checkpoint, add_versions=add_versions)
         plan = replace(self.plan, sources=[source] if source else [])
         throttle = Throttle(plan.settings.bulk_bytes, WRITERS)
         context = LoadContext(
@@ -481,10 +486,6 @@ class PartitionLoader:
         finally:
             report.stop_reason, report.engine_lost = control.reason, control.engine_lost
             self.coordinator.report_progress.remote(number, (ledger.read, ledger.processed, 1.0))
-
-    def _add_versions(self, versions: PackedVersions, writes: int) -> None:
-        """Hand the versions to the coordinator: they outlive this worker."""
-        get_result(self.coordinator.add_versions.remote(versions, writes))
 
     def _open(self) -> tuple[Engine, Encoder]:
         encoder = Encoder(**self.encoder)

@@ -81,28 +81,18 @@ def detect_compression(head: bytes) -> Compression:
     return Compression.ZSTD if head.startswith((_ZSTD_MAGIC, *_ZSTD_SKIPPABLE)) else Compression.NONE
 
 
-def decompress(chunks: Iterable[bytes], compression: Compression | None = None) -> Iterator[bytes]:
-    """Decompress a stream, as far as possible.
-
-    Args:
-        chunks: Raw bytes.
-        compression: None detects it from the first bytes.
+def decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Decompress a stream, as far as possible; the first bytes tell its compression.
 
     Raises:
         CorruptStream: the data is damaged or truncated; everything before the damage has been yielded.
     """
-    source: Iterable[bytes] = chunks
-    if compression is None:
-        head, rest = read_head(chunks, MAGIC_BYTES)
-        compression = detect_compression(head)
-        source = chain([head] if head else [], rest)
+    head, rest = read_head(chunks, MAGIC_BYTES)
+    compression = detect_compression(head)
+    source = chain([head] if head else [], rest)
     if compression is Compression.NONE:
         yield from source
-    else:
-        yield from _decompress(source, compression)
-
-
-def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
+        return
     # Both formats allow several members (frames) in a row, such as from `cat a.gz b.gz`.
     is_gzip = compression is Compression.GZIP
     max_input = _GZIP_MAX_INPUT if is_gzip else _ZSTD_MAX_INPUT

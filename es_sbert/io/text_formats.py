@@ -402,13 +402,11 @@ def to_utf8(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 def is_utf8(chunks: Iterable[bytes]) -> bool:
     """Whether a text is UTF-8 to its end, and not only ASCII."""
-    is_ascii = True
     try:
-        for chunk in checked_utf8(chunks):
-            is_ascii = is_ascii and chunk.isascii()
+        are_ascii = [chunk.isascii() for chunk in checked_utf8(chunks)]  # to the end
     except WrongFormat:
         return False
-    return not is_ascii
+    return not all(are_ascii)
 
 
 def checked_utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -495,14 +493,9 @@ def find_delimiter(lines: Iterable[Line], chosen: str | None = None) -> tuple[st
 
 
 def _most_plausible(sample: list[str], candidates: list[str]) -> str:
-    best, best_share = COMMA, _regular_share(sample, COMMA)
-    if best_share >= 0.5:
-        return COMMA
-    for delimiter in candidates:
-        share = _regular_share(sample, delimiter)
-        if share >= 0.5 and share > best_share:
-            best, best_share = delimiter, share
-    return best
+    shares = {delimiter: _regular_share(sample, delimiter) for delimiter in (COMMA, *candidates)}
+    best = max(shares, key=shares.__getitem__)
+    return best if shares[COMMA] < 0.5 <= shares[best] else COMMA
 
 
 def _regular_share(sample: list[str], delimiter: str) -> float:

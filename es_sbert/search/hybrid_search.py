@@ -49,9 +49,6 @@ LEXICAL = "lexical"  # name of the ranking by keywords; that of the vectors has 
 EXACT = "exact"  # name of the search for exact matches
 DEFAULT_DEPTH = 100  # documents of each ranking, or k if that is more
 
-_DocumentKey = tuple[str, str]  # index and id
-
-
 # The semantic and the keyword weight, of which only the ratio matters. Measured (docs/results.md, Measured once): the
 # best mean over three collections, or close to it.
 DEFAULT_WEIGHTS = (3.0, 1.0)

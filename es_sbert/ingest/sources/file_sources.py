@@ -237,14 +237,12 @@ class TextSource(FileSource):
                 header = next(self._rows(split_lines(text, max_bytes), max_bytes), None)
                 if header is not None:
                     required.check(self.name, parse_header(header[2]), nested=False)
-            else:
-                begin = next(text, b"").lstrip().lower()
-                if self.format is FileFormat.JSONL and begin.startswith(b"["):
-                    remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
-                    raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
-                if self.format is FileFormat.LINES and begin.startswith((b"<!doctype html", b"<html")):
-                    remedy = "Put each page into a JSON object, and set `strip_html`: docs/sources.md#html."
-                    raise SourceError(f"{self.name} is a page of HTML, of which each line would be a document", remedy)
+            elif (begin := next(text, b"").lstrip().lower()).startswith(b"[") and self.format is FileFormat.JSONL:
+                remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
+                raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
+            elif begin.startswith((b"<!doctype html", b"<html")) and self.format is FileFormat.LINES:
+                remedy = "Put each page into a JSON object, and set `strip_html`: docs/sources.md#html."
+                raise SourceError(f"{self.name} is a page of HTML, of which each line would be a document", remedy)
             is_refused = False
             for _ in text:  # to the end, to find bytes that are not of the encoding before the load
                 pass

@@ -22,11 +22,11 @@ def in_chunks(data: bytes, size: int) -> Iterator[bytes]:
         yield data[start : start + size]
 
 
-def unpack(chunks: Iterator[bytes], compression: Compression | None = None) -> tuple[bytes, str]:
+def unpack(chunks: Iterator[bytes]) -> tuple[bytes, str]:
     """What comes out, and how it broke off."""
     out = bytearray()
     try:
-        for chunk in decompress(chunks, compression):
+        for chunk in decompress(chunks):
             out += chunk
     except CorruptStream as broken:
         return bytes(out), str(broken)
@@ -47,10 +47,10 @@ def test_uncompressed_bytes_pass_through(data: bytes, size: int) -> None:
 
 
 @packed
-@given(data=st.binary(min_size=200, max_size=2000), where=st.floats(0.2, 0.99))
+@given(data=st.binary(min_size=200, max_size=2000), where=st.floats(0.3, 0.99))
 def test_truncated_stream_yields_a_prefix_and_raises(compression: Compression, data: bytes, where: float) -> None:
     whole = PACK[compression](data)
-    out, problem = unpack(in_chunks(whole[: int(len(whole) * where)], 100), compression)
+    out, problem = unpack(in_chunks(whole[: int(len(whole) * where)], 100))
     assert "truncated" in problem
     assert data.startswith(out)
 
