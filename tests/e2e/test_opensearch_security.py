@@ -113,7 +113,7 @@ def test_refused_permissions_are_named_with_their_list(desk: OpenSearchDesk) -> 
     for in_cluster, in_index, missing in [
         (cluster[:1], [*index, "index"], "cluster permission indices:data/read/mget,"),
         ([cluster[0], "cluster_composite_ops_ro"], [*index, "index"], "cluster permission indices:data/write/bulk,"),
-        (cluster, index, "index permission indices:data/write/bulk[s], indices:data/write/update,"),
+        (cluster, index, "index permissions indices:data/write/bulk[s], indices:data/write/update,"),
         (cluster, [*index[:2], "index"], "index permission indices:admin/refresh,"),
         (cluster, [*search, *index[1:], "index"], "index permission indices:data/read/mget[shard],"),
         ([], index, "cluster permission cluster:monitor/main,"),
