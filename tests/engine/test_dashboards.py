@@ -183,16 +183,6 @@ def test_every_referenced_field_exists(shown: Shown) -> None:
             named = set(saved.attributes["columns"]) if saved.type == "search" else fields_of(saved)
             # Every hit has a score; engines do not list it among their fields, and both products add it.
             assert named <= fields | {"_score"}, f"{saved.attributes['title']}: {named - fields}"
-    [view] = [
-        saved
-        for saved in objects
-        if saved.attributes.get("title") == shown.index and "timeFieldName" not in saved.attributes
-    ]
-    # What the view hides is what _source may not bring, as both products ask for it.
-    hidden = [one["value"] for one in orjson.loads(view.attributes["sourceFilters"])]
-    hits = _ask(shown.url, "POST", f"/{shown.index}/_search", {"_source": {"excludes": hidden}})["hits"]["hits"]
-    assert all("embedding_meta" in hit["_source"] for hit in hits[1:9])
-    assert not any({"embedding", "parts"} & set(hit["_source"]) for hit in hits)
 
 
 def test_the_command_writes_or_imports_the_objects(shown: Shown, cli: Cli, tmp_path: Any) -> None:

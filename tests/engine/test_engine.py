@@ -10,8 +10,6 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
-from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import BulkItemResult, Engine, document_key
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots, scan_index
@@ -20,15 +18,14 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient, without_retries
 from es_sbert.errors import (
     EngineError,
-    EngineUnreachable,
     IndexMismatch,
-    IndexMissing,
     PointInTimeLost,
     RequestFailed,
 )
 from tests.conftest import also_es8
-from tests.engine.ingest_support import ask
+from tests.engine.ingest_support import ask, update, wait_until
 from tests.engine.sources import read_sources
+from tests.engine.vectors import state_of
 
 MAPPING: Json = {
     "settings": {"number_of_shards": 2, "number_of_replicas": 0},
@@ -54,8 +51,7 @@ def test_an_index_is_as_the_engine_holds_it_lists_included(engine: Engine, index
     settings = {"index.query.default_field": ["word", "n"], "index.max_result_window": "50", "index.hidden": "true"}
     engine.create_index(index_name, MAPPING | {"settings": settings})
     engine.put_mapping(index_name, {"_meta": {"owner": "x"}, "properties": {"more": {"type": "boolean"}}})
-    state = engine.get_index(index_name)
-    assert state is not None
+    state = state_of(engine, index_name)
     assert (state.name, state.shards, state.mappings["_meta"]) == (index_name, 1, {"owner": "x"})
     assert state.mappings["properties"].keys() == {"word", "n", "more"}
     assert {name: state.settings[name] for name in settings} == settings
@@ -64,33 +60,6 @@ def test_an_index_is_as_the_engine_holds_it_lists_included(engine: Engine, index
     with pytest.raises(RequestFailed, match=r"\[n\]") as caught:
         engine.put_mapping(index_name, {"properties": {"n": {"type": "keyword"}}})
     assert caught.value.status == 400
-
-
-def test_shard_states_count_nested_objects_and_what_an_alias_filters_out(engine: Engine, index: str) -> None:
-    engine.put_mapping(index, {"properties": {"part": {"type": "nested"}}})
-    engine.bulk(index, numbered(6))
-    engine.bulk(index, actions(({"index": {"_id": "0"}}, {"word": "w0", "part": [{"n": 1}, {"n": 2}]})))
-    engine.bulk(index, actions(({"index": {"_id": "7"}}, {"word": "w7"})) + b'{"delete":{"_id":"1"}}\n')
-    engine.update_aliases([{"add": {"index": index, "alias": f"{index}-one", "filter": {"term": {"n": 2}}}}])
-    engine.refresh(index)
-    assert engine.count(f"{index}-one") == 1
-    assert sum(shard.documents for shard in engine.shard_states(f"{index}-one").values()) == 6 + 2
-    with pytest.raises(IndexMissing):
-        engine.shard_states(f"{index}-missing")
-
-
-def test_alias_is_resolved_unless_it_has_several_indices(
-    engine: Engine, index: str, fresh_index: Callable[[str], str]
-) -> None:
-    alias, second = f"{index}-alias", fresh_index(engine.info.url)
-    ask(engine, "PUT", f"/{index}/_alias/{alias}")
-    state = engine.get_index(alias)
-    assert state is not None
-    assert state.name == index
-    engine.create_index(second, MAPPING)
-    ask(engine, "PUT", f"/{second}/_alias/{alias}")
-    with pytest.raises(IndexMismatch, match="points to 2 indices"):
-        engine.get_index(alias)
 
 
 @also_es8
@@ -118,13 +87,6 @@ def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> N
         engine.bulk(index, b'{"nonsense": {"_id": "1"}}\n{}\n')
     assert caught.value.status == 400
     assert read_sources(engine, index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
-
-
-def test_mget_finds_documents_before_refresh(engine: Engine, index: str) -> None:
-    engine.bulk(index, numbered(3))
-    found = read_sources(engine, index, ["2", "nowhere", "0"], source_includes=["word"])
-    assert found == {"2": {"word": "w2"}, "0": {"word": "w0"}}
-    assert read_sources(engine, index, [], source_includes=["word"]) == {}
 
 
 def test_documents_are_found_in_all_routings(engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +166,7 @@ def test_slices_cover_every_document_once(engine: Engine, index: str) -> None:
             assert found
             seen += found
             # What a load in place does: the documents that were read are written again.
-            engine.bulk(index, actions(*[({"update": {"_id": key}}, {"doc": {"word": "seen"}}) for key in found]))
+            update(engine, index, {key: {"word": "seen"} for key in found})
             engine.refresh(index)
     finally:
         close_snapshots(engine, snapshots)
@@ -212,20 +174,15 @@ def test_slices_cover_every_document_once(engine: Engine, index: str) -> None:
 
 
 def wait_until_closed(engine: Engine, index: str) -> None:
-    """An engine counts a context until the last thread has let go of it, be it after the answer.
-
-    What nobody closes stays open for minutes, longer than this waits.
-    """
-    deadline = time.monotonic() + 60
-    while open_contexts(engine, index):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    """An engine counts a context until the last thread has let go of it, be it after the answer."""
+    begun = time.monotonic()
+    wait_until(lambda: not open_contexts(engine, index))
+    assert time.monotonic() < begun + 60  # what nobody closes stays open for minutes
 
 
 def open_contexts(engine: Engine, index: str) -> int:
     """Search contexts that are open on an index: the points in time of the running scans, one a shard."""
-    stats = ask(engine, "GET", f"/{index}/_stats/search")
-    return int(stats["_all"]["total"]["search"]["open_contexts"])
+    return int(ask(engine, "GET", f"/{index}/_stats/search")["_all"]["total"]["search"]["open_contexts"])
 
 
 def test_point_in_time_is_closed_on_end_break_and_error(engine: Engine, index: str) -> None:
@@ -292,29 +249,21 @@ def test_scan_goes_on_where_it_was_after_loss_of_point_in_time(
     pages = scan_index(engine, index, query={"match_all": {}}, source_includes=["n"], page=7, retrying=retry_at_once)
     read: list[str] = []
     rewritten: dict[str, int] = {}
-    unread_and_changed = []
     for page in pages:
-        ids = [hit["_id"] for hit in page.hits]
         if page.is_rewritten:
             rewritten |= {hit["_id"]: hit["_source"]["n"] for hit in page.hits}
             continue
-        read += ids
+        read += [hit["_id"] for hit in page.hits]
         if len(read) in range(60, 67):
             # Of those that were read, some are written again; of the others, one is changed and one is deleted.
-            unread = [str(n) for n in range(200) if str(n) not in read]
-            unread_and_changed += unread[:1]
-            changed = [*read[:3], unread[0]]
-            engine.bulk(index, actions(*[({"update": {"_id": key}}, {"doc": {"n": -1}}) for key in changed]))
-            engine.bulk(index, b'{"delete":{"_id":"%s"}}\n' % unread[1].encode())
-            deleted = unread[1]
+            changed, deleted = [str(n) for n in range(200) if str(n) not in read][:2]
+            update(engine, index, {key: {"n": -1} for key in [*read[:3], changed]})
+            engine.bulk(index, b'{"delete":{"_id":"%s"}}\n' % deleted.encode())
         losing()
     assert len(read) == len(set(read))
-    assert unread_and_changed
     # Another shard may have been opened after the change.
-    in_place = set(read) | set(rewritten)
-    assert in_place >= {str(n) for n in range(200)} - {deleted}
-    for key in unread_and_changed:
-        assert key in read or rewritten[key] == -1
+    assert {*read, *rewritten} >= {str(n) for n in range(200)} - {deleted}
+    assert changed in read or rewritten[changed] == -1
 
 
 def test_lost_point_in_time_and_replaced_index_end_a_scan(
@@ -336,22 +285,6 @@ def test_lost_point_in_time_and_replaced_index_end_a_scan(
     engine.bulk(index, numbered(10))
     with pytest.raises(IndexMismatch, match="was deleted or replaced while it was read"):
         list(pages)
-
-
-def test_dropped_connection_raises_unreachable_or_status_0(es9_url: str, opensearch_url: str) -> None:
-    """Connections that break: as an error of its own, and from `bulk` as status 0, which callers may retry."""
-    from tests.engine.relay import Relay
-
-    for url in (es9_url, opensearch_url):
-        with Relay(url) as relay:
-            engine = connect(EngineSettings(url=relay.url))
-            relay.stop()
-            with pytest.raises(EngineUnreachable):
-                engine.get_index("docs")
-            with pytest.raises(RequestFailed) as caught:
-                engine.bulk("docs", numbered(1))
-            assert caught.value.status == 0
-            engine.close()
 
 
 @also_es8

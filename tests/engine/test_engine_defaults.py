@@ -1,8 +1,8 @@
 """Defaults of an index, a cluster, an alias or a role that change what the engine answers, or what it stores.
 
 Each line of the table "Defaults of the engine" in docs/reliability.md has a test here, in
-tests/engine/test_cluster_settings.py, tests/e2e/test_default_search_pipeline.py (search pipelines) or
-tests/engine/test_ingest_read_back.py (ingest pipelines).
+tests/engine/test_cluster_settings.py, tests/e2e/test_default_search_pipeline.py (search pipelines),
+tests/engine/test_ingest_read_back.py (ingest pipelines) or tests/engine/test_partial_answers.py (time limits).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from pydantic import SecretStr
 
@@ -24,10 +23,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed
+from es_sbert.errors import AccessDenied, EsSbertError
 from es_sbert.index.privileges import ADOPT, CREATE, LOAD, MIGRATE_FROM, PRUNE, SEARCH, require_privileges
 from tests.conftest import also_opensearch2
-from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.engine.ingest_support import load, open_engine, put, write_jsonl
 from tests.engine.secured import Secured
 from tests.engine.sources import read_sources
 
@@ -44,10 +43,7 @@ def fill(engine: Engine, index: str, settings: dict[str, Any]) -> None:
     if engine.info.engine_type is EngineType.OPENSEARCH:
         body["index.knn"] = True  # OpenSearch 2 needs it
     engine.create_index(index, {"settings": body, "mappings": {"properties": properties}})
-    lines = b"".join(
-        orjson.dumps({"index": {"_id": each["id"]}}) + b"\n" + orjson.dumps(each) + b"\n" for each in documents()
-    )
-    assert all(item.ok for item in engine.bulk(index, lines))
+    put(engine, index, documents())
 
 
 def embedded(url: str, index: str) -> set[str]:
@@ -122,33 +118,6 @@ def test_filter_and_routing_of_an_alias_limit_all_of_a_load(
         few = write_jsonl(tmp_path / "few.jsonl", [each for each in documents() if each["group"]][:5])
         assert load(engine_url, tiny, alias, few, dead=dead, id_field="id", prune=True).pruned == len(odd) - 5
         assert engine.count(index_name) == COUNT - len(odd) + 5
-
-
-@pytest.mark.parametrize("engine_url", ["opensearch", "opensearch2"], indirect=True, scope="session")
-def test_default_search_pipeline_that_is_missing(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
-) -> None:
-    missing = {"index.search.default_pipeline": "no-such-pipeline"}
-    with open_engine(engine_url) as engine:
-        fill(engine, index_name, {})
-        engine.refresh(index_name)
-        point_in_time = engine.open_point_in_time(index_name, shard=0)
-        body = {"query": {"match_all": {}}, "size": COUNT}
-        shown = len(engine.search_point_in_time(point_in_time, body)["hits"]["hits"])
-        engine.put_settings(index_name, missing)
-        # Reads go around the pipeline, on OpenSearch 2.19 too; searches of users do not.
-        assert len(engine.search_point_in_time(point_in_time, body)["hits"]["hits"]) == shown > 0
-        assert engine.count(index_name) == COUNT
-        assert [len(found["hits"]["hits"]) for found in engine.multi_search(index_name, [body, body])] == [COUNT] * 2
-        with pytest.raises(RequestFailed, match="not defined"):
-            engine.search(index_name, body, default_pipeline=True)
-        with pytest.raises(RequestFailed, match="not defined"):
-            engine.multi_search(index_name, [body], default_pipeline=True)
-        report = load(engine_url, tiny, index_name, dead=tmp_path / "dead", retry_seconds=0)
-        assert (report.read, report.indexed) == (0, 0)
-        assert "not defined" in str(report.stopped)
-        engine.close_point_in_time(point_in_time)
-    assert embedded(engine_url, index_name) == set()
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata", "read"])

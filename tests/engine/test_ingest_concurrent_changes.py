@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,20 +18,11 @@ from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.sources.file_sources import find_sources
-from tests.engine.ingest_support import Interposed, Loads, load, sentences, wait_until, write_jsonl
+from tests.engine.ingest_support import Interposed, Loads, bulk, put, sentences, update, wait_until, write_jsonl
 from tests.engine.sources import read_sources
+from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
-
-
-@pytest.fixture
-def es9(es9_url: str, open_engine: Callable[[str], Engine]) -> Engine:
-    return open_engine(es9_url)
-
-
-@pytest.fixture
-def index(es9_url: str, fresh_index: Callable[[str], str]) -> str:
-    return fresh_index(es9_url)
 
 
 def before_window(encoder: Encoder, number: int, meddle: Callable[[], None]) -> Interposed:
@@ -40,79 +30,57 @@ def before_window(encoder: Encoder, number: int, meddle: Callable[[], None]) -> 
     return Interposed(encoder, lambda window: meddle() if window == number else None)
 
 
-def test_overwritten_mapping_meta_is_restored(es9: Engine, index: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_overwritten_mapping_meta_is_restored(engine: Engine, loads: Loads) -> None:
     """It had read `_meta` before this load wrote into it."""
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
-    meddling = before_window(encoder, 0, lambda: es9.put_mapping(index, {"_meta": {"owner": "app"}}))
-    summary = load(es9.info.url, meddling, index, path, dead=tmp_path / "dead", id_field="id")
+    path = loads.write(sentences(20))
+    meddling = before_window(loads.encoder, 0, lambda: engine.put_mapping(loads.index, {"_meta": {"owner": "app"}}))
+    summary = loads.load(path, encoder=meddling, id_field="id")
     assert (summary.indexed, summary.exit_code, summary.notes) == (20, 0, ())
-    state = es9.get_index(index)
-    assert state is not None
-    assert vector_fields(state.mappings, index)["embedding"].fingerprint == encoder.info.fingerprint
-    assert state.mappings["_meta"]["owner"] == "app"
-    assert load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id").unchanged == 20
+    mappings = state_of(engine, loads.index).mappings
+    assert vector_fields(mappings, loads.index)["embedding"].fingerprint == loads.encoder.info.fingerprint
+    assert mappings["_meta"]["owner"] == "app"
+    assert loads.load(path, id_field="id").unchanged == 20
 
 
-def test_vectors_overwritten_by_another_writer_are_noted(
-    es9: Engine, index: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_vectors_overwritten_by_another_writer_are_noted(engine: Engine, loads: Loads) -> None:
     """The same documents with another vector field: each load writes them whole, with the vectors it has seen."""
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
-    load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",))
-    load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id", vectors=("two={text}",))
+    path = loads.write(sentences(20))
+    loads.load(path, id_field="id", vectors=("one={text}",))
+    loads.load(path, id_field="id", vectors=("two={text}",))
 
     def overwrite() -> None:
         """Goes over d0, once it is written, as a load does that knew of neither field."""
         wait_until(
-            lambda: read_sources(es9, index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
+            lambda: (
+                read_sources(engine, loads.index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
+            )
         )
-        lines = [b'{"index":{"_id":"d0"}}', orjson.dumps({"id": "d0", "text": "New."}), b""]
-        assert all(result.ok for result in es9.bulk(index, b"\n".join(lines)))
+        put(engine, loads.index, [{"id": "d0", "text": "New."}])
 
     changed = [document | {"text": f"Changed: {document['text']}"} for document in sentences(20)]
     write_jsonl(path, changed)
-    before = before_window(encoder, 19, overwrite)  # one document a window
-    summary = load(
-        es9.info.url,
-        before,
-        index,
-        path,
-        dead=tmp_path / "dead",
-        id_field="id",
-        vectors=("one={text}",),
-        batch_window=1,
-    )
+    before = before_window(loads.encoder, 19, overwrite)  # one document a window
+    summary = loads.load(path, encoder=before, id_field="id", vectors=("one={text}",), batch_window=1)
     assert summary.indexed == 20
     assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(changed=1), 0)
     [note] = [note for note in summary.notes if "by others" in note]
     assert note.startswith("1 document was written by others during this load: run the same")
-    assert "run the same command again" in note
-    assert not default_checkpoint_path(index, find_sources((str(path),), None)).exists()
-    again = load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("one",))
+    assert not default_checkpoint_path(loads.index, find_sources((str(path),), None)).exists()
+    again = loads.load(vectors=("one",))
     assert (again.indexed, again.unchanged, again.notes) == (1, 19, ())
 
 
-def test_field_added_by_another_load_is_noted(es9: Engine, index: str, encoder: Encoder, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
+def test_field_added_by_another_load_is_noted(loads: Loads) -> None:
+    path = loads.write(sentences(5))
 
     def other() -> None:
-        load(
-            es9.info.url,
-            encoder,
-            index,
-            path,
-            dead=tmp_path / "dead",
-            id_field="id",
-            vectors=("two={text}",),
-            state=tmp_path / "other.state",
-        )
+        loads.load(path, id_field="id", vectors=("two={text}",), state=loads.folder / "other.state")
 
-    meddling = before_window(encoder, 0, other)
-    summary = load(es9.info.url, meddling, index, path, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",))
-    [note] = summary.notes
+    meddling = before_window(loads.encoder, 0, other)
+    [note] = loads.load(path, encoder=meddling, id_field="id", vectors=("one={text}",)).notes
     assert note.startswith("two was added to the index during this load")
-    assert f"es-sbert ingest --index {index} --vector two" in note
-    assert load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("two",)).indexed == 5
+    assert f"es-sbert ingest --index {loads.index} --vector two" in note
+    assert loads.load(vectors=("two",)).indexed == 5
 
 
 def test_documents_deleted_during_load_are_noted(engine: Engine, loads: Loads) -> None:
@@ -124,11 +92,11 @@ def test_documents_deleted_during_load_are_noted(engine: Engine, loads: Loads) -
     def delete(window: int) -> None:
         if window == 3:
             wait_until(lambda: bool(read_sources(engine, loads.index, ["d3"], source_includes=["id"])))
-            assert all(r.ok for r in engine.bulk(loads.index, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d3"}}\n'))
+            bulk(engine, loads.index, {"delete": {"_id": "d0"}}, {"delete": {"_id": "d3"}})
 
     meddling = Interposed(loads.encoder, delete)
-    options: dict[str, Any] = {"dead": loads.dead, "id_field": "id", "state": loads.folder / "state"}
-    summary = load(loads.url, meddling, loads.index, path, batch_window=5, **options)
+    options: dict[str, Any] = {"id_field": "id", "state": loads.folder / "state"}
+    summary = loads.load(path, encoder=meddling, batch_window=5, **options)
     assert (summary.indexed, summary.unchanged) == (17, 3)
     assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(deleted=2), 0)
     assert summary.notes[0].startswith("2 documents of this load were deleted by others during the load: run the same")
@@ -146,39 +114,21 @@ def test_changes_that_the_source_keeps_are_not_noted(engine: Engine, loads: Load
     def count_clicks(window: int) -> None:
         if window == 3:
             wait_until(lambda: bool(read_sources(engine, loads.index, ["d3"], source_includes=["id"])))
-            update_documents(engine, loads.index, {"d0": {"clicks": 1}, "d3": {"clicks": 1}})
-            engine.bulk(loads.index, bulk_body({"own": {"text": "A document of its own."}}))
+            update(engine, loads.index, {"d0": {"clicks": 1}, "d3": {"clicks": 1}})
+            put(engine, loads.index, [{"id": "own", "text": "Not of the source."}])
 
-    summary = load(
-        loads.url, Interposed(loads.encoder, count_clicks), loads.index, path,
-        dead=loads.dead, id_field="id", batch_window=5,
-    )  # fmt: skip
+    summary = loads.load(path, encoder=Interposed(loads.encoder, count_clicks), id_field="id", batch_window=5)
     assert (summary.indexed, summary.unchanged) == (17, 3)
     assert (summary.missing, summary.concurrent, summary.notes) == (0, ConcurrentChanges(), ())
 
 
-def update_documents(engine: Engine, index: str, changes: dict[str, dict[str, Any]]) -> None:
-    """Partial updates by another program."""
-    lines = [line for key, doc in changes.items() for line in ({"update": {"_id": key}}, {"doc": doc})]
-    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    assert all(result.ok for result in results), results
-
-
 class LosingEngine:
-    """The engine of a load that loses writes which it has acknowledged, as in a failover: it does not execute them.
-
-    Args:
-        engine: The engine.
-        lost: Ids of the documents.
-        fails: Whether a shard gets another primary.
-        readable: Whether the user may read primary terms.
-    """
+    """The engine of a load that does not execute writes which it acknowledges, as in a failover if it `fails`."""
 
     _LATER = 1 << 20
 
-    def __init__(self, engine: Engine, lost: set[str], *, fails: bool = True, readable: bool = True) -> None:
-        self._engine, self._lost, self._fails, self._readable = engine, lost, fails, readable
-        self._sent = False
+    def __init__(self, engine: Engine, lost: set[str], *, fails: bool = True) -> None:
+        self._engine, self._lost, self._fails, self._sent = engine, lost, fails, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -199,21 +149,15 @@ class LosingEngine:
             results |= {result.id: result for result in self._engine.bulk(name, b"\n".join([*sent, b""]), **options)}
         return [results[document_id] for document_id in ids]
 
-    def primary_terms(self, name: str) -> dict[int, int] | None:
-        terms = self._engine.primary_terms(name) or {}
+    def primary_terms(self, name: str) -> dict[int, int]:
         later = int(self._sent and self._fails)
-        return {shard: term + later for shard, term in terms.items()} if self._readable else None
+        return {shard: term + later for shard, term in (self._engine.primary_terms(name) or {}).items()}
 
     def load(self, encoder: Encoder, settings: IngestSettings) -> LoadReport:
         engine: Any = self
         return run_load(
             engine, encoder, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
         )
-
-
-def bulk_body(documents: dict[str, Any]) -> bytes:
-    lines = [line for key, source in documents.items() for line in ({"index": {"_id": key}}, source)]
-    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
 def test_updates_lost_in_failover_are_detected(engine: Engine, loads: Loads) -> None:
@@ -240,7 +184,7 @@ def test_updates_lost_in_failover_are_detected(engine: Engine, loads: Loads) -> 
 def test_lossless_failover_reports_nothing_missing(engine: Engine, loads: Loads) -> None:
     path, documents = loads.folder / "docs.jsonl", sentences(12)
     loads.load(write_jsonl(path, documents), id_field="id")
-    engine.bulk(loads.index, bulk_body({"x": {"text": "Of another writer."}}))
+    put(engine, loads.index, [{"id": "x", "text": "Of another writer."}])
     for document in documents[:6]:
         document["price"] += 1
     documents[1]["text"] = ""
@@ -252,17 +196,15 @@ def test_lossless_failover_reports_nothing_missing(engine: Engine, loads: Loads)
     assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(), 0)
 
 
-@pytest.mark.parametrize(("fails", "readable"), [(True, True), (False, True)], ids=["failover", "no failover"])
-def test_in_place_writes_lost_are_detected(engine: Engine, loads: Loads, fails: bool, readable: bool) -> None:
+@pytest.mark.parametrize("fails", [True, False], ids=["failover", "no failover"])
+def test_in_place_writes_lost_are_detected(engine: Engine, loads: Loads, fails: bool) -> None:
     """A vector, and the removal of one. Without a failover, the engine has lost them for another reason."""
-    documents = {document["id"]: document for document in sentences(8)}
     engine.create_index(loads.index, {})
-    engine.bulk(loads.index, bulk_body(documents))
+    put(engine, loads.index, sentences(8))
     loads.load()
-    source = read_sources(engine, loads.index, ["d1"], source_includes=["*"])["d1"]
-    emptied = {"d1": source | {"text": ""}}
-    more = {"new": {"text": "A new one."}, "newer": {"text": "Another one."}, "dead": {"text": 7}}
-    engine.bulk(loads.index, bulk_body(emptied | more))
+    update(engine, loads.index, {"d1": {"text": ""}})
+    more = {"new": "A new one.", "newer": "Another one.", "dead": 7}
+    put(engine, loads.index, [{"id": key, "text": text} for key, text in more.items()])
     settings = IngestSettings(index=loads.index, dead_letters=loads.dead)
     summary = LosingEngine(engine, {"d1", "new"}, fails=fails).load(loads.encoder, settings)
     assert (summary.indexed, summary.skipped.empty, summary.dead) == (2, 1, 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.errors import EngineUnreachable, OutputError
+from es_sbert.engines.engine import Engine
 from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
-from tests.engine.ingest_support import Loads, load, sentences, write_jsonl
+from tests.engine.ingest_support import Loads, ask, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, Fault, FaultyProxy, answer, cut_after, cut_before, refuse_items, too_large
 
 pytestmark = pytest.mark.one_engine
@@ -38,7 +36,7 @@ def docs(tmp_path: Path) -> Path:
 
 def in_small_bodies(proxy: FaultyProxy, loads: Loads, docs: Path, **options: Any) -> Any:
     options = {"batch_window": 8, "bulk_bytes": 20_000, "retry_seconds": 60} | options
-    return load(proxy.url, loads.encoder, loads.index, docs, dead=loads.dead, id_field="id", **options)
+    return loads.load(docs, url=proxy.url, id_field="id", **options)
 
 
 def assert_all_in_once(loads: Loads) -> None:
@@ -86,11 +84,7 @@ def test_bodies_too_large_are_split(loads: Loads, proxy: FaultyProxy) -> None:
 
 @each_client
 def test_unreachable_engine_leaves_rest_to_next_load(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
-    def last(exchange: Any) -> tuple[int, bytes]:
-        proxy.down.set()
-        return exchange.forward()  # type: ignore[no-any-return]
-
-    proxy.faults = [last]
+    proxy.faults = [last_of(proxy)]
     summary = in_small_bodies(proxy, loads, docs, retry_seconds=0.5)
     assert summary.stopped is not None
     assert "retried for 0.5 s" in summary.stopped
@@ -123,13 +117,23 @@ def test_poison_document_is_dead_lettered_without_blocking_others(loads: Loads, 
     assert "the engine kept failing on it for 1 s" in letter["reason"]
 
 
-def block_after_the_first(proxy: FaultyProxy, url: str, index: str) -> None:
+def last_of(proxy: FaultyProxy) -> Fault:
+    """After this request the engine is unreachable."""
+
+    def last(exchange: Exchange) -> tuple[int, bytes]:
+        proxy.down.set()
+        return exchange.forward()
+
+    return last
+
+
+def block_after_the_first(proxy: FaultyProxy, engine: Engine, index: str) -> None:
     """The first bulk request goes through, then the index is blocked; the others wait for that on their way."""
     blocked = threading.Event()
 
     def first(exchange: Exchange) -> tuple[int, bytes]:
         result = exchange.forward()
-        _set_write_block(url, index, True)
+        engine.put_settings(index, {"index.blocks.write": "true"})
         blocked.set()
         return result
 
@@ -140,20 +144,7 @@ def block_after_the_first(proxy: FaultyProxy, url: str, index: str) -> None:
     proxy.faults, proxy.always = [first], later
 
 
-def test_permanent_read_only_block_stops_the_load(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
-    block_after_the_first(proxy, loads.url, loads.index)
-    summary = in_small_bodies(proxy, loads, docs, batch_window=4, retry_seconds=0.5)
-    assert 0 < summary.indexed < COUNT
-    assert summary.stopped is not None
-    assert "cluster_block_exception" in summary.stopped or "blocks POST" in summary.stopped
-    assert summary.left == summary.read - summary.indexed > 0
-    assert (summary.dead, summary.exit_code) == (0, 1)
-    _set_write_block(loads.url, loads.index, False)
-    assert in_small_bodies(proxy, loads, docs).unchanged == summary.indexed
-    assert_all_in_once(loads)
-
-
-def test_temporary_block_is_waited_out_and_logged(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
+def test_temporary_block_is_waited_out_and_logged(engine: Engine, loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     waits: list[str] = []
 
     class Mending(ProgressMeter):
@@ -162,9 +153,9 @@ def test_temporary_block_is_waited_out_and_logged(loads: Loads, proxy: FaultyPro
         def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None and not waits:
                 waits.append(snapshot.waiting)
-                _set_write_block(loads.url, loads.index, False)
+                engine.put_settings(loads.index, {"index.blocks.write": None})
 
-    block_after_the_first(proxy, loads.url, loads.index)
+    block_after_the_first(proxy, engine, loads.index)
     summary = in_small_bodies(proxy, loads, docs, batch_window=4, meter=Mending())
     assert (summary.indexed, summary.dead, summary.left, summary.exit_code) == (COUNT, 0, 0, 0)
     assert "block" in waits[0]
@@ -172,88 +163,26 @@ def test_temporary_block_is_waited_out_and_logged(loads: Loads, proxy: FaultyPro
 
 
 @pytest.mark.usefixtures("alone_on_engines")  # the engine's health is red while the index is opened
-def test_index_closed_during_load_stops_without_dead_letters(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
+def test_index_closed_during_load_stops_without_dead_letters(
+    engine: Engine, loads: Loads, proxy: FaultyProxy, docs: Path
+) -> None:
     def close(exchange: Any) -> tuple[int, bytes]:
-        _post(f"{loads.url}/{loads.index}/_close")
+        ask(engine, "POST", f"/{loads.index}/_close")
         return exchange.forward()  # type: ignore[no-any-return]
 
     proxy.faults = [close]
     summary = in_small_bodies(proxy, loads, docs)
     assert (summary.dead, summary.left > 0) == (0, True)
     assert "is closed: open it" in str(summary.stopped)
-    _post(f"{loads.url}/{loads.index}/_open?wait_for_active_shards=1")
+    ask(engine, "POST", f"/{loads.index}/_open", {"wait_for_active_shards": "1"})
     assert in_small_bodies(proxy, loads, docs).left == 0
     assert_all_in_once(loads)
-
-
-def _post(url: str) -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=PATIENCE) as response:
-        assert response.status == 200
-
-
-def _set_write_block(url: str, index: str, value: bool) -> None:
-    request = urllib.request.Request(
-        f"{url}/{index}/_settings",
-        orjson.dumps({"index.blocks.write": value}),
-        {"content-type": "application/json"},
-        method="PUT",
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-        assert response.status == 200
-
-
-@each_client
-def test_engine_unreachable_before_load_raises(proxy: FaultyProxy, loads: Loads, docs: Path) -> None:
-    proxy.down.set()
-    with pytest.raises(EngineUnreachable):
-        in_small_bodies(proxy, loads, docs)
-    assert not loads.dead.exists()
-
-
-@each_client
-def test_engine_lost_during_mget_leaves_the_rest(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
-    in_small_bodies(proxy, loads, write_jsonl(loads.folder / "one.jsonl", sentences(1)))
-    changed = [document | {"text": document["text"] + " Again."} for document in sentences(COUNT)]
-
-    def last(exchange: Any) -> tuple[int, bytes]:
-        proxy.down.set()
-        return exchange.forward()  # type: ignore[no-any-return]
-
-    proxy.faults = [last]
-    summary = in_small_bodies(proxy, loads, write_jsonl(docs, changed), retry_seconds=0.3, batch_window=4)
-    assert summary.stopped is not None
-    assert summary.left == summary.read - summary.indexed > 0
-    assert not loads.dead.exists()
 
 
 @each_client
 def test_lost_update_response_is_not_a_conflict(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     loads.load(docs, id_field="id", vector_field="first")
     proxy.faults = [cut_after, cut_after]
-    summary = load(proxy.url, loads.encoder, loads.index, dead=loads.dead, batch_window=8, retry_seconds=60)
+    summary = loads.load(url=proxy.url, batch_window=8, retry_seconds=60)
     assert (summary.read, summary.indexed, summary.unchanged, summary.dead) == (COUNT, COUNT, 0, 0)
     assert_all_in_once(loads)
-
-
-@each_client
-def test_error_reports_documents_written_so_far(loads: Loads, docs: Path) -> None:
-    dead = loads.dead
-    dead.symlink_to("/dev/full")
-    docs.write_bytes(docs.read_bytes() + b"broken\n")
-    with pytest.raises(OutputError, match="No space left on device") as caught:
-        loads.load(docs, id_field="id")
-    assert re.fullmatch(r"this came after \d+ documents were written", caught.value.__notes__[-1])
-
-
-@each_client
-def test_both_writers_send_requests(proxy: FaultyProxy, loads: Loads, docs: Path) -> None:
-    together = threading.Barrier(2, timeout=PATIENCE)
-
-    def meet(exchange: Any) -> tuple[int, bytes]:
-        together.wait()
-        return exchange.forward()  # type: ignore[no-any-return]
-
-    # The first request goes alone: some of its documents are read back.
-    proxy.faults = [lambda exchange: exchange.forward(), meet, meet]
-    assert in_small_bodies(proxy, loads, docs).indexed == COUNT
-    assert not together.broken

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.engines.engine import Engine
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.document_vectors import document_hash, text_hash
 from es_sbert.index.text_template import MISSING
 from tests.conftest import also_es8
-from tests.engine.ingest_support import Loads, load, open_engine, same_vectors, sentences, vector_of, write_jsonl
+from tests.engine.ingest_support import Loads, same_vectors, sentences, vector_of, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 
@@ -44,16 +43,6 @@ def test_documents_are_stored_unchanged_with_vectors(loads: Loads) -> None:
             "tokens": expected.tokens[row],
             "truncated": False,
         }
-
-
-def test_second_load_embeds_nothing(loads: Loads) -> None:
-    path = loads.write(sentences(120))
-    loads.load(path, id_field="id")
-    before = loads.contents()
-    summary = loads.load(path, id_field="id", batch_window=50)
-    assert (summary.unchanged, summary.indexed, summary.updated) == (120, 0, 0)
-    # Not a single document was written: versions and embedded_at are as they were.
-    assert loads.contents() == before
 
 
 def test_only_changes_are_written_and_changed_texts_embedded(loads: Loads) -> None:
@@ -86,9 +75,8 @@ def test_only_changes_are_written_and_changed_texts_embedded(loads: Loads) -> No
     assert again.unchanged == again.read == 61
 
 
-def test_rejected_documents_are_dead_lettered_with_reason(loads: Loads) -> None:
-    with open_engine(loads.url) as engine:
-        engine.create_index(loads.index, {"mappings": {"properties": {"price": {"type": "integer"}}}})
+def test_rejected_documents_are_dead_lettered_with_reason(engine: Engine, loads: Loads) -> None:
+    engine.create_index(loads.index, {"mappings": {"properties": {"price": {"type": "integer"}}}})
     bad: dict[str, Any] = {"id": "bad", "text": "Cheap?", "price": "cheap"}
     path = loads.write([*sentences(20), bad])
     twice = b'{"id": "twice", "text": "one", "text": "two"}\n'
@@ -129,29 +117,6 @@ def test_text_template_is_stored_in_index(loads: Loads) -> None:
         loads.load(path, id_field="id", text_fields=("body",))
 
 
-def test_index_of_another_model_is_refused(loads: Loads) -> None:
-    path = loads.write(sentences(3))
-    loads.load(path, id_field="id")
-    before = loads.contents()
-    with open_engine(loads.url) as engine:
-        state = engine.get_index(loads.index)
-        assert state is not None
-        meta = state.mappings["_meta"]
-        meta["es_sbert"]["fields"]["embedding"]["fingerprint"] = "0" * 64
-        engine.put_mapping(loads.index, {"_meta": meta})
-    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
-        loads.load(path, id_field="id")
-    assert loads.contents() == before
-
-
-def test_invalid_index_names_raise(engine_url: str, encoder: Encoder, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(1))
-    with pytest.raises(RequestFailed, match="lowercase"):
-        load(engine_url, encoder, "UpperCase", path, dead=tmp_path / "dead")
-    with pytest.raises(IndexMissing, match="no index"):
-        load(engine_url, encoder, "test-no-such-index", dead=tmp_path / "dead")
-
-
 @pytest.mark.parametrize("lost_text", [" ", None, MISSING], ids=["blank", "null", "missing"])
 def test_document_without_text_loses_its_vector(loads: Loads, lost_text: Any) -> None:
     documents = sentences(30)
@@ -176,13 +141,12 @@ def test_document_without_text_loses_its_vector(loads: Loads, lost_text: Any) ->
     assert loads.contents()["d3"]["_version"] == version
 
 
-def test_settings_that_a_killed_load_left_off_are_named_and_kept(loads: Loads) -> None:
+def test_settings_that_a_killed_load_left_off_are_named_and_kept(engine: Engine, loads: Loads) -> None:
     path = loads.write(sentences(2))
     killed = {"es_sbert": {"load": {"before": {"index.number_of_replicas": "2"}, "run": "r"}}}
-    with open_engine(loads.url) as engine:
-        settings = {"index.number_of_replicas": "0"}
-        engine.create_index(loads.index, {"settings": settings, "mappings": {"_meta": killed}})
-        [note] = loads.load(path).notes
-        assert f'`PUT {loads.index}/_settings` with {{"index.number_of_replicas":"2"}}' in note
-        engine.put_settings(loads.index, {"index.number_of_replicas": "2"})
-        assert loads.load(path).notes == ()
+    settings = {"index.number_of_replicas": "0"}
+    engine.create_index(loads.index, {"settings": settings, "mappings": {"_meta": killed}})
+    [note] = loads.load(path).notes
+    assert f'`PUT {loads.index}/_settings` with {{"index.number_of_replicas":"2"}}' in note
+    engine.put_settings(loads.index, {"index.number_of_replicas": "2"})
+    assert loads.load(path).notes == ()

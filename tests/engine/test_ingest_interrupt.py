@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from es_sbert.ingest.progress import ProgressMeter, ProgressSnapshot
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.onnx_session import OnnxCpuSession
 from es_sbert.vectors import Vectors
-from tests.engine.ingest_support import Interposed, contents, load, same_vectors, sentences, vector_of, write_jsonl
+from tests.engine.ingest_support import Loads, same_vectors, sentences, vector_of, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -30,6 +29,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
     with Encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
         yield encoder
+
+
+@pytest.fixture
+def loads(es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path) -> Loads:
+    return Loads(es9_url, fresh_index(es9_url), small, tmp_path)
 
 
 @pytest.fixture
@@ -60,115 +64,62 @@ def documents() -> list[dict[str, Any]]:
 
 
 def test_interrupt_starts_no_batch_and_sends_no_partial_document(
-    es9_url: str,
-    fresh_index: Callable[[str], str],
-    small: Encoder,
-    tmp_path: Path,
-    batches: Callable[[LoadControl, int], list[bool]],
+    loads: Loads, batches: Callable[[LoadControl, int], list[bool]]
 ) -> None:
-    index, control = fresh_index(es9_url), LoadControl()
-    docs = write_jsonl(tmp_path / "docs.jsonl", documents())
-    options = {"dead": tmp_path / "dead", "id_field": "id", "vectors": FIELDS, "batch_window": 40}
+    control, docs = LoadControl(), loads.write(documents())
+    options: dict[str, Any] = {"id_field": "id", "vectors": FIELDS, "batch_window": 40}
     # All long texts of the first window, and some of the short ones: some documents have one vector of two.
     begun = batches(control, 7)
-    summary = load(es9_url, small, index, docs, control=control, **options)
+    summary = loads.load(docs, control=control, **options)
     assert begun == [False] * 7
     assert (summary.interrupted, summary.exit_code, summary.dead) == (True, 130, 0)
     assert "the same command resumes" in str(summary.stopped)
     assert 0 < summary.indexed < 40
     assert summary.left == summary.read - summary.indexed > 0
-    stored = contents(es9_url, index)
+    stored = loads.contents()
     assert len(stored) == summary.indexed
     assert all("one" in source and "two" in source for source in stored.values())
-    again = load(es9_url, small, index, docs, **options)
+    again = loads.load(docs, **options)
     assert again.resumed
     assert (again.unchanged, again.indexed, again.left) == (summary.indexed, COUNT - summary.indexed, 0)
-    stored = contents(es9_url, index)
+    stored = loads.contents()
     for field, name in (("one", "text"), ("two", "long")):
-        vectors = small.encode([document[name] for document in documents()], "document")
+        vectors = loads.encoder.encode([document[name] for document in documents()], "document")
         for document, vector in zip(documents(), vectors, strict=True):
             assert same_vectors(vector_of(stored[document["id"]], field), vector)
 
 
 def test_interrupt_while_embedding_in_place_leaves_the_rest(
-    es9_url: str,
-    fresh_index: Callable[[str], str],
-    small: Encoder,
-    tmp_path: Path,
-    batches: Callable[[LoadControl, int], list[bool]],
+    loads: Loads, batches: Callable[[LoadControl, int], list[bool]]
 ) -> None:
-    index, control, dead = fresh_index(es9_url), LoadControl(), tmp_path / "dead"
-    docs = write_jsonl(tmp_path / "docs.jsonl", documents())
-    load(es9_url, small, index, docs, dead=dead, id_field="id", vectors=("one={text}",))
+    control = LoadControl()
+    loads.load(loads.write(documents()), id_field="id", vectors=("one={text}",))
     batches(control, 3)
-    summary = load(es9_url, small, index, dead=dead, vectors=FIELDS, control=control)
+    summary = loads.load(vectors=FIELDS, control=control)
     assert (summary.exit_code, summary.dead) == (130, 0)
     assert 0 < summary.indexed < COUNT
     assert summary.left == COUNT - summary.indexed
-    again = load(es9_url, small, index, dead=dead, vectors=FIELDS)
+    again = loads.load(vectors=FIELDS)
     assert (again.unchanged, again.indexed, again.left) == (summary.indexed, COUNT - summary.indexed, 0)
 
 
-def test_interrupt_skips_queued_windows(
-    es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path
-) -> None:
-    index, control = fresh_index(es9_url), LoadControl()
-    docs = write_jsonl(tmp_path / "docs.jsonl", documents())
-    all_read, late = threading.Event(), []
-
-    class Reading(ProgressMeter):
-        """Whoever reads the counts sees when the rest of the source waits behind the first window."""
-
-        def show(self, snapshot: ProgressSnapshot) -> None:
-            if snapshot.read == COUNT:
-                all_read.set()
-
-    def interrupt(window: int) -> None:
-        if not window:
-            assert all_read.wait(180)
-            control.interrupt()
-
-    encoder = Interposed(small, interrupt)
-    tokenize = small.tokenize
-    encoder.tokenize = lambda *given: (late.append(control.interrupted), tokenize(*given))[1]  # type: ignore[assignment]
-    # Each of them is looked up first: the index holds something.
-    another = write_jsonl(tmp_path / "another.jsonl", [{"id": "another", "text": "a cat"}])
-    load(es9_url, small, index, another, dead=tmp_path / "dead", id_field="id", vectors=("one={text}",))
-    summary = load(
-        es9_url,
-        encoder,
-        index,
-        docs,
-        dead=tmp_path / "dead",
-        id_field="id",
-        vectors=("one={text}",),
-        batch_window=1,
-        meter=Reading(),
-        control=control,
-    )
-    assert (summary.read, summary.indexed, summary.left) == (COUNT, 0, COUNT)
-    assert not any(late)
-
-
 @pytest.mark.parametrize("paths", ["/_bulk", "/_mget"])
-def test_interrupt_ends_retry_backoff(
-    es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path, paths: str
-) -> None:
-    index, control = fresh_index(es9_url), LoadControl()
-    options = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 8}
-    load(es9_url, small, index, write_jsonl(tmp_path / "one.jsonl", sentences(1)), **options)
-    docs = write_jsonl(tmp_path / "docs.jsonl", [document | {"new": True} for document in sentences(COUNT)])
+def test_interrupt_ends_retry_backoff(loads: Loads, paths: str) -> None:
+    control, options = LoadControl(), {"id_field": "id", "batch_window": 8}
+    loads.load(write_jsonl(loads.folder / "one.jsonl", sentences(1)), **options)
+    docs = loads.write([document | {"new": True} for document in sentences(COUNT)])
 
     class Impatient(ProgressMeter):
         def show(self, snapshot: ProgressSnapshot) -> None:
             if snapshot.waiting is not None:
                 control.interrupt()
 
-    with FaultyProxy(es9_url, always=answer(503), paths=paths) as proxy:
-        summary = load(proxy.url, small, index, docs, control=control, meter=Impatient(), retry_seconds=3600, **options)
+    with FaultyProxy(loads.url, always=answer(503), paths=paths) as proxy:
+        how = {"control": control, "meter": Impatient(), "retry_seconds": 3600}
+        summary = loads.load(docs, url=proxy.url, **how, **options)
     # It ends as interrupted: the budget of an hour was not waited for, nor is the engine called lost.
     assert str(summary.stopped).startswith("interrupted; the same command resumes")
     assert (summary.exit_code, summary.indexed, summary.dead) == (130, 0, 0)
     assert summary.left == summary.read > 0
-    again = load(es9_url, small, index, docs, **options)
+    again = loads.load(docs, **options)
     assert (again.indexed, again.updated, again.left) == (COUNT - 1, 1, 0)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError, UsageError, VectorIndexError
 from es_sbert.ingest.load_documents import delete_documents
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import Loads, letters, load, sentences, write_jsonl
+from tests.engine.ingest_support import Loads, letters, sentences, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 
@@ -49,14 +44,14 @@ with_join_fields = pytest.mark.parametrize("engine_url", [ES8_IN_LONG_RUN, "open
 
 
 @pytest.fixture
-def loaded(engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> Callable[..., Any]:
+def loaded(engine: Engine, tiny_loads: Loads) -> Callable[..., Any]:
     """A function that loads documents with the routing of their parents."""
-    engine.create_index(index_name, {"settings": {"number_of_shards": 5}, "mappings": JOIN})
+    engine.create_index(tiny_loads.index, {"settings": {"number_of_shards": 5}, "mappings": JOIN})
 
     def call(documents: list[dict[str, Any]], **options: Any) -> Any:
-        path = write_jsonl(tmp_path / "docs.jsonl", documents)
-        settings = {"id_field": "id", "routing_field": "join.parent"} | options
-        return load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **settings)
+        return tiny_loads.load(
+            tiny_loads.write(documents), **{"id_field": "id", "routing_field": "join.parent"} | options
+        )
 
     return call
 
@@ -129,31 +124,16 @@ def test_dead_letter_keeps_its_routing(loaded: Callable[..., Any], engine: Engin
 def test_missing_routing_field_is_refused(loaded: Callable[..., Any], engine: Engine, tiny_loads: Loads) -> None:
     with pytest.raises(SourceError, match="has the routing field parents\n.*id, text, price"):
         loaded(family(), routing_field="parents")
-    with pytest.raises(UsageError, match="do not apply to documents of the index"):
-        tiny_loads.load(routing_field="join.parent")
     alias = f"{tiny_loads.index}-alias"
     engine.update_aliases([{"add": {"index": tiny_loads.index, "alias": alias, "routing": "one"}}])
     path = tiny_loads.write(family())
     with pytest.raises(UsageError, match="gives all documents the routing 'one'"):
-        load(tiny_loads.url, tiny_loads.encoder, alias, path, dead=tiny_loads.dead, routing_field="join.parent")
+        tiny_loads.load(path, index=alias, routing_field="join.parent")
     assert engine.count(tiny_loads.index) == 0
     # Children without a routing are dead letters: they would be in another shard than their parents.
     summary = loaded(family(), routing_field=None)
     assert (summary.indexed, summary.dead) == (PARENTS, 12)
     assert 'set `routing_field="join.parent"`' in tiny_loads.letters()[0]["reason"]
-
-
-@pytest.mark.parametrize("flat", [False, True], ids=["objects", "flat"])
-def test_routing_field_may_be_in_the_mapping_only(engine: Engine, tiny_loads: Loads, flat: bool) -> None:
-    if flat and engine.info.engine_type is not EngineType.ELASTICSEARCH:
-        pytest.skip("only Elasticsearch has mappings without objects")
-    mapped = {"app.tenant": {"type": "keyword"}}
-    engine.create_index(
-        tiny_loads.index, {"mappings": {"properties": mapped} | ({"subobjects": False} if flat else {})}
-    )
-    path = tiny_loads.write(sentences(3))
-    summary = tiny_loads.load(path, id_field="id", routing_field="app.tenant")
-    assert summary.indexed == 3
 
 
 def test_index_that_requires_a_routing_takes_it_from_a_field(engine: Engine, tiny_loads: Loads) -> None:
@@ -177,20 +157,6 @@ def test_index_that_requires_a_routing_takes_it_from_a_field(engine: Engine, tin
     assert (summary.updated, summary.unchanged) == (1, 11)
 
 
-@pytest.mark.parametrize("name", ["_data_stream_timestamp", "_feature", "_field_names", "_id", "_ignored", "_index",
-                                  "_nested_path", "_routing", "_seq_no", "_source", "_version", "_ignored_source",
-                                  "_tier", "_score", "_type"])  # fmt: skip
-def test_metadata_fields_are_those_that_engines_refuse(engine: Engine, index_name: str, name: str) -> None:
-    engine.create_index(index_name, {"settings": {"number_of_shards": 1}})
-    [first, second] = engine.bulk(
-        index_name, b'{"index":{}}\n{"%s":"x"}\n{"index":{}}\n{"%s":7}\n' % ((name.encode(),) * 2)
-    )
-    accepted = first.ok and second.ok
-    if name == "_feature":
-        return  # only servers with rank_feature refuse it
-    assert accepted == (name not in engine.info.metadata_fields)
-
-
 def test_mongodb_dump_is_refused_until_its_id_is_named(engine: Engine, tiny_loads: Loads) -> None:
     documents = [{"_id": {"$oid": f"65a{n:021}"}} | document for n, document in enumerate(sentences(5))]
     path = write_jsonl(tiny_loads.folder / "dump.json", documents)
@@ -202,22 +168,3 @@ def test_mongodb_dump_is_refused_until_its_id_is_named(engine: Engine, tiny_load
     stored = tiny_loads.contents()
     assert stored.keys() == {document["_id"]["$oid"] for document in documents}  # type: ignore[index]
     assert all("_id" not in document for document in stored.values())
-
-
-def test_binary_columns_of_texts_and_ids_are_loaded_as_text(tiny_loads: Loads) -> None:
-    documents = sentences(5)
-    columns = {name: [document[name].encode() for document in documents] for name in ("id", "text")}
-    path = tiny_loads.folder / "docs.parquet"
-    parquet.write_table(pa.table(columns | {"data": [b"\xff"] * 5}), path)
-    assert tiny_loads.load(path, id_field="id").indexed == 5
-    stored = tiny_loads.contents()
-    assert {key: document["text"] for key, document in stored.items()} == {d["id"]: d["text"] for d in documents}
-    assert {document["data"] for document in stored.values()} == {"/w=="}
-    # The rows of a load that has begun are dead letters, those of a load that could not begin stop it.
-    columns["text"][3:] = [b"caf\xe9", b"caf\xe8"]
-    parquet.write_table(pa.table(columns), path)
-    assert tiny_loads.load(path, id_field="id", max_errors=None).dead == 2
-    assert {letter["reason"].partition(" holds ")[0] for letter in tiny_loads.letters()} == {"the column text"}
-    parquet.write_table(pa.table(columns).slice(3), path)
-    with pytest.raises(SourceError, match="the column text holds bytes that are not valid UTF-8 .*: cast the column"):
-        tiny_loads.load(path, id_field="id")

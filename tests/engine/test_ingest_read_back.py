@@ -12,6 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
+from es_sbert.ingest.load_report import LoadReport
 from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import (
     Interposed,
@@ -20,11 +21,10 @@ from tests.engine.ingest_support import (
     contents,
     load,
     open_engine,
+    put,
     sentences,
-    wait_until,
     write_jsonl,
 )
-from tests.engine.sources import read_sources
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 _NEGATE = (
@@ -39,6 +39,7 @@ HARMLESS = {"set": {"field": "received", "value": "{{{_ingest.timestamp}}}"}}
 REROUTE = {"set": {"field": "_routing", "value": "elsewhere"}}
 
 Piped = Callable[..., str]
+Ingest = Callable[..., LoadReport]
 
 
 @pytest.fixture(scope="module", params=[ES8_IN_LONG_RUN, "opensearch"])
@@ -73,8 +74,14 @@ def put_pipeline(engine: Engine, name: str, processor: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def docs(tmp_path: Path) -> Path:
-    return write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+def ingest(url: str, tiny: Encoder, tmp_path: Path) -> Ingest:
+    """Load 20 documents into an index; other arguments are options of the load."""
+    docs = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
+
+    def run(index: str, encoder: Any = tiny, **options: Any) -> LoadReport:
+        return load(url, encoder, index, docs, dead=tmp_path / "dead", id_field="id", **options)
+
+    return run
 
 
 @pytest.mark.parametrize("setting", ["index.default_pipeline", "index.final_pipeline"])
@@ -88,18 +95,11 @@ def docs(tmp_path: Path) -> Path:
     ids=["lowercase", "negate", "remove"],
 )
 def test_altering_pipeline_stops_load_after_first_request(
-    url: str,
-    piped: Piped,
-    tiny: Encoder,
-    docs: Path,
-    tmp_path: Path,
-    processor: dict[str, Any],
-    setting: str,
-    difference: str,
+    url: str, piped: Piped, ingest: Ingest, tmp_path: Path, processor: dict[str, Any], setting: str, difference: str
 ) -> None:
     index, state = piped(processor, setting), tmp_path / "state"
     with pytest.raises(DocumentsAltered) as told:
-        load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", batch_window=2, state=state)
+        ingest(index, batch_window=2, state=state)
     assert difference in told.value.message
     assert setting in told.value.remedy
     assert "after 2 documents were written" in told.value.with_notes()
@@ -110,41 +110,23 @@ def test_altering_pipeline_stops_load_after_first_request(
     assert all(source.get("embedding") is None for source in stored.values()), "no wrong vector is left"
 
 
-def test_altered_vectors_stay_if_their_removal_would_lose_a_field(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
-) -> None:
-    index = piped(NEGATE)
-    with open_engine(url) as engine:
-        engine.delete_index(index)
-        mappings = {"_source": {"excludes": ["price"]}}
-        engine.create_index(index, {"settings": {"index.default_pipeline": index}, "mappings": mappings})
-        with pytest.raises(DocumentsAltered):
-            load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", batch_window=2)
-        engine.refresh(index)
-        assert engine.count(index, {"exists": {"field": "price"}}) == engine.count(index) == 2
-
-
 @pytest.mark.parametrize("processor", [NEGATE, REMOVE], ids=["negate", "remove"])
-def test_altered_passages_raise(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, processor: dict[str, Any]
-) -> None:
-    index = piped(processor)
+def test_altered_passages_raise(piped: Piped, ingest: Ingest, processor: dict[str, Any]) -> None:
     with pytest.raises(DocumentsAltered, match="the vector in embedding"):
-        load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", passages=8)
+        ingest(piped(processor), passages=8)
 
 
-def test_altered_routing_raises(url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path) -> None:
-    index = piped(REROUTE, shards=4)
+def test_altered_routing_raises(piped: Piped, ingest: Ingest) -> None:
     with pytest.raises(DocumentsAltered, match="the routing is 'elsewhere' and not None"):
-        load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id")
+        ingest(piped(REROUTE, shards=4))
 
 
 @pytest.mark.parametrize("passages", [None, 8], ids=["vector", "passages"])
 def test_pipeline_adding_another_field_is_accepted(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, passages: int | None
+    url: str, piped: Piped, ingest: Ingest, tiny: Encoder, tmp_path: Path, passages: int | None
 ) -> None:
     index = piped(HARMLESS)
-    summary = load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", passages=passages)
+    summary = ingest(index, passages=passages)
     assert (summary.indexed, summary.exit_code) == (20, 0)
     assert all("received" in source for source in contents(url, index).values())
     in_place = load(url, tiny, index, dead=tmp_path / "dead")
@@ -152,17 +134,17 @@ def test_pipeline_adding_another_field_is_accepted(
 
 
 def test_pipeline_added_mid_load_is_detected_and_rerun_repairs(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
+    url: str, piped: Piped, ingest: Ingest, tiny: Encoder, tmp_path: Path
 ) -> None:
     index, state = piped(HARMLESS), tmp_path / "state"
-    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "batch_window": 5, "state": state}
+    options: dict[str, Any] = {"batch_window": 5, "state": state}
     with open_engine(url) as engine:
         meddle = Interposed(tiny, lambda window: put_pipeline(engine, index, NEGATE) if window == 2 else None)
         with pytest.raises(DocumentsAltered, match="cosine -1.000"):
-            load(url, meddle, index, docs, **options)
+            ingest(index, meddle, **options)
         put_pipeline(engine, index, HARMLESS)
     assert state.exists()
-    summary = load(url, tiny, index, docs, **options)
+    summary = ingest(index, **options)
     assert (summary.indexed, summary.exit_code, state.exists()) == (20, 0, False)
     stored = contents(url, index)
     texts = [document["text"] for document in sentences(20)]
@@ -181,36 +163,12 @@ def test_in_place_embeddings_are_read_back(engine: Engine, tiny_loads: Loads) ->
         exchange.body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         return exchange.forward()
 
-    lines = [line for document in sentences(4) for line in ({"index": {"_id": document["id"]}}, document)]
     engine.create_index(tiny_loads.index, {})
-    engine.bulk(tiny_loads.index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    put(engine, tiny_loads.index, sentences(4))
     with FaultyProxy(tiny_loads.url, faults=[drop]) as proxy, pytest.raises(DocumentsAltered) as told:
-        load(proxy.url, tiny_loads.encoder, tiny_loads.index, dead=tiny_loads.dead, batch_window=2)
+        tiny_loads.load(url=proxy.url, batch_window=2)
     assert "the vector in embedding is missing" in told.value.message
     assert "a proxy in front of the engine" in told.value.remedy
     assert "after 2 documents were written" in told.value.with_notes()
     again = tiny_loads.load()
     assert (again.indexed, again.exit_code) == (4, 0)
-
-
-def test_concurrent_change_by_another_writer_is_not_an_error(engine: Engine, tiny_loads: Loads, docs: Path) -> None:
-    def overwrite(window: int) -> None:
-        """Before the last window: documents of the windows before, once they are in."""
-        if window == 3:
-            lines = b"".join(
-                orjson.dumps({"index": {"_id": f"d{number}"}}) + b"\n" + b'{"id":"x","text":"Other."}\n'
-                for number in range(5)
-            )
-            wait_until(lambda: len(read_sources(engine, tiny_loads.index, ["d0"], source_includes=["id"])) == 1)
-            assert all(result.ok for result in engine.bulk(tiny_loads.index, lines))
-
-    load(
-        tiny_loads.url,
-        Interposed(tiny_loads.encoder, overwrite),
-        tiny_loads.index,
-        docs,
-        dead=tiny_loads.dead,
-        id_field="id",
-        batch_window=5,
-    )
-    assert tiny_loads.contents()["d0"]["text"] == "Other."

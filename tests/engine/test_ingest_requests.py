@@ -41,16 +41,14 @@ def test_requests_of_thousand_documents(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(DOCUMENTS))
+    settings = IngestSettings(
+        index=index_name, files=(str(path),), id_field="id", index_type="flat", dead_letters=tmp_path / "dead"
+    )
 
     def load() -> Requests:
-        settings = IngestSettings(
-            index=index_name, files=(str(path),), id_field="id", index_type="flat", dead_letters=tmp_path / "dead"
-        )
         requests = Requests(engine, monkeypatch)
-        report = run_load(
-            engine, tiny, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
-        )
-        assert report.exit_code == 0
+        plan = plan_load(engine, settings, resolve_sources(settings))
+        assert run_load(engine, tiny, plan, LoadControl(), SilentMeter()).exit_code == 0
         return requests
 
     new = load()
