@@ -6,23 +6,24 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult
-from es_sbert.errors import Overloaded, UsageError
+from es_sbert.errors import ModelError, Overloaded, UsageError
 from es_sbert.gateway.embedder import BatchingEmbedder, QueuedRequest, VectorCache, next_batch
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.openai_api import exception_response, parse_embeddings_request
 from es_sbert.gateway.settings import Limits
 from es_sbert.runtime.tokenizer import TokenizedTexts
-from es_sbert.vectors import Vectors
 from tests.event_loop import in_event_loop
 from tests.unit.gateway.encoders import POISON, TellingEncoder
 
@@ -105,57 +106,11 @@ async def occupy(one: BatchingEmbedder, encoder: TellingEncoder) -> list[asyncio
 
 
 @in_event_loop
-async def test_texts_queued_during_a_batch_form_the_next_batch() -> None:
-    encoder = TellingEncoder()
-    one = embedder(encoder)
-    busy = await occupy(one, encoder)
-    others = [asyncio.create_task(one.embed([f"text{number}"], "query")) for number in range(20)]
-    await asyncio.sleep(0.01)
-    assert encoder.running == one.batches_in_flight
-    encoder.may_run.set()
-    await asyncio.gather(*busy, *others)
-    assert sorted(encoder.batches) == [*[1] * one.batches_in_flight, 20]
-
-
-@in_event_loop
 async def test_concurrent_callers_share_a_batch() -> None:
     encoder = TellingEncoder()
     one = embedder(encoder)
     await asyncio.gather(one.embed(["a"]), one.embed(["b"], "query"), one.embed(["c"]))
     assert encoder.batches == [3]
-
-
-@in_event_loop
-async def test_out_of_order_batches_keep_vector_order() -> None:
-    call: Call = (["abc", "a" * 8, "ab", "b" * 7, "c" * 5, "", "abcd", "aaa"], None)
-    others_ran = threading.Event()
-
-    class LongestLast(TellingEncoder):
-        """The longest text comes first, and is held until all others have run."""
-
-        def embed(self, tokenized: TokenizedTexts) -> Vectors:
-            if tokenized.tokens.max() == 9:
-                assert others_ran.wait(60)
-            vectors = super().embed(tokenized)
-            if sum(self.batches) == len(call[0]) - 1:
-                others_ran.set()
-            return vectors
-
-    encoder = LongestLast()
-    assert_own(encoder, call, await embedder(encoder, batch_tokens=10).embed(*call))
-    assert sorted(encoder.batches) == [1, 1, 1, 1, 2, 2]
-    assert max(encoder.lengths[-1]) == 9
-
-
-@in_event_loop
-async def test_texts_are_batched_by_length() -> None:
-    """What pads a batch to its longest text computes as much for each of the others."""
-    encoder = TellingEncoder()
-    texts = ["a" * (number * 7 % 23) for number in range(40)]
-    assert_own(encoder, (texts, None), await embedder(encoder, batch_tokens=100).embed(texts))
-    assert len(encoder.lengths) > 3
-    longest_first = sorted(encoder.lengths, key=max, reverse=True)  # two run at a time
-    assert all(min(batch) >= max(after) for batch, after in pairwise(longest_first))
 
 
 @in_event_loop
@@ -229,22 +184,6 @@ async def test_invalid_unicode_is_refused_before_the_tokenizer() -> None:
 
 
 @in_event_loop
-async def test_close_after_drain_answers_all_callers() -> None:
-    encoder = TellingEncoder()
-    encoder.may_run.clear()
-    one = embedder(encoder, batch_tokens=12)
-    tasks = [asyncio.create_task(one.embed([f"text{number}"])) for number in range(7)]
-    await asyncio.to_thread(encoder.started.wait, 60)
-    encoder.may_run.set()
-    await one.drain()
-    one.close()
-    assert encoder.closed.is_set()
-    assert all(task.done() or not task.cancelled() for task in tasks)
-    for number, task in enumerate(tasks):
-        assert_own(encoder, ([f"text{number}"], None), await task)
-
-
-@in_event_loop
 async def test_vector_cache_is_per_caller() -> None:
     """Otherwise the time of an answer would tell what others have searched for."""
     encoder = TellingEncoder()
@@ -273,44 +212,6 @@ def request_of(lengths: Sequence[int]) -> QueuedRequest:
     return QueuedRequest(TokenizedTexts(ids, np.array(lengths, dtype=np.int64), 512), cast(Any, None))
 
 
-def batch(requests: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> list[tuple[QueuedRequest, int]]:
-    return [(request, len(numbers)) for request, numbers in next_batch(requests, tokens, oldest_first=oldest_first)]
-
-
-def test_batch_mixes_small_and_large_requests() -> None:
-    many, one, three = request_of([10] * 1000), request_of([10]), request_of([10] * 3)
-    waiting = [many, three, one]
-    assert batch(waiting, 640, oldest_first=True) == [(many, 64)]
-    assert batch(waiting, 640, oldest_first=False) == [(one, 1), (three, 3), (many, 60)]
-    assert waiting == [many]
-
-
-def test_request_with_more_progress_finishes_first() -> None:
-    first, second = request_of([10] * 100), request_of([10] * 100)
-    waiting = [first, second]
-    for number in range(9):
-        assert batch(waiting, 100, oldest_first=number % 2 == 0) == [(first, 10)]
-    assert waiting == [first, second]
-    assert batch(waiting, 200, oldest_first=True) == [(first, 10), (second, 10)]
-    assert waiting == [second]
-
-
-def test_queries_are_not_batched_with_long_texts() -> None:
-    documents, queries = request_of([200] * 10), [request_of([8]) for _ in range(5)]
-    waiting = [documents, *queries]
-    assert batch(waiting, 512, oldest_first=True) == [(documents, 2)]
-    assert batch(waiting, 512, oldest_first=False) == [(query, 1) for query in queries]
-    assert batch(waiting, 512, oldest_first=False) == [(documents, 2)]
-
-
-def test_a_text_longer_than_a_batch_runs_alone() -> None:
-    long, short = request_of([256]), request_of([200])
-    waiting = [long, short]
-    assert batch(waiting, 100, oldest_first=True) == [(long, 1)]
-    assert batch(waiting, 100, oldest_first=True) == [(short, 1)]
-    assert batch(waiting, 100, oldest_first=True) == []
-
-
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1), max_size=8), st.integers(1, 400))
 def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens: int) -> None:
     requests = [request_of(lengths) for lengths in texts]
@@ -330,3 +231,33 @@ def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens
     for lengths, numbers in zip(texts, went.values(), strict=True):
         assert sorted(numbers) == list(range(len(lengths)))
         assert [lengths[number] for number in numbers] == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "remedy"),
+    [
+        ({"input": list(range(300_000))}, "'input' holds token ids", "Send the texts themselves"),
+        ({"input": [[7]] * 300_000}, "'input' holds token ids", "Send the texts themselves"),
+        ({"input": [None] * 300_000}, "'input' holds 300,000 texts", "Send at most 2,048 texts"),
+        ({"input": ["a"] * 2049}, "'input' holds 2,049 texts", "Send at most 2,048 texts"),
+        ({"input": "a"} | {f"x{number}": 1 for number in range(300_000)}, "x0: Extra inputs", 'such as {"input"'),
+    ],
+)
+def test_large_wrong_request_is_refused_at_once(body: Any, message: str, remedy: str) -> None:
+    content = orjson.dumps(body)
+    start = time.process_time()
+    with pytest.raises(UsageError) as caught:
+        parse_embeddings_request(content, Limits())
+    assert time.process_time() - start < 2
+    assert message in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+def test_logged_error_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    assert exception_response(ModelError("no model", "Get one.")).status_code == 503
+    assert caplog.messages == ["an embeddings request failed: no model. Get one."]
+
+
+def test_as_many_texts_as_the_limit_are_accepted() -> None:
+    request = parse_embeddings_request(orjson.dumps({"input": ["a"] * 2048}), Limits())
+    assert len(request.texts) == 2048

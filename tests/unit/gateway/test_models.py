@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,10 @@ import pytest
 import es_sbert.bundle.local_registry
 import es_sbert.gateway.model_registry
 from es_sbert.bundle.bundle import cached_bundle_path
-from es_sbert.bundle.local_registry import register_model, registry_path
+from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound, UsageError
+from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import Limits, ModelSettings
@@ -152,27 +149,6 @@ async def test_index_can_use_a_registered_model(
 
 
 @in_event_loop
-async def test_changed_folder_is_hashed_once(
-    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = write_tiny_bert(tmp_path / "own", seed=7)
-    register_model(own, "f" * 32)
-    read: list[Path] = []
-
-    def counted(folder: Path) -> str:
-        read.append(folder)
-        return read_sentence_model(folder).fingerprint
-
-    monkeypatch.setattr(es_sbert.bundle.local_registry, "fingerprint_of", counted)
-    served = models(folders[0])
-    for _ in range(3):
-        with pytest.raises(ModelNotFound, match="now holds another model"):
-            await served.get("quickstart", "f" * 32)
-    assert read == [own]
-    await served.close()
-
-
-@in_event_loop
 async def test_missing_index_model_is_logged_but_not_sent_to_caller(
     folders: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,7 +174,7 @@ async def test_model_name_in_mapping_opens_no_path(
         patch.setenv("ES_SBERT_CACHE", str(tmp_path / "other"))
         unknown = fingerprint_of(stranger)
     served = models(folders[0])
-    for name in (str(stranger), "stranger", "./stranger", "../x", "~/stranger", "a/../../b", "", "x\0y"):
+    for name in (str(stranger), "stranger", "./stranger", "../x", "~/stranger", "org/name", "", "x\0y"):
         with pytest.raises(ModelNotFound, match="does not have"):
             await served.get(name, unknown)
     for claim in ("../" * 11, f"../../{unknown}"[:32], unknown.upper(), "", f"{unknown}\n", "/etc"):
@@ -224,79 +200,3 @@ async def test_model_that_changed_before_it_was_loaded_is_refused(folders: list[
     with pytest.raises(IndexMismatch, match="whose folder was changed"):
         await served.get("quickstart", wanted)
     await served.close()
-
-
-@in_event_loop
-async def test_hub_model_of_a_mapping_is_not_downloaded(folders: list[Path], loads: list[str]) -> None:
-    served = models(folders[0])
-    with pytest.raises(ModelNotFound):
-        await served.get("org/name", "0" * 32)
-    assert loads == []
-    await served.close()
-
-
-@in_event_loop
-async def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    may_load, began = threading.Event(), threading.Event()
-    encoders: list[Encoder] = []
-
-    def slow(model: str, **options: Any) -> Encoder:
-        began.set()
-        assert may_load.wait(60)
-        encoders.append(Encoder(model, **options))
-        return encoders[0]
-
-    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", slow)
-    served = models(folders[0])
-    caller = asyncio.create_task(served.get())
-    await asyncio.to_thread(began.wait, 60)
-    closing = asyncio.create_task(served.close())
-    await asyncio.sleep(0)
-    may_load.set()
-    await closing
-    await caller
-    closed: Callable[[], object] = lambda: encoders[0].encode(["a cat"])  # noqa: E731
-    with pytest.raises(UsageError, match="the model is closed"):
-        closed()
-
-
-@in_event_loop
-async def test_index_that_names_a_registered_pair_is_refused(
-    folders: list[Path], loads: list[str], tmp_path: Path
-) -> None:
-    """Its model for documents is registered too, but queries were embedded by the other one."""
-    own = write_tiny_bert(tmp_path / "own", seed=7)
-    wanted = register_model(own, read_sentence_model(own).fingerprint).fingerprint
-    stored = json.loads(registry_path().read_text())
-    pair = {
-        "name": "fast-search",
-        "fingerprint": wanted,
-        "folder": str(tmp_path / "pair"),
-        "query_fingerprint": "f" * 32,
-    }
-    stored["models"].append(pair)
-    registry_path().write_text(json.dumps(stored))
-    served = models(folders[0])
-    with pytest.raises(ModelNotFound, match="does not have: fast-search is a pair of two models") as refused:
-        await served.get("fast-search", wanted)
-    assert "es-sbert index migrate" in refused.value.remedy
-    assert (await served.get("own", wanted)).info.fingerprint == wanted
-    await served.close()
-    assert loads == [str(own)]
-
-
-@in_event_loop
-async def test_encoder_warnings_are_logged(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class WarningEncoder(Encoder):
-        def __init__(self, model: str, **options: Any) -> None:
-            super().__init__(model, **options)
-            self.info = replace(self.info, warnings=("CUDA does not work here: no cuBLAS",))
-
-    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", WarningEncoder)
-    served = models(folders[0])
-    await served.get()
-    await served.close()
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said == ["model0: CUDA does not work here: no cuBLAS"]

@@ -21,7 +21,7 @@ from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
-from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
+from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler, embedded_queries
 from es_sbert.gateway.search_page import PageApi
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream
@@ -30,7 +30,6 @@ from tests.unit.gateway.test_requests import incoming
 
 TEXT = "how do plants make energy"
 SEMANTIC: Json = {"query": {"match": {"semantic": TEXT}}}
-WORDS: Json = {"query": {"match": {"title": TEXT}}}
 DOCS = ResolvedIndices({"docs": {"embedding": vector_field()}}, {"docs": 1}, ordinary=False)
 MOVED = ResolvedIndices({"docs-2": {"embedding": vector_field()}}, {"docs-2": 1}, ordinary=False)
 REMOTE = ResolvedIndices({}, {}, remote="far:docs")
@@ -131,24 +130,22 @@ def test_rated_template_is_refused_where_it_may_be_semantic(templates: Json, fou
         check("/docs/_rank_eval", rated, DENIED, mode)
 
 
-def test_rated_words_are_refused_where_they_may_become_hybrid() -> None:
-    rated: Json = {"requests": [{"id": "a", "request": WORDS}]}
-    with pytest.raises(AccessDenied):
-        check("/docs/_rank_eval", rated, DENIED, "hybrid")
-    check("/docs/_rank_eval", rated, DENIED, "on")
-    check("/docs/_rank_eval", rated, DOCS, "on")
-
-
-def test_bulk_stream_is_refused_before_its_body() -> None:
-    async def scenario(mode: str) -> None:
-        request = incoming("/docs/_bulk/stream", "POST", {"transfer-encoding": "chunked", "x-es-sbert": mode})
-        await UnsupportedApiHandler(rewriter(DOCS)).outgoing(request, match_route(request))
-
-    with pytest.raises(BadRequest, match="without vectors"):
-        asyncio.run(scenario("on"))  # the request has no body, and disconnects
-
-
 def test_stale_rewrite_is_reported() -> None:
     context = RewriteContext("docs", {}, [], RewriteMode.ON)
     with pytest.raises(StaleRewriteError):
         asyncio.run(rewriter(DOCS, MOVED).rewrite(orjson.loads(orjson.dumps(SEMANTIC)), context))
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ('FROM docs | WHERE KQL("semantic: \\"how do\\" and lang: en") | LIMIT 3', ['semantic: "how do" and lang: en']),
+        ('FROM docs | WHERE qstr ( """semantic:"how do" OR a:b""" )', ['semantic:"how do" OR a:b']),
+        ("SELECT title FROM docs WHERE QUERY('semantic:plants') AND QUERY('year:1')", ["semantic:plants", "year:1"]),
+        ("FROM docs METADATA _id | WHERE semantic == \"a\" AND MATCH(title, 'KQL')", []),
+    ],
+)
+def test_finds_query_dsl_in_other_query_languages(text: str, inside: list[str]) -> None:
+    queries = [{"query": {"query_string": {"query": one}}} for one in inside]
+    assert list(embedded_queries({"query": text})) == queries
+    assert list(embedded_queries({"query": {"match_all": {}}})) == []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gc
-import weakref
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -18,12 +16,14 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
+from es_sbert.gateway.search.hybrid_queries import ranking_query, ranks_hits
 from es_sbert.gateway.search.incoming_search import SemanticBudget
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, kth_hit_body
+from es_sbert.gateway.search.knn_clauses import CandidateCounts
 from es_sbert.gateway.search.query_finder import QueryFinder
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 from es_sbert.gateway.settings import Limits, SemanticSettings
 from es_sbert.search.vector_query import MAX_K, VectorQuery
+from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
 from tests.unit.gateway.rewriting import (
     CUT_HERE_WHOLE_THERE,
     MIXED,
@@ -108,16 +108,6 @@ def test_required_clauses_become_the_knn_filter_and_semantic_ones_do_not() -> No
     assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
 
 
-def test_inner_hits_are_kept_in_one_place() -> None:
-    nested: Json = {"nested": {"path": "comments", "query": EN, "inner_hits": {}}}
-    again = {"bool": {"must": {"bool": {"should": [nested, {"constant_score": {"filter": YEAR}}]}}}}
-    rewritten = Rewriting().query({"bool": {"must": [SEMANTIC, nested], "filter": [again], "must_not": [nested, YEAR]}})
-    assert len(clauses(rewritten, "inner_hits")) == 3
-    silent: Json = {"nested": {"path": "comments", "query": EN}}
-    kept = {"bool": {"must": {"bool": {"should": [silent, {"constant_score": {"filter": YEAR}}]}}}}
-    assert knn_filter(rewritten) == {"bool": {"filter": [silent, kept, {"bool": {"must_not": [silent, YEAR]}}]}}
-
-
 NEAR: Json = {"filter": SEMANTIC}
 NOT_NEAR: Json = {"match": {"semantic": {"query": TEXT, "min_cosine": 0.3}}}
 # Where → a search with the query there, and what narrows the search by meaning down; None for nothing.
@@ -162,31 +152,20 @@ def test_semantic_field_in_filter_scores_when_sorted_by_score() -> None:
         assert "must" in Rewriting().query(query, sort=sort)["bool"]
 
 
-def test_neural_query_in_filter_stays_a_filter() -> None:
-    query = {"bool": {"filter": [{"neural": {"embedding": {"query_text": TEXT}}}]}}
-    assert "must" not in Rewriting().query(query)["bool"]
-
-
 @pytest.mark.parametrize(
     ("written", "text"),
     [
         ({"match": {"semantic": {"query": TEXT, "k": 3}}}, TEXT),
         ({"match": {"semantic": 2024}}, "2024"),
-        ({"match": {"semantic": True}}, "true"),
         ({"match_phrase": {"semantic": TEXT}}, TEXT),
-        ({"match_bool_prefix": {"semantic": TEXT}}, TEXT),
         ({"query_string": {"query": f'semantic:"{TEXT}"'}}, TEXT),
         ({"query_string": {"query": "semantic:(how do plants) AND lang:en"}}, "how do plants"),
-        ({"query_string": {"query": "semantic:(how do plants make energy?)"}}, "how do plants make energy?"),
         ({"query_string": {"query": r"semantic:(what is love\?)"}}, "what is love?"),
         ({"query_string": {"query": "NOT (semantic:plants^2 OR title:b)"}}, "plants"),
         ({"query_string": {"query": r"semantic:\"quoted\" x:y", "default_operator": "AND"}}, '"quoted"'),
         ({"dis_max": {"queries": [TITLE, SEMANTIC]}}, TEXT),
-        ({"function_score": {"query": SEMANTIC, "boost": 2}}, TEXT),
         ({"function_score": {"query": TITLE, "functions": [{"weight": 2}, {"filter": SEMANTIC, "weight": 3}]}}, TEXT),
-        ({"constant_score": {"filter": SEMANTIC}}, TEXT),
         ({"boosting": {"positive": TITLE, "negative": SEMANTIC, "negative_boost": 0.5}}, TEXT),
-        ({"semantic": {"field": "semantic", "query": TEXT}}, TEXT),
         ({"semantic": {"field": "embedding", "query": TEXT}}, TEXT),
     ],
 )
@@ -212,10 +191,8 @@ def test_query_string_keeps_non_semantic_clauses() -> None:
 @pytest.mark.parametrize(
     ("symbols", "words"),
     [
-        ('semantic:"a && !b" && lang:en', 'semantic:"a && !b" AND lang:en'),
         ("(semantic:a)||(lang:en && !topic:old)", "(semantic:a) OR (lang:en AND NOT topic:old)"),
         ("!semantic:a ! lang:/a || !b/", "NOT semantic:a NOT lang:/a || !b/"),
-        (r"semantic:wow! AND path:a/b && path:c/d\\!", r"semantic:wow! AND path:a/b AND path:c/d\\!"),
     ],
 )
 def test_query_string_operators_equal_their_symbols(symbols: str, words: str) -> None:
@@ -257,62 +234,6 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
     assert Rewriting(NO_MAPPINGS)(body) is body
 
 
-def test_semantic_query_on_multi_field_searches_its_field() -> None:
-    def query(field: str) -> Json:
-        return Rewriting(TWO_FIELDS).query({"semantic": {"field": field, "query": TEXT}})
-
-    assert clauses(query("title.en"), "knn")
-    assert query("title.en") == query("title")
-    unknown: Json = {"semantic": {"field": "other.en", "query": TEXT}}
-    assert Rewriting(TWO_FIELDS).query(unknown) == unknown
-
-
-def query_bar(*filters: Json, must: tuple[Json, ...] = ()) -> Json:
-    """A query as the query bar of Kibana and OpenSearch Dashboards sends it, with the filters of the page."""
-    return {"bool": {"must": list(must), "filter": list(filters), "should": [], "must_not": []}}
-
-
-KQL: Json = {"bool": {"should": [{"match_phrase": {"semantic": TEXT}}], "minimum_should_match": 1}}
-LUCENE: Json = {"query_string": {"query": f'semantic:"{TEXT}"', "analyze_wildcard": True}}
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        query_bar(KQL),
-        query_bar({"match_all": {}}, {"bool": {"must_not": KQL}}, YEAR),
-        query_bar({"bool": {"filter": [KQL, EN]}}),
-        query_bar({"match_phrase": {"semantic.title_vector": TEXT}}),
-        query_bar(must=(LUCENE,)),
-    ],
-    ids=["kql", "not", "and", "named", "lucene"],
-)
-def test_query_bar_finds_nothing_in_index_without_vectors(query: Json) -> None:
-    """A dashboard sends the query to the indices of all its panels. The engine knows no such field: no hits."""
-    none = ResolvedIndices({}, {}, ordinary=False)
-    body = {"size": 0, "query": query, "aggs": {"2": {"terms": {"field": "tag"}}}}
-    assert Rewriting(none)(body) is body
-    assert Rewriting(TWO_FIELDS, meaning=SemanticSettings(min_cosine=0.1))(body) is not body
-    with pytest.raises(IndexMismatch, match="have no vector field"):
-        # Somebody who writes a search by hand means this index.
-        Rewriting(none)({"query": {"bool": {"filter": [SEMANTIC]}}})
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        query_bar({"multi_match": {"type": "best_fields", "query": "plants", "lenient": True}}),
-        query_bar({"bool": {"should": [{"match": {"title": "plants"}}], "minimum_should_match": 1}}),
-        query_bar(must=({"query_string": {"query": "title:plants", "analyze_wildcard": True}},)),
-    ],
-    ids=["kql words", "kql field", "lucene"],
-)
-def test_hybrid_mode_leaves_keywords_of_the_query_bar_alone(query: Json) -> None:
-    """docs/kibana.md says so. Filters do not score, and query_string does not become hybrid."""
-    body = {"size": 500, "sort": [{"_score": {"order": "desc"}}], "query": query}
-    assert Rewriting(hybrid=True)(body) is body
-
-
 CALIBRATED = ResolvedIndices({"docs": {"embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}, ordinary=False)
 NEGATED: Json = {"bool": {"must_not": [SEMANTIC]}}
 
@@ -329,9 +250,7 @@ def minima(searched: ResolvedIndices, query: Json, meaning: SemanticSettings | N
         (SEMANTIC, None, 0.3),
         ({"semantic": {"field": "body", "query": TEXT}}, None, 0.3),
         ({"match": {"semantic": {"query": TEXT, "min_cosine": 0.1}}}, None, 0.1),
-        ({"match": {"semantic": {"query": TEXT, "min_cosine": None}}}, None, None),
         (SEMANTIC, 0.2, 0.2),
-        (SEMANTIC, -1.0, -1.0),
         # The engines' own queries have the minimum that they name.
         ({"neural": {"embedding": {"query_text": TEXT}}}, None, None),
     ],
@@ -343,29 +262,18 @@ def test_minimum_of_the_mapping_applies_unless_request_or_gateway_sets_one(
     assert minima(PLAIN, SEMANTIC) == [None]  # of an index that was not calibrated
 
 
-@pytest.mark.parametrize("engine_type", list(EngineType))
-def test_minimum_of_the_mapping_is_that_of_each_field_and_index(engine_type: EngineType) -> None:
+def test_minimum_of_the_mapping_is_that_of_each_field_and_index() -> None:
     two = ResolvedIndices(
         {"docs": {"title_vector": vector_field(min_cosine=0.5), "embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}
     )
     either = {"bool": {"should": [SEMANTIC, {"match": {"semantic.title_vector": TEXT}}]}}
-    several = ResolvedIndices(
-        {
-            "docs": {"embedding": vector_field(min_cosine=0.3)},
-            "old": {"embedding": vector_field()},
-            "small": {"embedding": vector_field(min_cosine=0.6)},
-        },
-        {"docs": 1, "old": 1, "small": 1},
-    )
-    if engine_type is EngineType.ELASTICSEARCH:
-        assert minima(two, either) == [0.3, 0.5]
-        assert minima(several, SEMANTIC) == [0.3, None, 0.6]
-    else:
-        # By the script's score, which is (1 + cosine) / 2.
-        found = [
-            Rewriting(searched, engine_type).query(query) for searched, query in ((two, either), (several, SEMANTIC))
-        ]
-        assert [clauses(query, "min_score") for query in found] == [[0.65, 0.75], [0.65, 0.8]]
+    minimum = {"docs": 0.3, "old": None, "small": 0.6}
+    fields = {index: {"embedding": vector_field(min_cosine=cosine)} for index, cosine in minimum.items()}
+    several = ResolvedIndices(fields, dict.fromkeys(minimum, 1))
+    assert minima(two, either) == [0.3, 0.5]
+    assert minima(several, SEMANTIC) == [0.3, None, 0.6]
+    # By the script's score, which is (1 + cosine) / 2.
+    assert clauses(Rewriting(several, EngineType.OPENSEARCH).query(SEMANTIC), "min_score") == [0.65, 0.8]
 
 
 def test_minimum_of_the_mapping_applies_to_hybrid_queries_and_below_a_cutoff() -> None:
@@ -405,17 +313,6 @@ def test_candidate_counts_are_distinct_per_k(asked: list[tuple[int, int | None, 
         assert looked.setdefault(depth, k) == k or query.oversampled_k == 10_000
 
 
-def test_kth_hit_body_keeps_the_search_scope() -> None:
-    semantic = SemanticQueryParser(FieldResolver(SEVERAL_TYPES, "semantic"), SemanticSettings(k=10), 1000).parse(
-        "match", {"semantic": TEXT}
-    )
-    assert semantic is not None
-    asked: Json = {"pit": {"id": "a"}, "runtime_mappings": {"year": {"type": "long"}}, "size": 3, "aggs": {}}
-    body = kth_hit_body(EngineType.ELASTICSEARCH, semantic, np.ones(3, np.float32), [EN], asked)
-    assert (body["pit"], body["runtime_mappings"]) == (asked["pit"], asked["runtime_mappings"])
-    assert (body["from"], body["size"], "aggs" in body) == (9, 1, False)
-
-
 def test_different_models_in_one_search_are_rejected() -> None:
     with pytest.raises(IndexMismatch, match="in docs, and that field with another model in old") as caught:
         Rewriting(MIXED).query(SEMANTIC)
@@ -424,51 +321,6 @@ def test_different_models_in_one_search_are_rejected() -> None:
         Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
     with pytest.raises(IndexMismatch, match="names the model 'other'"):
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})
-
-
-@pytest.mark.parametrize("engine_type", list(EngineType))
-def test_must_not_excludes_all_documents_above_min_cosine(engine_type: EngineType) -> None:
-    query = {"bool": {"must": [TITLE], "must_not": [NOT_NEAR]}}
-    rewritten = Rewriting(SEVERAL_TYPES, engine_type, least=0.9).query(query)
-    assert {knn["k"] for knn in clauses(rewritten, "knn") if "k" in knn} <= {MAX_K}
-    assert 0.9 not in clauses(rewritten, "similarity"), "the cosine of a k-th document is no minimum here"
-    assert clauses(Rewriting().query(query), "similarity") == [0.3]
-
-
-class Counting(dict[str, Any]):
-    """A query that counts how often it is read."""
-
-    reads = 0
-
-    def items(self) -> Any:
-        Counting.reads += 1
-        return super().items()
-
-
-@pytest.mark.parametrize("hybrid", [False, True])
-def test_query_is_read_in_linear_time_at_any_depth(hybrid: bool) -> None:
-    def reads(depth: int) -> int:
-        query: Json = {"bool": {"must": [Counting(TITLE), SEMANTIC]}}
-        for _ in range(depth):
-            query = {"bool": {"filter": [query, {"bool": {"should": [EN]}}]}}
-        Counting.reads = 0
-        Rewriting(hybrid=hybrid).query(query)
-        return Counting.reads
-
-    assert reads(60) <= reads(1) + 2
-
-
-def test_filters_are_read_once_for_many_queries() -> None:
-    """Each of the queries is narrowed down by the same list of filters."""
-    query = {
-        "bool": {
-            "must": [*({"match": {"semantic": f"text {n}"}} for n in range(50)), *([Counting(EN)] * 2)],
-            "filter": [Counting(YEAR) for _ in range(50)],
-        }
-    }
-    Counting.reads = 0
-    Rewriting().query(query)
-    assert Counting.reads <= 2 * 52 * 20  # in two readings; not 50 times as often
 
 
 def test_too_many_semantic_queries_are_rejected() -> None:
@@ -489,66 +341,26 @@ def test_too_many_semantic_queries_are_rejected() -> None:
         count_queries(2, size=100_000_000)
 
 
-def test_searches_of_one_request_share_limits() -> None:
-    budget = SemanticBudget(Limits(semantic_queries=5))
-    budget.spend([("model", "a"), ("model", "b")])
-    budget.spend([("model", "a"), ("model", "a")])
-    with pytest.raises(UsageError, match="more than 5 semantic queries"):
-        budget.spend([("model", "a"), ("model", "a")])
-    budget = SemanticBudget(Limits(semantic_text_bytes=10))
-    budget.spend([("model", "aaaaaaaaaa")])
-    budget.spend([("model", "aaaaaaaaaa")])
-    with pytest.raises(UsageError, match="more than 10 bytes"):
-        budget.spend([("other model", "é")])
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"match": {"semantic": ""}}, "is empty"),
-        ({"match": {"semantic": " \n"}}, "is empty"),
         ({"match": {"semantic": None}}, "JSON null, not a string"),
-        ({"match": {"semantic": {"query": ["a"]}}}, "JSON array, not a string"),
         ({"match": {"semantic": "x" * 1001}}, "the limit is 1,000"),
         ({"match": {"semantic": "\ud800"}}, "not valid Unicode"),
         ({"match": {"semantic": {"query": "x", "k": 0}}}, "k of match on semantic is 0"),
-        ({"match": {"semantic": {"query": "x", "k": 10_001}}}, "k of match on semantic is 10001"),
         ({"match": {"semantic": {"query": "x", "min_cosine": 2}}}, "min_cosine of match on semantic is 2"),
-        ({"neural": {"embedding": {"query_text": 5}}}, "JSON number, not a string"),
         ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is not a query"),
         ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
         ({"query_string": {"query": 'semantic:"open'}}, "is not valid Lucene syntax"),
-        ({"query_string": {"query": "semantic:pl?nts"}}, "'pl\\?nts' excludes words"),
-        ({"bool": {"must_not": {"match": {"semantic": "plants"}}}}, "to be excluded has no minimum cosine"),
         ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
         ({"query_string": {"query": "title:a AND NOT semantic:plants"}}, "to be excluded has no minimum cosine"),
-        ({"query_string": {"query": "title:a -semantic:plants"}}, "to be excluded has no minimum cosine"),
-        ({"boosting": {"positive": EN, "negative": SEMANTIC, "negative_boost": 0.5}}, "has no minimum cosine"),
-        ({"bool": {"must_not": {"neural": {"embedding": {"query_text": "x", "k": 3}}}}}, "has no minimum cosine"),
     ],
 )
 def test_invalid_semantic_queries_are_rejected(wrong: Json, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         Rewriting().query({"bool": {"filter": [wrong]}})
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("body", "members"),
-    [
-        ({"query": {"function_score": {"functions": [{"filter": SEMANTIC, "weight": 2}, 1]}}},
-         ["query", "function_score", "functions"]),
-        ({"query": {"dis_max": {"queries": [SEMANTIC, []]}}}, ["query", "dis_max", "queries"]),
-    ],
-    ids=["functions", "queries"],
-)  # fmt: skip
-def test_malformed_list_element_is_left_to_the_engine(body: Json, members: list[str]) -> None:
-    before: Any = body
-    rewritten: Any = Rewriting()(body)
-    for member in members:
-        before, rewritten = before[member], rewritten[member]
-    assert rewritten[1] == before[1]
-    assert clauses(rewritten[0], "knn")
 
 
 def test_application_query_becomes_hybrid_once() -> None:
@@ -568,24 +380,6 @@ def test_application_query_becomes_hybrid_once() -> None:
     [[words, _, exact]] = clauses(rewritten, "queries")
     assert words == {"bool": {"must": [box]}}, "what the application asked for is unchanged"
     assert {tuple(match["fields"]) for match in clauses(exact, "multi_match")} == {("title^3", "body")}
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"match": {"other": TEXT}},
-        {"match": {"title": ""}},
-        {"multi_match": {"query": TEXT, "fields": ["other", "ot*"]}},
-        {"bool": {"filter": [{"match": {"title": TEXT}}]}},
-        {"bool": {"must_not": [{"match": {"title": TEXT}}]}},
-        {"term": {"title": TEXT}},
-        {"query_string": {"query": "title:plants"}},
-        {"query_string": {"query": "title:semantic AND my.semantic:web AND [left to the engine"}},
-    ],
-)
-def test_queries_of_non_embedded_fields_pass_through(query: Json) -> None:
-    body = {"query": query}
-    assert Rewriting(hybrid=True)(body) is body
 
 
 @pytest.mark.parametrize("written", ["title", "title.ngram", "ti*", "body^2", "*"])
@@ -621,20 +415,176 @@ def test_any_body_is_rewritten_rejected_or_unchanged(body: dict[str, Any]) -> No
     assert Rewriting(NO_MAPPINGS, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
 
 
-class _Query(dict[str, Any]):
-    """A query that can be referred to weakly."""
+# Parameters of OpenSearch's query that the gateway does not apply.
+NEURAL_PARAMETERS = (
+    "max_distance",
+    "min_score",
+    "rescore",
+)
 
 
-@pytest.mark.parametrize("hybrid", [False, True])
-def test_a_search_is_freed_without_a_garbage_collection(hybrid: bool) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        query = _Query(SEMANTIC)
-        freed = weakref.ref(query)
-        body: Json = {"query": {"bool": {"must": [query, TITLE], "filter": [{"bool": {"should": [query, YEAR]}}]}}}
-        assert Rewriting(hybrid=hybrid)(body) is not body
-        del query, body
-        assert freed() is None
-    finally:
-        gc.enable()
+def knn(**parameters: Any) -> Json:
+    builder = {"text_embedding": {"model_text": TEXT}}
+    return {"knn": {"field": "embedding", "query_vector_builder": builder, "k": 5, "num_candidates": 50, **parameters}}
+
+
+def neural(field: str = "embedding", **parameters: Any) -> Json:
+    return {"neural": {field: {"query_text": TEXT, "k": 5, **parameters}}}
+
+
+def match(**parameters: Any) -> Json:
+    return {"match": {"semantic": {"query": TEXT, **parameters}}}
+
+
+def test_inner_hits_of_the_gateway_have_other_names_than_the_callers() -> None:
+    own: Json = {"nested": {"path": "comments", "query": {"match_all": {}}, "inner_hits": {"name": "embedding"}}}
+    rewritten = Rewriting(PASSAGES).query({"bool": {"should": [SEMANTIC, SEMANTIC, own]}})
+    assert [hits["name"] for hits in clauses(rewritten, "inner_hits")] == ["embedding_2", "embedding_3", "embedding"]
+
+
+def test_section_knn_keeps_every_parameter() -> None:
+    written = knn(inner_hits={"name": "mine", "size": 4}, visit_percentage=20, rescore_vector={"oversample": 3})["knn"]
+    section = Rewriting(PASSAGES)({"knn": written})["knn"]
+    assert {name: section[name] for name in ("inner_hits", "visit_percentage", "rescore_vector")} == {
+        "inner_hits": {"name": "mine", "size": 4},
+        "visit_percentage": 20,
+        "rescore_vector": {"oversample": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        *((neural(**{name: 1}), f"has the parameter '{name}'") for name in NEURAL_PARAMETERS),
+        (knn(visit_percentage=20), "knn on embedding has the parameter 'visit_percentage'"),
+        (
+            {"neural": {"embedding": {"query_text": TEXT}, "boost": 2}},
+            "neural on embedding has 'boost' next to the field",
+        ),
+        (knn(rescore_vector={"oversample": 2}), "knn on embedding has the parameter 'rescore_vector'"),
+        (
+            knn(query_vector_builder={"text_embedding": {"model_text": TEXT, "truncate": 3}}),
+            "query_vector_builder of knn on embedding has the parameter 'truncate'",
+        ),
+        ({"semantic": {"field": "body", "query": TEXT, "k": 3}}, "semantic on body has the parameter 'k'"),
+        (match(min_cosin=0.3), "match on semantic has the parameter 'min_cosin'"),
+        (match(operator="and"), "match on semantic sets operator"),
+        (match(fuzziness="AUTO"), "match on semantic sets fuzziness"),
+        *(
+            ({kind: {"query": TEXT, "fields": ["title", "semantic^2"]}}, f"{kind} on semantic is not supported")
+            for kind in ("multi_match", "combined_fields", "query_string", "simple_query_string")
+        ),
+        ({"query_string": {"query": TEXT, "default_field": "semantic", "escape": True}}, "query_string on semantic is"),
+        ({"query_string": {"query": "semantic:plants", "minimum_should_match": 2}}, "has the parameter 'minimum_"),
+    ],
+)
+def test_other_parameters_are_refused_by_name(query: Json, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason) as caught:
+        Rewriting().query(query)
+    assert "Supported are" in caught.value.remedy or "has the parameter" not in reason
+
+
+def test_defaults_that_clients_send_are_accepted() -> None:
+    """Java's high-level clients write every parameter with its default."""
+    defaults = {
+        "operator": "OR", "prefix_length": 0, "max_expansions": 50, "fuzzy_transpositions": True, "lenient": False,
+        "zero_terms_query": "NONE", "auto_generate_synonyms_phrase_query": True, "boost": 1.0,
+    }  # fmt: skip
+    assert Rewriting().query(match(**defaults)) == Rewriting().query(SEMANTIC)
+    phrase = {"slop": 0, "zero_terms_query": "NONE", "boost": 1.0}
+    assert Rewriting().query({"match_phrase": {"semantic": {"query": TEXT, **phrase}}}) == Rewriting().query(SEMANTIC)
+
+
+def test_query_string_keeps_its_boost() -> None:
+    text = 'semantic:"light"^2 OR title:plants OR body:(green leaves)'
+    rewritten = Rewriting().query({"query_string": {"query": text, "boost": 3}})
+    assert [found["boost"] for found in clauses(rewritten, "knn")] == [6]
+    assert [part["boost"] for part in clauses(rewritten, "query_string")] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "semantic:(dog -cat)", "semantic:(dog NOT cat)", "semantic:(plants title:light)", "semantic:pla*",
+        "semantic:plants~2", 'semantic:"green plants"~3',
+    ],
+)  # fmt: skip
+def test_operators_in_a_text_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="excludes words"):
+        Rewriting().query({"query_string": {"query": text}})
+
+
+LIGHT: Json = {"match": {"semantic": "light"}}
+MATCH: Json = {"match": {"title": TEXT}}
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_query_that_matches_by_any_word_becomes_hybrid(name: str) -> None:
+    rewriting = Rewriting(hybrid=True)
+    rewriting(HYBRID[name]("title", TEXT))
+    assert rewriting.texts == [TEXT]
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_query_that_says_what_a_hit_must_have_is_unchanged(name: str) -> None:
+    body = UNCHANGED[name]("title", TEXT)
+    assert Rewriting(hybrid=True)(body) is body
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "ranks"),
+    [
+        ({}, {}, True),
+        ({"size": 0}, {}, False),
+        ({}, {"size": "0"}, False),
+        ({"sort": ["date"]}, {"sort": "_score,date"}, True),
+        ({"knn": {}}, {}, False),
+    ],
+)
+def test_parameters_of_the_request_override_the_body(body: Json, options: dict[str, str], ranks: bool) -> None:
+    assert ranks_hits(body, options) is ranks
+
+
+def test_words_of_an_unranked_document_score_below_all_ranked_ones() -> None:
+    documents = [(("docs", "a"), 4.9), (("docs", "b"), 0.4)]
+    queries: list[Any] = ranking_query(MATCH, documents, 10.0)["dis_max"]["queries"]
+    assert [query["constant_score"]["boost"] for query in queries[1:]] == [49.0, 4.0]
+    assert queries[0] == {"bool": {"must": [MATCH], "boost": pytest.approx(0.3996)}}
+    assert ranking_query(MATCH, [], 1.0)["dis_max"]["queries"] == [{"bool": {"must": [MATCH], "boost": 0.999}}]
+
+
+@pytest.mark.parametrize("name", RESTRICTIONS)
+def test_query_that_never_becomes_hybrid_filters_a_semantic_query(name: str) -> None:
+    restriction = RESTRICTIONS[name](MATCH)
+    required = MATCH if name == "next to a hybrid query" else restriction
+    for body in (
+        {"query": {"bool": {"must": [restriction, LIGHT]}}},
+        {"query": {"bool": {"must": [restriction], "filter": [{"bool": {"must": [LIGHT]}}]}}},
+        {"query": restriction, "post_filter": LIGHT},
+        {"query": restriction, "aggs": {"near": {"filter": LIGHT}}},
+    ):
+        rewriting = Rewriting(hybrid=True)
+        *_, knn = clauses(rewriting(body), "knn")
+        assert knn["filter"] == required or "wrapper" in required  # which is decoded
+        assert rewriting.texts == ["light"] if required is restriction else len(rewriting.texts) == 2
+
+
+@pytest.mark.parametrize("place", ["post_filter", "aggs", "must"])
+def test_query_that_becomes_hybrid_does_not_filter_a_semantic_query(place: str) -> None:
+    """Its hits need not hold its words."""
+    body: Json = {"query": MATCH, "post_filter": LIGHT}
+    if place == "aggs":
+        body = {"query": MATCH, "aggs": {"near": {"filter": LIGHT}}}
+    if place == "must":
+        body = {"query": {"bool": {"must": [{"bool": {"should": [MATCH]}}, LIGHT]}}}
+    *_, knn = clauses(Rewriting(hybrid=True)(body), "knn")
+    assert "filter" not in knn
+
+
+def test_filter_of_a_hybrid_query_is_applied_once() -> None:
+    """A bool inside another one repeats none of the filters that the outer one collected."""
+    query, term = LIGHT, {"term": {"language": "en"}}
+    for _ in range(20):
+        query = {"bool": {"must": [query, MATCH], "filter": [term]}}
+    for knn in clauses(Rewriting(hybrid=True).query(query), "knn"):
+        assert len(clauses(knn["filter"], "term")) == 20

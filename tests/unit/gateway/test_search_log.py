@@ -1,8 +1,9 @@
-"""The search log: lines in order, rotation, and a file that is slow, full or gone. Searches never notice."""
+"""The search log: what it takes from searches and answers, and a file that is rotated, slow, full or gone."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import os
 import sys
@@ -10,15 +11,25 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
-from es_sbert.gateway.search_log import SearchLog, SearchRecorder, SearchTrace
-from es_sbert.gateway.settings import SearchLogSettings, check_index_name
-from tests.unit.gateway.test_search_notes import semantic_query
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
+from es_sbert.gateway.search_log import (
+    SearchLog,
+    SearchRecorder,
+    SearchTrace,
+    TotalHitsParser,
+    read_trace,
+)
+from es_sbert.gateway.settings import SearchLogSettings
+from es_sbert.index.vector_field import VectorField
+from es_sbert.search.search_scope import SearchScope
+from tests.unit.gateway.rewriting import vector_field
 
 ROOT = Path(__file__).parents[3]
 unix = pytest.mark.skipif(sys.platform == "win32", reason="needs files of Unix")
@@ -62,12 +73,6 @@ def test_records_are_appended_in_order(tmp_path: Path) -> None:
         logged(path, *map(search, range(start, start + 1300)))
     assert numbers(path.read_bytes()) == list(range(2600))
     assert b"secret" not in path.read_bytes()
-
-
-def test_searches_of_the_dashboards_themselves_are_not_logged(tmp_path: Path) -> None:
-    indices = [".kibana", "es-sbert-searches-*", "es-sbert-loads*", "es-sbert-loads", "docs"]
-    records = [search(number, index) for number, index in enumerate(indices)]
-    assert [line["index"] for line in logged(tmp_path / "searches.jsonl", *records)] == ["docs"]
 
 
 @unix
@@ -143,14 +148,6 @@ def test_error_costs_its_records_and_no_line_is_joined_to_a_broken_one(
     assert "No space left on device" in caplog.text
 
 
-def test_records_after_the_end_are_counted(tmp_path: Path) -> None:
-    log = SearchLog(settings(tmp_path / "searches.jsonl"))
-    log.start()
-    asyncio.run(log.close())
-    log.record(search(0))
-    assert log.dropped == 1
-
-
 def test_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     log = SearchLog(settings(Path("-")))
     log.start()
@@ -172,23 +169,12 @@ def test_name_of_an_index_is_refused_with_the_way_out(name: str) -> None:
     assert "docs/kibana.md" in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["-", "searches.jsonl", "searches.log", "logs/searches"])
-def test_names_of_files_are_accepted(name: str) -> None:
-    assert settings(Path(name)).path == Path(name)
-
-
 def _names(value: Json, prefix: str = "") -> set[str]:
+    """The names of all fields of a document, or of a mapping."""
     names: set[str] = set()
-    for name, inner in value.items():
-        names |= _names(inner, f"{prefix}{name}.") if isinstance(inner, dict) else {prefix + name}
-    return names
-
-
-def _mapped(properties: Json, prefix: str = "") -> set[str]:
-    names: set[str] = set()
-    for name, field in properties.items():
-        inner = field.get("properties")
-        names |= _mapped(inner, f"{prefix}{name}.") if inner else {prefix + name}
+    for name, member in value.items():
+        inner = member.get("properties", member) if isinstance(member, dict) else {"type": None}
+        names |= {prefix + name} if "type" in inner else _names(inner, f"{prefix}{name}.")
     return names
 
 
@@ -197,7 +183,7 @@ def test_lines_and_index_template_have_the_same_fields(tmp_path: Path) -> None:
     recorder.watch().part(b'{"hits":{"total":3}}')
     [line] = logged(tmp_path / "searches.jsonl", *recorder.records(), log_queries=True)
     template = orjson.loads((ROOT / "examples/search-log/index-template.json").read_bytes())
-    assert _names(line) == _mapped(template["template"]["mappings"]["properties"])
+    assert _names(line) == _names(template["template"]["mappings"]["properties"])
 
 
 @pytest.mark.parametrize("log_queries", [False, True])
@@ -213,7 +199,82 @@ def test_query_text_is_logged_only_when_enabled(tmp_path: Path, log_queries: boo
     assert logged(restarted, search(0, text=texts[0]))[0]["query_hash"] != [first]
 
 
-@pytest.mark.parametrize("name", ["", "-a", "_a", "Upper", "a*", "a/b", "a b", "a" * 250, "a,b"])
-def test_invalid_index_name_is_rejected(name: str) -> None:
-    with pytest.raises(UsageError, match="not a valid index name"):
-        check_index_name(name)
+ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"value":17,"relation":"eq"},"hits":[]}}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "totals"),
+    [
+        (ANSWER, [17]),
+        (b'{"hits":{"total":3,"max_score":null,"hits":[]}}', [3]),
+        (gzip.compress(ANSWER), [17]),
+        (b"\x1f\x8b\x08\x00 damaged on its way", []),
+    ],
+    ids=["object", "number", "gzip", "damaged"],
+)
+def test_total_hits_are_parsed_from_partial_responses(answer: bytes, totals: list[int]) -> None:
+    glance = TotalHitsParser(1000)
+    for start in range(0, len(answer), 7):
+        glance.part(answer[start : start + 7])
+    assert glance.totals() == totals
+
+
+# The query of Discover before anything is typed, of a data view with a time field.
+_TIME_RANGE = b'{"range":{"at":{"gte":"2026-11-26"}}}'
+_OPENED = b'{"bool":{"must":[],"filter":[{"match_all":{}},%b],"should":[],"must_not":[]}}' % _TIME_RANGE
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (_OPENED, True),
+        (b'{"match_all":{}}', True),
+        (_OPENED.replace(b'{"match_all":{}}', b'{"match_phrase":{"tag":"music"}}'), False),
+        (_OPENED.replace(b'"must_not":[]', b'"must_not":[{"match_phrase":{"tag":"music"}}]'), False),
+        (b'{"bool":{"should":[{"range":{"year":{"gt":2000}}}],"minimum_should_match":1}}', False),
+        (b'{"query_string":{"query":"piano"}}', False),
+    ],
+)
+def test_search_without_typed_query_is_recognized(query: bytes, expected: bool) -> None:
+    trace = read_trace(b'{"size":500,"query":%b}' % query)
+    assert (trace.kind, trace.returns_hits) == ("browse" if expected else "lexical", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        (b"", b"q=piano"),
+        (b'{"query":{"match_all":{}},"knn":{"field":"v"}}', b""),
+        (b"", b""),
+    ],
+)
+def test_search_that_may_have_a_query_elsewhere_counts_as_one(body: bytes, parameters: bytes) -> None:
+    assert read_trace(body, parameters).kind == "lexical"
+
+
+def semantic_query(**changed: Any) -> SemanticQuery:
+    scope = SearchScope((VectorField("docs", "embedding", vector_field()),))
+    return SemanticQuery(scope, "plants", **({"k": 10, "syntax": SemanticSyntax.VIRTUAL_FIELD} | changed))
+
+
+def test_records_say_what_each_search_of_a_request_was() -> None:
+    recorder = SearchRecorder("docs,old", "msearch", status=200)
+    recorder.searches += [
+        SearchTrace(),
+        SearchTrace("articles", queries=(semantic_query(), semantic_query(k=7)), seconds=0.5),
+        SearchTrace(is_semantic=True, status=400),  # refused before its texts were known
+        # Its model could not be loaded.
+        SearchTrace(queries=(semantic_query(syntax=SemanticSyntax.HYBRID),), status=503, returns_hits=False),
+    ]
+    records = recorder.records()
+    members = ("index", "api", "kind", "k", "status", "texts", "returns_hits")
+    assert [tuple(record[member] for member in members) for record in records] == [
+        ("docs,old", "_msearch", "lexical", None, 200, [], True),
+        ("articles", "_msearch", "semantic", 10, 200, ["plants"], True),
+        ("docs,old", "_msearch", "semantic", None, 400, [], True),
+        ("docs,old", "_msearch", "hybrid", 10, 503, ["plants"], False),
+    ]
+    assert [record["milliseconds"].get("embedding") for record in records] == [None, 500.0, None, None]
+    # Of a request that was refused before anything of it was read.
+    [unread] = SearchRecorder("docs", "search", status=413).records()
+    assert (unread["kind"], unread["status"]) == ("lexical", 413)

@@ -1,16 +1,26 @@
-"""The search page's scripts without a browser: highlights, excerpts, numbers, filters, examples. Node.js runs them."""
+"""The search page without a browser: its files, headers, facets and indices, and its scripts, which Node.js runs."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import orjson
 import pytest
+from starlette.applications import Starlette
 
-from es_sbert.gateway.search_page import page_files
-from es_sbert.index.text_template import TextFieldError, TextTemplate
+from es_sbert.gateway.search_page import (
+    CONTENT_TYPES,
+    facet_fields,
+    list_searchable_indices,
+    page_files,
+    static_file_routes,
+)
+from es_sbert.index.text_template import TextTemplate
 from tests.programs import program
 
 # Around words that the engine found.
@@ -38,51 +48,14 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Calls:
         (folder / name).write_bytes(content)
 
     def called(module: str, name: str, calls: list[list[Any]]) -> list[Any]:
-        command = [
-            program("node"),
-            "--input-type=module",
-            "--eval",
-            _CALL,
-            orjson.dumps([module, name, calls]).decode(),
-        ]
+        given = orjson.dumps([module, name, calls]).decode()
+        command = [program("node"), "--input-type=module", "--eval", _CALL, given]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         results: list[Any] = orjson.loads(done.stdout)
         return results
 
     return called
-
-
-def test_stop_words_and_single_letters_are_not_highlighted(call: Calls) -> None:
-    highlighted = {
-        "the light of stars": "light stars",
-        "What's a dog? They don't, can’t": "dog",
-        "die Sonne und der Mond": "Sonne Mond",
-        "que mangent les astronautes dans l’espace": "mangent astronautes l’espace",
-        "qué comen los astronautas en el espacio": "comen astronautas espacio",
-        "vitamin C is": "vitamin",
-    }
-    found = call("stopwords.js", "wordsToHighlight", [[query] for query in highlighted])
-    assert dict(zip(highlighted, found, strict=True)) == highlighted
-
-
-def test_highlight_query_omits_stop_words(call: Calls) -> None:
-    asked = {"text": "the moon", "field": FIELD, "filters": [], "k": 10, "weight": 1, "size": 10, "highlight": {}}
-
-    [body] = call("queries.js", "bodyOf", [[{"name": "lexical"}, asked]])
-
-    assert body["query"]["multi_match"]["query"] == "the moon"
-    assert body["highlight"]["highlight_query"] == {"multi_match": {"query": "moon", "fields": ["title", "text"]}}
-
-
-def test_cosines_are_asked_for_all_hits_at_any_minimum(call: Calls) -> None:
-    hits = [{"_index": "a", "_id": "1"}, {"_index": "b", "_id": "1"}, {"_index": "a", "_id": "1"}]
-
-    [body] = call("queries.js", "cosinesBody", [[{"text": "moon", "field": FIELD}, hits]])
-
-    near = {"match": {"semantic.embedding": {"query": "moon", "k": 2, "min_cosine": -1}}}
-    filters = [{"ids": {"values": ["1"]}}, {"terms": {"_index": ["a", "b"]}}]
-    assert body == {"query": {"bool": {"must": [near], "filter": filters}}, "size": 2, "_source": False}
 
 
 def _hit(source: dict[str, Any], **rest: Any) -> dict[str, Any]:
@@ -103,13 +76,7 @@ RAIN = "Rain fell for three days."
         (FIELD, _hit({"title": "Weather", "text": RAIN}), RAIN),
         # The text begins with it again.
         (FIELD, _hit({"title": "Weather", "text": f"WEATHER: {RAIN}"}), RAIN),
-        (FIELD, _hit({"title": "Weather", "text": "Weather"}), ""),
-        # It is no title, but how the first sentence begins.
-        (TEXT_ALONE, _hit({"title": "Rain", "text": RAIN}), RAIN),
         (TEXT_ALONE, _hit({"title": "Rain", "text": f"Rain\n\n{RAIN}"}), RAIN),
-        (TEXT_ALONE, _hit({"title": "Did it rain?", "text": f"Did it  rain? {RAIN}"}), RAIN),
-        # Without a title the id takes its place.
-        (TEXT_ALONE, _hit({"text": f"7: {RAIN}"}), RAIN),
         # Highlights: of the title alone, and of a text that begins with it.
         (FIELD, _hit({"title": "Weather", "text": RAIN}, highlight={"title": [f"{ON}Weather{OFF}"]}), RAIN),
         (FIELD, _hit({"title": "Weather", "text": "?"}, highlight={"text": [f"{ON}Weather{OFF}. It {ON}rained{OFF}."]}),
@@ -119,7 +86,6 @@ RAIN = "Rain fell for three days."
          f"{ON}{RAIN}{OFF} Sun."),
         (FIELD, _hit({"title": "Weather", "text": f"{RAIN} Sun."}, inner_hits=_passage(35, 39)),
          f"{RAIN} {ON}Sun.{OFF}"),
-        (FIELD, _hit({"title": "Weather", "text": RAIN}, inner_hits=_passage(0, 7)), RAIN),
         (FIELD, _hit({}), "(the text is not in the document's _source)"),
     ],
 )  # fmt: skip
@@ -129,35 +95,6 @@ def test_excerpts_do_not_repeat_the_title(
     [runs] = call("excerpts.js", "excerptRuns", [[hit, field]])
 
     assert "".join(f"{ON}{run['text']}{OFF}" if run["marked"] else run["text"] for run in runs) == excerpt
-
-
-@pytest.mark.parametrize("template", ["{a}", "{a.b}", "{a.b.c}", "{t}: {a.b}", "{a.b} – {t}", " {t} {a} "])
-def test_texts_are_rendered_as_they_were_embedded(call: Calls, template: str) -> None:
-    values: list[Any] = [
-        "one", " ", "", None, [], [None], ["one"], ["one", "two"], ["one", " ", None, ["two", ["three"]]], ["a", 2],
-        {"b": "one"}, {"b": ["one", "two"]}, [{"b": "one"}, {"b": "two"}, {"c": "x"}, "x"], [{"b": []}], [{"b": None}],
-        [{"b": [{"c": "one"}, {"c": ["two"]}]}, {"b": {"c": "three"}}], [[{"b": "one"}], {"b.c": "two"}], 3,
-    ]  # fmt: skip
-    documents = [{"a": value} | title for value in values for title in ({}, {"t": "T"}, {"t": ["T", "U"]})]
-    documents += [{"a": {"b": "one"}, "a.b": "two"}, {"a.b": ["one"], "a": [{"b": "two"}]}]
-    parsed = TextTemplate.parse(template)
-
-    def embedded(document: dict[str, Any]) -> str | None:
-        try:
-            return parsed.text_of(document)
-        except TextFieldError:
-            return None
-
-    found = call("text.js", "embeddedText", [[list(map(list, parsed.parts)), document] for document in documents])
-    assert found == list(map(embedded, documents))
-
-
-def test_texts_of_html_are_shown_without_tags_and_without_passages_of_another_text(call: Calls) -> None:
-    field = FIELD | {"parts": [["", "title", None], [". ", "text", "strip_html"]]}
-    source = {"title": "Weather", "text": "<script>a<b</script><p class=x>It <b>rained</b> 1 < 2.</p><!-- no -->"}
-    hit = _hit(source, inner_hits=_passage(0, 9), highlight={"text": [f"<p class=x>It <b>{ON}rained{OFF}"]})
-    [runs] = call("excerpts.js", "excerptRuns", [[hit, field]])
-    assert runs == [{"text": "It rained 1 < 2.", "marked": False}]
 
 
 # Titles and texts of HTML, as `--strip-html` leaves them in the mapping.
@@ -182,24 +119,119 @@ def test_html_is_shown_as_it_is_embedded(call: Calls, html: str) -> None:
     assert runs == [{"text": embedded, "marked": False}]
 
 
-def test_example_queries_are_titles_or_first_sentences(call: Calls) -> None:
-    hits = [
-        _hit({"title": "sun" + "x" * 500}),
-        _hit({"title": "Living on board\na space station"}),
-        _hit({"title": "LIVING on board a space station"}),
-        _hit({}, highlight={"text": ["7: Start the thread's activity. It must be called once."]}),
-        _hit({"title": "\u202eطلوع الشمس كل يوم\u202c"}),
-        _hit({"title": "word " * 40}),
-        _hit({"title": "12 %"}),
-        _hit({}),
+META = {"fingerprint": "f" * 32, "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {text}"}
+
+
+def _get(path: str, **headers: str) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(Starlette(routes=static_file_routes()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            return await client.get(path, headers=headers)
+
+    return asyncio.run(ask())
+
+
+def test_page_has_no_inline_code_and_no_other_host() -> None:
+    page = page_files()["index.html"].decode()
+
+    assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", page) == []
+    for name, content in page_files().items():
+        addresses = set(re.findall(r"https?://[^\"' ]+", content.decode()))
+        assert addresses <= {"http://www.w3.org/2000/svg"}, name
+
+
+def test_page_scripts_use_no_html_sinks() -> None:
+    code = b"\n".join(content for name, content in page_files().items() if name.endswith(".js")).decode()
+
+    assert (
+        re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", code) == []
+    )
+
+
+@pytest.mark.parametrize("path", ["/ui/", *(f"/ui/{name}" for name in page_files())])
+def test_files_are_served_with_security_headers(path: str) -> None:
+    answer = _get(path)
+
+    assert answer.status_code == 200
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["content-type"] in CONTENT_TYPES.values()
+    again = _get(path, **{"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_missing_slash_redirects_and_keeps_the_query() -> None:
+    assert _get("/ui?q=a%26b").headers["location"] == "ui/?q=a%26b"
+    assert _get("/ui").headers["location"] == "ui/"
+
+
+MAPPING: dict[str, Any] = {
+    "title": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
+    "text": {"type": "text"},
+    "topic": {"type": "text", "fields": {"length": {"type": "token_count"}, "keyword": {"type": "keyword"}}},
+    "language": {"type": "keyword"},
+    "open": {"type": "boolean"},
+    "shop": {"properties": {"city": {"type": "keyword"}, "place": {"type": "geo_point"}}},
+    "lines": {"type": "nested", "properties": {"sku": {"type": "keyword"}}},
+    "hash": {"type": "keyword", "index": False},
+    "embedding": {"type": "dense_vector"},
+    "embedding_meta": {"properties": {"truncated": {"type": "boolean"}}},
+}
+
+
+HIDDEN = {"title", "text", "embedding", "embedding_meta"}
+
+
+def test_facet_fields_are_chosen_from_the_mapping() -> None:
+    found = facet_fields([MAPPING], HIDDEN)
+
+    assert [(facet["field"], facet["label"]) for facet in found] == [
+        ("topic.keyword", "topic"),
+        ("language", "language"),
+        ("open", "open"),
+        ("shop.city", "shop.city"),
     ]
 
-    [examples] = call("examples.js", "exampleQueries", [[hits, FIELD]])
 
-    assert examples == [
-        "LIVING on board a space station",
-        "Start the thread's activity",
-        "طلوع الشمس كل يوم",
-        " ".join(["word"] * 16),
-        ("sun" + "x" * 500)[:80],
-    ]
+def test_catalog_lists_indices_with_vectors_aliases_first() -> None:
+    mappings = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}
+    answer = {
+        "docs-2": {"aliases": {"docs": {}}, "mappings": mappings},
+        "logs": {"aliases": {"all": {}}, "mappings": {}},
+    }
+
+    listed, problems = list_searchable_indices(answer, "semantic")
+    assert problems == []
+
+    assert [entry["name"] for entry in listed] == ["docs", "docs-2"]
+    [field] = listed[0]["fields"]
+    assert field == {
+        "name": "embedding",
+        "semantic": "semantic.embedding",
+        "meta": "embedding_meta",
+        "model": "m",
+        "passages": False,
+        "parts": [["", "title", None], [". ", "text", None]],
+        "texts": ("title", "text"),
+        "hidden": ["embedding", "embedding_meta"],
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [7, {"embedding": {"model": 7}}, {"embedding": META | {"text": "{"}}, {"embedding": META | {"text": "{title!r}"}}],
+)
+def test_damaged_mapping_skips_only_its_index(fields: Any) -> None:
+    answer = {
+        "bad": {"mappings": {"_meta": {"es_sbert": {"fields": fields}}}},
+        "good": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}},
+    }
+
+    indices, [problem] = list_searchable_indices(answer, "semantic")
+
+    assert [entry["name"] for entry in indices] == ["good"]
+    assert problem.startswith("bad is skipped: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from dataclasses import replace
@@ -11,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.gateway.concurrency import offload_steps
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, OpType
-from es_sbert.gateway.writes.destinations import Destination
-from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
-from tests.unit.gateway.writes.reading import read_bulk
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _DOCUMENTS = st.one_of(
@@ -38,6 +37,11 @@ def _actions(draw: st.DrawFn) -> bytes:
     if operation is OpType.DELETE:
         return blank + line
     return blank + line + draw(_SPACE) + draw(_DOCUMENTS) + draw(_SPACE) + b"\n"
+
+
+def read_bulk(body: bytes, index: str = "", routing: str | None = None, most_names: int = 1000) -> BulkBody | None:
+    """As `BulkBody.read_in_steps`, all steps at once."""
+    return asyncio.run(offload_steps(len(body), BulkBody.read_in_steps(body, index, routing, most_names)))
 
 
 def windows(
@@ -112,38 +116,6 @@ def test_index_comes_from_action_or_request() -> None:
     ]
 
 
-def test_window_weight_depends_on_the_index() -> None:
-    line = b'{"index":{"_index":"%s"}}\n{"a":1}\n'
-    bulk = read_bulk(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
-    assert bulk is not None
-    found = windows(bulk, 10, 8, lambda name, size, listed: 4 if name == "a" else 5)
-    assert [[item.index for item in window] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
-
-
-def test_window_weight_counts_strings_in_lists() -> None:
-    """Each of them may become a chunk, whose vector takes far more memory than the string."""
-    documents = [b'{"text":["a","b"]}', b'{"text":[{"a":"x\\"y"}]}', b'{"text":"a \\"b\\""}', b'{"n":[1,2]}']
-    bulk = read_bulk(b"".join(b'{"index":{"_index":"i"}}\n' + document + b"\n" for document in documents))
-    assert bulk is not None
-    seen: list[int] = []
-    windows(bulk, weight=lambda name, size, listed: seen.append(listed) or 0)  # type: ignore[func-returns-value]
-    assert seen == [3, 3, 0, 1]
-    meta = VectorFieldMeta(
-        fingerprint="f", model="m", dimensions=4, index_type="hnsw", text="{text}", passages=ChunkRules.from_tokens(16)
-    )
-    chunked = Destination.from_fields("i", {"embedding": meta})
-    whole = Destination.from_fields("i", {"embedding": meta.model_copy(update={"passages": None})})
-    assert chunked.vector_bytes(20, 100) > 100 * 4 * 4
-    assert whole.vector_bytes(20, 100) == whole.vector_bytes(20, 0)
-
-
-def test_index_names_are_tracked_up_to_a_limit() -> None:
-    line = b'{"index":{"_index":"i%d"}}\n {"a":1}\n'
-    body = b"".join(line % (number % 3) for number in range(9)) + b'{"index":{"_index":"other"}}\n[]\n'
-    names = [getattr(read_bulk(body, "", None, most), "names", "no bulk") for most in (2, 3)]
-    assert names == [None, {"i0", "i1", "i2"}], "what is no object has no text"
-
-
 def test_byte_order_mark_before_a_document_is_kept() -> None:
     body = b'{"index":{"_index":"a"}}\n\xef\xbb\xbf{"a":1}\n'
     bulk = read_bulk(body)
@@ -172,25 +144,14 @@ def test_unfinished_bulk_body_is_left_to_the_engine(body: bytes) -> None:
     assert read_bulk(body, "docs") is None
 
 
-def test_action_line_may_have_comments() -> None:
-    bulk = read_bulk(b'/* to docs */{"index":{"_id":"1"}} // here\n{"a":1}\n', "docs")
-    assert bulk is not None
-    [window] = windows(bulk)
-    assert [(item.id, item.source) for item in window] == [("1", b'{"a":1}')]
-
-
 @pytest.mark.parametrize(
     "body",
     [
         b'{"index":null}\n{}\n',
         b'{"index":{},"x":1}\n{}\n',
         b'{"upsert":{}}\n{}\n',
-        b'{"a":1}\n{"index":{}}\n',
-        b"[]\n{}\n",
-        b'"index"\n{}\n',
         b"\xff\n{}\n",
         b'{"index":{}}\n{}\n{"index"\n{}\n',
-        b'{"index":{}} x\n{}\n',
         '{"index":{}}\n{}\n'.encode("utf-16-be"),
     ],
 )

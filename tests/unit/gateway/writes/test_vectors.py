@@ -95,15 +95,6 @@ async def test_each_text_is_embedded_by_its_model_and_chunk_rules() -> None:
 
 
 @in_event_loop
-async def test_request_larger_than_the_queue_is_embedded_in_parts() -> None:
-    served = Served(waiting_texts=32)
-    texts = [f"text {number}" for number in range(100)]
-    for text, made in zip(texts, await served.vectorize([(PLAIN, text) for text in texts]), strict=True):
-        assert_is(made, served.encoders["one"], text)
-    assert max(served.encoders["one"].batches) == 2, "others find room too"
-
-
-@in_event_loop
 async def test_only_texts_beyond_the_queue_are_rejected() -> None:
     served = Served(waiting_texts=32)
     one = served.encoders["one"]

@@ -14,7 +14,6 @@ from es_sbert.errors import EsSbertError, ModelError, Overloaded
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.write_handler import (
     JoinedBulkResponse,
-    failed_part_response,
     parse_bulk_response,
 )
 
@@ -69,16 +68,6 @@ def test_results_keep_request_order(fates: list[list[tuple[EsSbertError, int] | 
     assert whole["took"] == 2 * parts
 
 
-def test_error_in_any_part_sets_errors() -> None:
-    items = [item(number) for number in range(3)]
-    good = {"took": 1, "errors": False, "items": [result(0)]}
-    bad = failed_part_response(items[1:], 413, {"type": "t"})
-    for whole in (joined(([good, bad], items, {})), joined(([good], items[:1], {}), ([bad], items[1:], {}))):
-        assert whole["errors"] is True
-        assert [one["index"]["status"] for one in whole["items"]] == [201, 413, 413]
-    assert joined(([{"errors": True, "items": [result(0, 400)]}], items[:1], {}))["errors"] is True
-
-
 def test_errors_of_the_gateway_are_complete_in_a_filtered_response() -> None:
     """The engine has applied filter_path to its own results, and may have left out some."""
     items, refused = [item(number) for number in range(3)], {1: ERRORS[0][0]}
@@ -91,18 +80,6 @@ def test_errors_of_the_gateway_are_complete_in_a_filtered_response() -> None:
     assert [one["index"]["_id"] for one in whole["items"]] == ["1"]
     assert joined(([{"took": 1}], items, {}), ([{"took": 2}], items, {})) == {"took": 3}
     assert joined(([{}], items, {})) == {}
-
-
-def test_other_response_members_are_kept() -> None:
-    answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}]
-    assert joined((answers, [item(0)], {})) == {"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}
-    assert joined(((), [item(0)], {0: ERRORS[0][0]})).keys() == {"took", "errors", "items"}
-
-
-def test_took_is_summed_over_parts() -> None:
-    answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(number)]} for number in range(2)]
-    whole = joined((answers[:1], [item(0)], {}), (answers[1:], [item(1)], {}))
-    assert (whole["took"], whole["ingest_took"]) == (2, 14)
 
 
 def test_error_reason_may_contain_lone_surrogate() -> None:

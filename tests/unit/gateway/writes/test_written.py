@@ -19,16 +19,13 @@ from es_sbert.gateway.writes.destinations import Destination
 from es_sbert.gateway.writes.document_changes import (
     NoPreviousDocument,
     PreviousDocument,
-    WriteItem,
     WriteKey,
     detect_vector_changes,
 )
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.gateway.writes.prepare_items import EmbeddedText, add_vectors, parse_items
 from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
-from es_sbert.index.source_mode import NameForm
-from es_sbert.index.whole_documents import merge_partial_document
-from tests.unit.gateway.writes.reading import read_bulk
+from tests.unit.gateway.writes.test_bulk_items import read_bulk
 from tests.unit.ingest.support import target
 
 INFO = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -180,23 +177,13 @@ def test_vector_whose_metadata_lacks_a_member_is_not_the_clients(unknown: str) -
     assert written(ready)["embedding_meta"]["text_hash"] == text_hash("a cat")
 
 
-def test_metadata_with_dotted_names_is_replaced() -> None:
-    meta = {f"embedding_meta.{name}": value for name, value in meta_of("a dog").items()}
-    ready = passed(index({"text": "a cat", "embedding": [1, 2, 3, 4]} | meta))
-    assert set(written(ready)) == {"text", "embedding", "embedding_meta"}
-    assert written(ready)["embedding_meta"]["text_hash"] == text_hash("a cat")
-
-
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize(
     ("before", "copied"),
     [
         ({"text": "a dog", "embedding": [1, 2, 3, 4]}, True),
-        ({"text": "a dog", "embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")}, True),
         ({"text": "a cat", "embedding": [1, 2, 3, 4]}, False),
         ({"text": "a dog", "embedding": [1, 2, 3, 5]}, False),
-        ({"text": "a dog", "embedding": None}, False),
-        ({"text": "a dog"}, False),
         (MISSING, False),
         (NoPreviousDocument.UNKNOWN, False),
     ],
@@ -214,13 +201,6 @@ def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: boo
         assert document["embedding_meta"]["text_hash"] == text_hash("a cat")
 
 
-def test_previous_document_is_not_read_for_vectors_with_metadata() -> None:
-    create = b'{"create":{"_id":"1"}}\n{"text":"a cat","embedding":[1,2,3,4]}\n'
-    for body in (index({"text": "a cat"}), index({"embedding": [1], "embedding_meta": meta_of("a")}), create):
-        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
-        assert item.compared == ()
-
-
 def test_vector_of_removed_text_is_removed() -> None:
     fields = {"n": 1, "embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")}
     ready = passed(index(fields))
@@ -234,15 +214,6 @@ def test_every_vector_field_is_embedded() -> None:
     ready = passed(index({"text": "a"}), TWO)
     assert written(ready)["other"] == vector_of("a")
     assert written(ready)["other_meta"]["fingerprint"] == "another"
-
-
-def test_partial_update_with_whole_text_is_embedded() -> None:
-    ready = passed(update({"doc": {"title": "T", "body": "b"}, "detect_noop": False}), TITLED)
-    text = "T. b"
-    assert written(ready) == {
-        "doc": {"title": "T", "body": "b", "embedding": vector_of(text), "embedding_meta": meta_of(text)},
-        "detect_noop": False,
-    }
 
 
 @pytest.mark.parametrize(
@@ -261,17 +232,12 @@ def test_partial_text_is_completed_from_previous_document(doc: dict[str, Any], t
     ("body", "before"),
     [
         ({"doc": {"n": 1}}, MISSING),
-        ({"doc": {"n": 1}, "doc_as_upsert": True}, MISSING),
         ({"doc": {"title": "T"}}, MISSING),
         ({"doc": {"title": "T"}}, {"title": "T", "body": "b", "embedding_meta": meta_of("T. b")}),
         ({"script": {"source": "x"}}, {}),
-        ({"script": "x", "doc": {"title": "T", "body": "b"}}, {}),
         ({"script": "x", "upsert": {"title": "T"}, "scripted_upsert": True}, MISSING),
         ({"doc": {"title": "T", "body": "b", "embedding": [1, 2, 3, 4]}}, {}),
-        ({"doc": {"title": "T", "embedding": [1, 2, 3, 4]}}, NoPreviousDocument.UNKNOWN),
         ({"doc": {"embedding": [1, 2, 3, 4], "embedding_meta": meta_of("x")}}, {}),
-        ({"doc": {"embedding": None, "embedding_meta": None}}, {}),
-        ({"doc": 5}, {}),
         ({}, {}),
     ],
 )
@@ -365,22 +331,6 @@ def test_document_in_utf16_or_utf32_is_refused(encoding: str) -> None:
     assert "UTF-8" in str(item.unreadable)
 
 
-def test_requests_only_needed_fields_of_previous_documents() -> None:
-    def needed(
-        operation: OpType, source: Any, targets: EmbeddingTargets = TWO, id: str | None = "1"
-    ) -> tuple[str, ...]:
-        return WriteItem.from_bulk_item(
-            BulkItem(operation, "docs", id, None, b"", json.dumps(source).encode(), b""), targets
-        ).needed
-
-    assert needed(OpType.UPDATE, {"doc": {"text": "a"}}) == ("text", "more", "other_meta")
-    assert needed(OpType.UPDATE, {"doc": {"text": "a", "more": None}}) == ()
-    assert needed(OpType.UPDATE, {"doc": {"n": 1}}) == ()
-    assert needed(OpType.UPDATE, {"doc": {"text": "a"}, "script": "x"}) == ()
-    assert needed(OpType.UPDATE, {"doc": {"text": "a"}}, id=None) == ()
-    assert needed(OpType.INDEX, {"text": "a"}) == ()
-
-
 UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source": False})),)
 
 
@@ -391,13 +341,10 @@ UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source"
         # The text does not change, but the update loses the vector.
         ({"text": "a cat"}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, "a cat", False),
         ({"n": 1}, {"embedding_meta": meta_of("a cat")}, None, True),
-        ({"n": 1}, NoPreviousDocument.UNKNOWN, None, True),
         # There is no vector to lose.
         ({"n": 1}, {}, None, False),
-        ({"n": 1}, MISSING, None, False),
         # The client sets the vector.
         ({"embedding": [0.0] * 4}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, None, False),
-        ({"embedding": None}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, None, False),
     ],
 )
 def test_update_makes_vector_again_that_source_lacks(
@@ -468,64 +415,3 @@ def test_only_vector_fields_change(actions: list[tuple[OpType, str, str, Any]], 
                     if isinstance(meta, dict):
                         assert fields.get(one.field) is not None
                         assert meta["fingerprint"] == one.meta.fingerprint
-
-
-@given(_FIELDS, _FIELDS)
-def test_merge_partial_document_merges_objects_only(one: dict[str, Any], two: dict[str, Any]) -> None:
-    assert merge_partial_document(one, {}) == one
-    assert merge_partial_document({}, two) == two
-    assert merge_partial_document({"a": one}, {"a": two})["a"] == merge_partial_document(one, two)
-    assert merge_partial_document({"a": one, "b": [1]}, {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
-
-
-VECTOR = [1.0, 0.5, 0.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("operation", "source", "lacks"),
-    [
-        (OpType.INDEX, {"text": "a"}, True),
-        (OpType.CREATE, {"n": 1, "late": None}, True),
-        (OpType.INDEX, {"text": "a", "late": VECTOR}, False),
-        (OpType.INDEX, [], False),
-        (OpType.DELETE, None, False),
-        (OpType.UPDATE, {"doc": {"text": "a"}}, False),
-        (OpType.UPDATE, {"doc": {"text": "a"}, "doc_as_upsert": True}, True),
-        (OpType.UPDATE, {"doc": {"late": VECTOR}, "doc_as_upsert": "true"}, False),
-        (OpType.UPDATE, {"doc": {"text": "a"}, "upsert": {"text": "a"}}, True),
-        (OpType.UPDATE, {"script": {"source": "s"}, "upsert": {"text": "a"}}, True),
-        (OpType.UPDATE, {"script": {"source": "s"}, "upsert": {}, "scripted_upsert": True}, False),
-    ],
-)
-def test_lacks_vector_unless_whole_document_brings_it(operation: OpType, source: Any, lacks: bool) -> None:
-    raw = b"" if source is None else json.dumps(source).encode()
-    item = BulkItem(operation, "docs", "1", None, b"", raw, b"")
-    assert isinstance(WriteItem.from_bulk_item(item, PLAIN, ("late",)).error, ModelError) is lacks
-    assert not isinstance(WriteItem.from_bulk_item(item, PLAIN).error, ModelError)
-
-
-DOTTED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"name_form": NameForm.DOTTED})),)
-
-
-def test_update_writes_metadata_with_the_names_of_the_source() -> None:
-    ready = passed(update({"doc": {"text": "a"}, "upsert": {"text": "b"}}) + update({"doc": {"text": ""}}), DOTTED)
-    document, upsert = written(ready, 0)["doc"], written(ready, 0)["upsert"]
-    assert document.keys() == {"text", "embedding", *(f"embedding_meta.{name}" for name in DocumentMeta._fields)}
-    assert document["embedding_meta.text_hash"] == text_hash("a")
-    assert upsert["embedding_meta"]["text_hash"] == text_hash("b")
-    cleared = dict.fromkeys(["embedding", *(f"embedding_meta.{name}" for name in DocumentMeta._fields)])
-    assert written(ready, 1)["doc"] == {"text": ""} | cleared
-
-
-def test_previous_document_is_read_for_dotted_names() -> None:
-    targets = (target(template="{a.b}"),)
-    for doc, previous, text in (
-        ({"a.b": "a cat"}, {"a": {"b": "a dog"}}, "a dog\na cat"),
-        ({"a": {"b": "a cat"}}, {"a": {"b": "a dog"}}, "a cat"),
-        ({"a": None}, {"a.b": "a dog"}, "a dog"),
-        ({"a.b": "a cat"}, NoPreviousDocument.UNKNOWN, "a cat"),
-    ):
-        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)})
-        assert (item.needed, item.compared) == ((), ("a.b",))
-        item.detect_changes(previous)
-        assert [embedded for _, embedded in item.to_embed] == [text]
