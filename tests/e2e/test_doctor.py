@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
-from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine
-from es_sbert.engines.index_state import IndexState
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
-from tests.engine.byte_index import create_byte_index
 from tests.engine.ingest_support import open_engine
 
 # The doctor looks at the health of the whole engine.
@@ -49,50 +44,6 @@ def test_problems_are_reported_with_remedy(
     assert f"{index} has no vector field" in done.out
     missing = cli("doctor", "--index", "no-such-index", "--url", es9_url, "--model", model, "--precision", "fp32")
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)
-
-
-def test_error_of_the_mapping_is_reported_once(
-    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path
-) -> None:
-    index = fresh_index(es9_url)
-    with open_engine(es9_url) as engine, Encoder(str(model), precision="fp32") as encoder:
-        create_byte_index(engine, index, encoder, ["a man plays guitar"])
-    done = cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32")
-    assert done.code == 1
-    assert done.out.count(f"{index}.embedding holds byte vectors") == 1
-
-
-def test_mapping_is_read_once(
-    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = fresh_index(es9_url)
-    with open_engine(es9_url) as engine:
-        engine.create_index(index, {})
-    asked: list[str] = []
-    read = Engine.resolve_indices
-
-    def counted(engine: Engine, name: str) -> list[IndexState]:
-        asked.append(name)
-        return read(engine, name)
-
-    monkeypatch.setattr(Engine, "resolve_indices", counted)
-    assert cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32").code == 0
-    assert asked == [index]
-
-
-def test_model_of_the_index_is_opened(
-    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
-) -> None:
-    index, moved = fresh_index(es9_url), tmp_path / "model"
-    shutil.copytree(model, moved)
-    Path("docs.txt").write_text("a man plays guitar\n")
-    options = ["--index", index, "--url", es9_url, "--precision", "fp32"]
-    assert cli("ingest", *options, "--model", moved, "docs.txt").code == 0
-    done = cli("doctor", *options)
-    assert (done.code, f"ok    model: {moved} " in done.out, "look" in done.out) == (0, True, False)
-    shutil.rmtree(moved)
-    gone = cli("doctor", *options)
-    assert (gone.code, "FAIL  model: " in gone.out, str(moved) in gone.out) == (1, True, True)
 
 
 def test_unsearchable_field_is_reported_as_failure(
@@ -147,31 +98,6 @@ def test_index_without_the_field_of_its_alias_gets_commands(
         finally:
             engine.delete_index(old)
             engine.delete_index(new)
-
-
-def test_search_says_which_index_lacks_the_field(cli: Cli, engine_url: str, index_name: str, model: Path) -> None:
-    old, new = f"{index_name}-1", f"{index_name}-2"
-    Path("docs.txt").write_text("a man plays guitar\n")
-    options = ["--url", engine_url, "--precision", "fp32"]
-    with open_engine(engine_url) as engine:
-        try:
-            assert cli("ingest", "--index", old, *options, "--model", model, "docs.txt").code == 0
-            engine.create_index(new, {})
-            for name in (f"{old},{new}", f"{index_name}-*"):
-                done = cli("search", "--index", name, *options, "guitar")
-                assert (done.code, "a man plays guitar" in done.out) == (0, True)
-                assert f"{new} lacks the vector field embedding" in done.err
-        finally:
-            engine.delete_index(old)
-            engine.delete_index(new)
-
-
-def test_read_block_is_named(cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path) -> None:
-    index = fresh_index(es9_url)
-    with open_engine(es9_url) as engine:
-        engine.create_index(index, {"settings": {"index.blocks.read": True}})
-    options = ["--url", es9_url, "--model", model, "--precision", "fp32"]
-    assert f"FAIL  index: {index} has index.blocks.read" in cli("doctor", "--index", index, *options).out
 
 
 def test_unreachable_engine_and_missing_model_are_reported(cli: Cli, tmp_path: Path) -> None:

@@ -111,18 +111,11 @@ def test_two_commands_that_write_fields_at_once_both_own_theirs(cli: Cli, engine
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "neither is given"),
-        (("t.txt", "--index", "i"), "both are given"),
-        (("--index", "i", "--id-field", "x"), "Leave out --text-field"),
         (("one.txt",), "a comparison needs two texts, but there is one"),
-        (("t.txt", "--min-cosine", "-2"), "not in the range -1<=x<=1"),
-        (("t.txt", "--num-candidates", "5"), "--num-candidates requires --index"),
         (("t.txt", "--write-field", "f"), "--write-field requires --index"),
         (("--index", "i", "--filter", "{"), "the filter is not JSON"),
-        (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written: its folder does not exist"),
-        (("t.txt", "--html", "."), "is a directory"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_with_remedy(
     duplicates: Callable[..., Done], cli: Cli, arguments: tuple[str, ...], message: str
 ) -> None:

@@ -48,11 +48,8 @@ def write_source(documents: Sequence[dict[str, Any]]) -> list[str]:
     return ["d.jsonl"]
 
 
-@pytest.mark.parametrize("options", [MISSPELT, ("--text-field", "titel"), ("--vector", "embedding={titel}")])
-def test_misspelt_field_is_refused_before_writing(
-    ingest: Callable[..., Done], engine_url: str, index: str, options: tuple[str, ...]
-) -> None:
-    done = ingest(*write_source(DOCUMENTS), "--id-field", "id", *options)
+def test_misspelt_field_is_refused_before_writing(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+    done = ingest(*write_source(DOCUMENTS), "--id-field", "id", *MISSPELT)
     assert (done.code, done.out) == (2, "")
     assert "titel" in done.err
     assert "Did you mean title? The documents have the fields id, title, body, meta.lang." in done.err
@@ -92,29 +89,15 @@ def test_misspelt_field_keeps_dead_letters_on_retry(ingest: Callable[..., Done],
 
 
 RESPONSE = {"took": 3, "hits": {"hits": [{"_index": "x", "_id": "1", "_source": DOCUMENTS[0]}]}}
-CSV = b"id,title,body\n1,a cat,a man\n2,a dog,a woman\n"
 
 
 @pytest.mark.parametrize(
     ("data", "options", "cause"),
     [
-        (b'{"index": {"_id": "i"}}\n' + orjson.dumps(DOCUMENTS[0]), (), "is a _bulk body"),
         (orjson.dumps(RESPONSE), (), "hits of a search"),
-        (orjson.dumps(RESPONSE, option=orjson.OPT_INDENT_2), (), "Write one JSON object per line"),
-        (orjson.dumps(DOCUMENTS), (), "holds a JSON array"),
-        (b"\n".join(map(orjson.dumps, RESPONSE["hits"]["hits"])), (), "hits of a search"),  # type: ignore[index]
-        (CSV, (), "or set --format if this is not JSON"),
         (b"".join(orjson.dumps(d) + b"\n" for d in DOCUMENTS), ("--id-field", "ids"), "the id field ids is missing"),
-        (b'{"_id": "1", "text": "a cat"}\n', (), "for the id of the document, set --id-field _id"),
-        (b'{"_id": {"$oid": "1"}, "text": "a cat"}\n', ("--dry-run",), "set --id-field '_id.$oid'"),
-        (
-            b'{"_version": 1, "_seq_no": 2, "text": "a cat"}\n',
-            (),
-            "refuse in documents: remove it",
-        ),
-        (b'{"_id": "1", "_source": {"text": "a cat"}, "_routing": "r"}\n', (), "and its `_routing`"),
+        (b'{"_version": 1, "_seq_no": 2, "text": "a cat"}\n', (), "refuse in documents: remove it"),
         (b'{"id": "1", "text": "a cat"}\n', ("--routing-field", "parent"), "has the routing field parent"),
-        (b'{"title": ["a", 7], "body": null}\n' * 3, (), "is a JSON array with a number, not a string"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -173,30 +156,6 @@ class TestDryRun:
             [text] = document["texts"]
             assert text["tokens"] == stored[document["id"]]["embedding_meta"]["tokens"]
 
-    @on_one_engine
-    def test_shows_chunks_of_long_texts(
-        self, ingest: Callable[..., Done], cli: Cli, model: Path, engine_url: str, index: str
-    ) -> None:
-        long = {"id": "x", "text": "The cat sleeps on the mat. A man plays guitar. " * 5}
-        write_jsonl(Path("d.jsonl"), [long])
-        done = ingest("d.jsonl", "--passages", "16", "--id-field", "id", "--dry-run")
-        [document] = orjson.loads(done.out)["documents"]
-        chunks = document["texts"]
-        assert [chunk["chunk"] for chunk in chunks] == list(range(1, len(chunks) + 1))
-        assert len(chunks) > 3
-        assert all(chunk["text"] in long["text"] and not chunk["truncated"] for chunk in chunks)
-        arguments = ["ingest", "--index", index, "--url", engine_url, "--model", model, "--id-field", "id"]
-        done = cli(*arguments, "--dry-run", "d.jsonl")
-        assert (done.code, state_of(engine_url, index)) == (0, None)
-        for fact in (
-            "d.jsonl:1, id x",
-            "tokens, cut off where",
-            long["text"].strip(),
-            "would be created with: embedding",
-            "Nothing was written.",
-        ):
-            assert fact in done.out
-
     def test_shows_embedding_in_place(self, ingest: Callable[..., Done], engine_url: str, index: str) -> None:
         with open_engine(engine_url) as engine:
             assert engine.bulk(index, b'{"index":{"_id":"a"}}\n{"text":"a cat"}\n')[0].ok
@@ -210,32 +169,3 @@ class TestDryRun:
         assert state_of(engine_url, index)[0] == before[0]
         assert ingest().summary["indexed"] == 1
         assert orjson.loads(ingest("--dry-run").out)["changed_fields"] == []
-
-    @on_one_engine
-    def test_refuses_what_the_load_refuses(self, ingest: Callable[..., Done]) -> None:
-        done = ingest(*write_source(DOCUMENTS), *MISSPELT, "--dry-run")
-        assert (done.code, done.out) == (2, "")
-        assert "Did you mean title?" in done.err
-
-
-class TestReplacedText:
-    """The text of vectors that exist already."""
-
-    @pytest.fixture
-    def loaded(self, ingest: Callable[..., Done]) -> list[str]:
-        source = [*write_source(DOCUMENTS), "--id-field", "id"]
-        assert ingest(*source, "--text-field", "body").summary["indexed"] == 20
-        return source
-
-    @on_one_engine
-    def test_different_template_is_refused_with_the_remedy(
-        self, ingest: Callable[..., Done], loaded: list[str], index: str
-    ) -> None:
-        for options, shown in ((RIGHT, "--text-template '{title}. {body}'"), (("--text-field", "title"),) * 2):
-            done = ingest(*loaded, *options)
-            given = shown if isinstance(shown, str) else " ".join(shown)
-            assert (done.code, done.out) == (2, "")
-            assert "were made from the text '{body}', not from" in done.err
-            assert "to keep that text" in done.err
-            assert options[0] in done.err
-            assert f"es-sbert index migrate {index} {given}" in done.err

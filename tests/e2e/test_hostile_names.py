@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -45,33 +43,7 @@ def test_hostile_ids_round_trip_and_are_pruned(cli: Cli, options: list[str], eng
     assert set(contents(engine_url, index_name)) == set(IDS[::2])
 
 
-def test_huge_numbers_are_returned_unchanged_by_search(
-    cli: Cli, options: list[str], engine_url: str, index_name: str
-) -> None:
-    huge = 123456789012345678901234567890
-    Path("docs.jsonl").write_text(f'{{"text": "the cat", "kept": {{"n": {huge}}}}}\n')
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"mappings": {"properties": {"kept": {"type": "object", "enabled": False}}}})
-    assert cli("ingest", *options, "docs.jsonl").code == 0
-    done = cli("search", *options, "the cat", "--json")
-    assert (done.code, json.loads(done.out)["source"]["kept"]) == (0, {"n": huge})
-    assert "cannot be written as JSON" in cli("search", *options, "--like", "\udcff").err
-
-
-@pytest.mark.parametrize("name", ["../x", "docs?pretty", "docs#", "docs\n", "docs%2F_all", "_all", "docs,other"])
-def test_hostile_index_names_reach_no_other_api_or_folder(
-    cli: Cli, engine_url: str, model: Path, name: str, tmp_path: Path
-) -> None:
-    Path("docs.txt").write_text("the cat\n")
-    before = set(tmp_path.parent.rglob("*"))
-    done = cli("ingest", "--index", name, "--url", engine_url, "--model", model, "--precision", "fp32", "docs.txt")
-    assert done.code == 2, done.err
-    assert len(done.err.splitlines()) <= 8
-    written = set(tmp_path.parent.rglob("*")) - before
-    assert not {path for path in written if "cache" not in str(path) and tmp_path not in path.parents}
-
-
-@pytest.mark.parametrize("name", [f"{RED}red\nError: all is lost.txt", "\udcff\udc9b31m.txt", "\u202etxt.slf.txt"])
+@pytest.mark.parametrize("name", [f"{RED}red\nError: all is lost.txt", "\udcff\udc9b31m.txt"])
 def test_file_names_cannot_inject_terminal_escapes(
     cli: Cli, options: list[str], index_name: str, name: str, engine_url: str
 ) -> None:
@@ -86,16 +58,6 @@ def test_file_names_cannot_inject_terminal_escapes(
     missing = cli("ingest", *options, f"no such {RED} file\nError: x.txt")
     assert "\x1b" not in missing.err
     assert not any(line.startswith("Error: x") for line in missing.err.splitlines())
-
-
-def test_engine_messages_cannot_inject_terminal_escapes(cli: Cli, options: list[str]) -> None:
-    rows: list[dict[str, Any]] = [{"text": "a", "price": 1}, {"text": "b", "price": f"{RED}\nError: gone"}]
-    write_jsonl(Path("docs.jsonl"), rows)
-    for form in ("text", "json"):
-        done = cli("ingest", *options, "docs.jsonl", "--log-format", form)
-        assert done.code == 1
-        assert "\x1b" not in done.err
-        assert "Error: gone" not in [line.strip() for line in done.err.splitlines()]
 
 
 FIELDS = ["it's", "a') + 1000 + params.get('b", "back\\slash", "back\\'", 'quo"te', "line\nfeed", "𝄞"]

@@ -1,4 +1,4 @@
-"""`es-sbert pairs` on files and on indices, with bad input."""
+"""`es-sbert pairs` on files and on indices."""
 
 from __future__ import annotations
 
@@ -55,27 +55,6 @@ def test_all_pairs_of_a_file_match_brute_force(pairs: Callable[..., Done], model
     assert lines(Path("out.jsonl").read_text()) == found[:2]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.txt", "a man plays guitar\n\nthe cat sleeps\n"),
-        ("t.csv", "text,other\na man plays guitar,1\n,2\nthe cat sleeps,3\n"),
-        ("t.jsonl", '{"text":"a man plays guitar"}\n{"text":null}\n{"text":"the cat sleeps"}\n'),
-    ],
-)
-def test_texts_are_identified_by_file_and_line(pairs: Callable[..., Done], name: str, content: str) -> None:
-    Path(name).write_text(content)
-    done = pairs(name)
-    [cosine, first, second] = done.out.splitlines()
-    assert float(cosine) <= 1
-    assert (first.split()[0], second.split()[0]) == (
-        f"{name}:{2 if name == 't.csv' else 1}",
-        f"{name}:{4 if name == 't.csv' else 3}",
-    )
-    if name != "t.txt":  # an empty line of plain text is no record
-        assert "1 left out: it has no text (first: " in done.err
-
-
 def test_index_gives_same_pairs_as_its_file(
     cli: Cli, model: Path, pairs: Callable[..., Done], engine_url: str, index_name: str
 ) -> None:
@@ -103,24 +82,3 @@ def test_index_gives_same_pairs_as_its_file(
     )
     assert len(lines(filtered.out)) == 3
     assert cli("pairs", "--index", index_name, "--url", engine_url, "--vector-field", "other").code == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("t.txt", "--filter", "{}"), "--filter requires --index"),
-        (("t.txt", "-k", "0"), "not in the range x>=1"),
-        (("empty.txt",), "a comparison needs two texts, but there is none"),
-        (("missing.txt",), "cannot be read"),
-        (("t.jsonl", "--text-field", "titel"), "Did you mean title?"),
-        (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "cannot be combined"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_refused_with_remedy(pairs: Callable[..., Done], arguments: tuple[str, ...], message: str) -> None:
-    Path("t.txt").write_text("the cat\na man\n")
-    Path("empty.txt").write_text("")
-    Path("t.jsonl").write_text('{"title":"the cat"}\n{"title":"a man"}\n')
-    done = pairs(*arguments)
-    assert done.code == 2
-    assert message in done.err
-    assert done.out == ""
