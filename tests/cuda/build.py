@@ -41,11 +41,7 @@ _DEFINED = re.compile(r"^\w+ [TDB] (\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Tools:
-    """Programs that build the stand-ins and read what they log.
-
-    Attributes:
-        provider: The CUDA provider of the installed onnxruntime-gpu.
-    """
+    """Programs that build the stand-ins and read what they log."""
 
     compiler: str
     nm: str
@@ -54,11 +50,7 @@ class Tools:
 
 
 def find_tools() -> Tools | str:
-    """Find what the stand-ins are built from and with.
-
-    Returns:
-        The tools, or what is missing.
-    """
+    """Find what the stand-ins are built from and with."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the stand-ins for CUDA are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
     spec = find_spec("onnxruntime")
@@ -80,11 +72,7 @@ def find_tools() -> Tools | str:
 
 
 def build(folder: Path, tools: Tools) -> None:
-    """Write the libraries of `LIBRARIES` into an existing folder.
-
-    Raises:
-        subprocess.CalledProcessError: the compiler failed; what it says goes to stderr.
-    """
+    """Write the libraries of `LIBRARIES` into an existing folder."""
     wanted = _functions_of_provider(tools)
     for source, library in LIBRARIES.items():
         _build_library(folder, tools, source, library, wanted[source])

@@ -7,9 +7,9 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from math import prod
 
-_TYPES = {0: "32F", 1: "64F", 2: "16F", 3: "8I", 8: "8U", 10: "32I", 14: "16BF", 28: "8F_E4M3", 29: "8F_E5M2"}
+_TYPES = {0: "32F", 1: "64F", 2: "16F", 3: "8I", 8: "8U", 10: "32I", 14: "16BF"}
 _COMPUTE_TYPES = {
     64: "16F",
     65: "16F_PEDANTIC",
@@ -17,8 +17,6 @@ _COMPUTE_TYPES = {
     69: "32F_PEDANTIC",
     70: "64F",
     72: "32I",
-    74: "32F_FAST_16F",
-    75: "32F_FAST_16BF",
     77: "32F_FAST_TF32",
 }
 _MATH_MODES = {0: "DEFAULT", 1: "TENSOR_OP", 2: "PEDANTIC", 3: "TF32_TENSOR_OP"}
@@ -26,144 +24,48 @@ _NO_REDUCED_PRECISION_REDUCTION = 16
 
 
 @dataclass(frozen=True)
-class Event:
-    """One event. `thread` is the number of the operating system's thread."""
-
-    process: int
-    thread: int
-
-
-@dataclass(frozen=True)
-class Load(Event):
-    """A stand-in was loaded, by the name of its library."""
-
-    library: str
-
-
-@dataclass(frozen=True)
-class Mark(Event):
+class Mark:
     """A place in the log, set by `tests.cuda.marks.mark`."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Kernel(Event):
-    """A kernel was launched.
-
-    Attributes:
-        signature: Its name with template arguments and parameters.
-        grid, block: Blocks in the grid and threads in a block, by dimension.
-        shared: Dynamic shared memory of a block, in bytes.
-        stream: 0 is the default stream; others are counted from 1 as they are made.
-        error: What the launch returned; 0 for success.
-    """
+class Kernel:
+    """A kernel was launched with so many threads in its whole grid."""
 
     signature: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int
-    stream: int
-    error: int
+    threads: int
 
     @property
     def name(self) -> str:
         """Name of the function alone, without namespaces, template arguments and parameters."""
         return _function_name(self.signature)
 
-    @property
-    def threads(self) -> int:
-        """Threads of the whole grid."""
-        blocks = self.grid[0] * self.grid[1] * self.grid[2]
-        return blocks * self.block[0] * self.block[1] * self.block[2]
-
 
 @dataclass(frozen=True)
-class Copy(Event):
-    """Memory was copied.
+class Copy:
+    """Memory was copied: `H2D`, `D2H`, `D2D` or `H2H`, by where it is."""
 
-    Attributes:
-        direction: `H2D`, `D2H`, `D2D` or `H2H`, by where the memory is.
-        pinned: Whether all memory of the host that takes part is pinned; true for `D2D`.
-        blocking: Whether the function is a synchronous one (`cudaMemcpy`).
-    """
-
-    function: str
     direction: str
     bytes: int
-    pinned: bool
-    stream: int
-    blocking: bool
-
-    @property
-    def waits(self) -> bool:
-        """Whether the host waits for the card: a synchronous copy, and any copy to pageable memory."""
-        return self.blocking or (self.direction == "D2H" and not self.pinned)
 
 
 @dataclass(frozen=True)
-class Memset(Event):
-    """Memory of the card was filled."""
-
-    bytes: int
-    stream: int
-
-
-@dataclass(frozen=True)
-class Sync(Event):
-    """The host waited: `of` is `stream`, `device` or `event`, and `number` says which."""
+class Sync:
+    """The host waited for a `stream`, the `device` or an `event`."""
 
     of: str
-    number: int
 
 
 @dataclass(frozen=True)
-class StreamEvent(Event):
-    """An event was recorded in a stream (`record`), or a stream waits for one (`wait`)."""
+class Gemm:
+    """A product of matrices by cuBLAS; the shape is as numpy writes it: (rows, inner) @ (inner, columns)."""
 
-    action: str
-    event: int
-    stream: int
-
-
-@dataclass(frozen=True)
-class Allocation(Event):
-    """Memory was allocated (`freed` false) or freed; `memory` is `device` or `pinned`."""
-
-    memory: str
-    bytes: int
-    device: int
-    freed: bool
-    failed: bool
-
-
-@dataclass(frozen=True)
-class Gemm(Event):
-    """A product of matrices by cuBLAS, column-major as cuBLAS has it: m × k times k × n.
-
-    Attributes:
-        types: Of A, B and C, such as `16F` (`CUDA_R_16F`).
-        compute_type: Such as `32F_FAST_TF32` (`CUBLAS_COMPUTE_32F_FAST_TF32`).
-        math_mode: Such as `TF32_TENSOR_OP` (`CUBLAS_TF32_TENSOR_OP_MATH`).
-        reduced_precision_reduction: Whether sums may be formed in the lower precision.
-    """
-
-    function: str
-    m: int
-    n: int
-    k: int
-    batch: int
-    transposed: tuple[bool, bool]
+    shape: tuple[int, int, int]
     types: tuple[str, str, str]
     compute_type: str
     math_mode: str
-    reduced_precision_reduction: bool
-    stream: int
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(rows, inner, columns) of the product as numpy writes it: (rows, inner) @ (inner, columns)."""
-        return self.n, self.k, self.m
 
     @property
     def tf32(self) -> bool:
@@ -173,13 +75,13 @@ class Gemm(Event):
 
 
 @dataclass(frozen=True)
-class Call(Event):
+class Call:
     """Any other function was called, such as one of cuDNN."""
 
     name: str
 
 
-_E = TypeVar("_E", bound=Event)
+Event = Mark | Kernel | Copy | Sync | Gemm | Call
 
 
 @dataclass(frozen=True)
@@ -188,176 +90,69 @@ class Trace:
 
     events: tuple[Event, ...]
 
-    def of(self, kind: type[_E]) -> list[_E]:
-        """Events of one kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
     def marked(self, name: str) -> Trace:
-        """What came after a mark, up to the next one.
-
-        Raises:
-            LookupError: no mark, or several, of this name.
-        """
+        """What came after a mark, up to the next one."""
         marks = [(at, event.name) for at, event in enumerate(self.events) if isinstance(event, Mark)]
-        starts = [at for at, each in marks if each == name]
-        if len(starts) != 1:
-            raise LookupError(f"{len(starts)} marks named {name!r} among {[each for _, each in marks]}")
-        end = next((at for at, _ in marks if at > starts[0]), len(self.events))
-        return Trace(self.events[starts[0] + 1 : end])
+        [start] = [at for at, each in marks if each == name]
+        end = next((at for at, _ in marks if at > start), len(self.events))
+        return Trace(self.events[start + 1 : end])
 
     @property
     def kernels(self) -> list[Kernel]:
-        return self.of(Kernel)
+        return [event for event in self.events if isinstance(event, Kernel)]
 
     @property
     def gemms(self) -> list[Gemm]:
-        return self.of(Gemm)
+        return [event for event in self.events if isinstance(event, Gemm)]
 
-    @property
-    def syncs(self) -> list[Sync]:
-        return self.of(Sync)
-
-    @property
-    def copies(self) -> list[Copy]:
-        return self.of(Copy)
-
-    @property
-    def h2d(self) -> list[Copy]:
-        """Copies from the host to the card."""
-        return [copy for copy in self.copies if copy.direction == "H2D"]
-
-    @property
-    def d2h(self) -> list[Copy]:
-        """Copies from the card to the host."""
-        return [copy for copy in self.copies if copy.direction == "D2H"]
-
-    @property
-    def waits(self) -> list[Sync | Copy]:
-        """Everything that makes the host wait for the card: synchronizations, and copies that synchronize."""
-        return [event for event in self.events if isinstance(event, Sync) or (isinstance(event, Copy) and event.waits)]
-
-    @property
-    def libraries(self) -> list[str]:
-        """Libraries that were loaded."""
-        return [load.library for load in self.of(Load)]
+    def copies(self, direction: str) -> list[Copy]:
+        return [event for event in self.events if isinstance(event, Copy) and event.direction == direction]
 
     @property
     def cudnn(self) -> list[str]:
         """Names of the functions of cuDNN that were called."""
-        return [call.name for call in self.of(Call) if call.name.startswith("cudnn")]
+        return [event.name for event in self.events if isinstance(event, Call) and event.name.startswith("cudnn")]
 
     def summary(self) -> str:
-        """Kinds of events with their counts, for people: what a failing test shows."""
-        counts = Counter(map(_short, self.events))
-        return "\n".join(f"{count:5} {text}" for text, count in counts.items())
+        """Events with their counts: what a failing test shows."""
+        return "\n".join(f"{count:5} {event}" for event, count in Counter(self.events).items())
 
 
 def parse_log(text: str, demangler: str) -> Trace:
-    """Read a log.
-
-    Args:
-        demangler: The program c++filt.
-
-    Raises:
-        ValueError: a line is no event.
-    """
+    """Read a log; the demangler is the program c++filt."""
     lines = [line.split("\t") for line in text.splitlines()]
-    fields = [dict(part.split("=", 1) for part in line[3:]) for line in lines]
-    signatures = _demangle(
-        {field["name"] for line, field in zip(lines, fields, strict=True) if line[2] == "kernel"}, demangler
-    )
-    return Trace(
-        tuple(
-            _event(kind, int(process), int(thread), field, signatures)
-            for (process, thread, kind, *_), field in zip(lines, fields, strict=True)
-        )
-    )
+    calls = [(line[2], dict(part.split("=", 1) for part in line[3:])) for line in lines]
+    signatures = _demangle({fields["name"] for kind, fields in calls if kind == "kernel"}, demangler)
+    events = (_event(kind, fields, signatures) for kind, fields in calls)
+    return Trace(tuple(event for event in events if event is not None))
 
 
-def _event(kind: str, process: int, thread: int, field: dict[str, str], signatures: dict[str, str]) -> Event:
-    def number(name: str) -> int:
-        return int(field[name])
-
+def _event(kind: str, fields: dict[str, str], signatures: dict[str, str]) -> Event | None:
     match kind:
-        case "load":
-            return Load(process, thread, field["library"])
         case "mark":
-            return Mark(process, thread, field["name"])
+            return Mark(fields["name"])
         case "kernel":
-            return Kernel(
-                process,
-                thread,
-                signatures[field["name"]],
-                _dimensions(field["grid"]),
-                _dimensions(field["block"]),
-                number("shared"),
-                number("stream"),
-                number("error"),
-            )
+            sizes = (int(size) for name in ("grid", "block") for size in fields[name].split(","))
+            return Kernel(signatures[fields["name"]], prod(sizes))
         case "copy":
-            return Copy(
-                process,
-                thread,
-                field["name"],
-                field["direction"],
-                number("bytes"),
-                field["pinned"] == "1",
-                number("stream"),
-                field["blocking"] == "1",
-            )
-        case "memset":
-            return Memset(process, thread, number("bytes"), number("stream"))
+            return Copy(fields["direction"], int(fields["bytes"]))
         case "sync":
-            return Sync(process, thread, field["of"], number("number"))
-        case "record" | "wait":
-            return StreamEvent(process, thread, kind, number("event"), number("stream"))
-        case "alloc" | "free":
-            return Allocation(
-                process,
-                thread,
-                field["memory"],
-                number("bytes"),
-                number("device"),
-                kind == "free",
-                field.get("failed") == "1",
-            )
+            return Sync(fields["of"])
         case "gemm":
-            math = number("math")
-            return Gemm(
-                process,
-                thread,
-                field["name"],
-                number("m"),
-                number("n"),
-                number("k"),
-                number("batch"),
-                (field["transpose_a"] != "0", field["transpose_b"] != "0"),
-                (_type(number("a")), _type(number("b")), _type(number("c"))),
-                _COMPUTE_TYPES.get(number("compute"), field["compute"]),
-                _MATH_MODES.get(math & ~_NO_REDUCED_PRECISION_REDUCTION, field["math"]),
-                not math & _NO_REDUCED_PRECISION_REDUCTION,
-                number("stream"),
-            )
+            rows, inner, columns = (int(fields[name]) for name in ("n", "k", "m"))
+            a, b, c = (_TYPES.get(int(fields[name]), fields[name]) for name in ("a", "b", "c"))
+            compute = _COMPUTE_TYPES.get(int(fields["compute"]), fields["compute"])
+            math = _MATH_MODES.get(int(fields["math"]) & ~_NO_REDUCED_PRECISION_REDUCTION, fields["math"])
+            return Gemm((rows, inner, columns), (a, b, c), compute, math)
         case "call":
-            return Call(process, thread, field["name"])
-    raise ValueError(f"unknown kind of event: {kind}")
-
-
-def _type(number: int) -> str:
-    return _TYPES.get(number, str(number))
-
-
-def _dimensions(text: str) -> tuple[int, int, int]:
-    x, y, z = map(int, text.split(","))
-    return x, y, z
+            return Call(fields["name"])
+    return None  # loads, fills, allocations and events of streams, which no test looks at
 
 
 def _demangle(names: Iterable[str], demangler: str) -> dict[str, str]:
     ordered = sorted(names)
-    if not ordered:
-        return {}
     done = subprocess.run([demangler], input="\n".join(ordered) + "\n", check=True, capture_output=True, text=True)
-    return dict(zip(ordered, done.stdout.splitlines(), strict=True))
+    return dict(zip(ordered, done.stdout.splitlines(), strict=False))
 
 
 def _function_name(signature: str) -> str:
@@ -368,24 +163,3 @@ def _function_name(signature: str) -> str:
         if depth == 0 and character != ">":
             plain += character
     return plain.partition("(")[0].rpartition("::")[2].rpartition(" ")[2]
-
-
-def _short(event: Event) -> str:
-    match event:
-        case Kernel():
-            return f"kernel {event.name} grid={event.grid} block={event.block}"
-        case Copy():
-            memory = "" if event.direction == "D2D" else " pinned" if event.pinned else " pageable"
-            return f"copy {event.direction} bytes={event.bytes}{memory}{' blocking' if event.blocking else ''}"
-        case Sync():
-            return f"sync {event.of} {event.number}"
-        case Gemm():
-            rows, inner, columns = event.shape
-            return (
-                f"gemm {rows}x{inner}x{columns} batch={event.batch} {','.join(event.types)} "
-                f"compute={event.compute_type} math={event.math_mode}"
-            )
-        case Call():
-            return f"call {event.name}"
-        case _:
-            return re.sub(r"process=\d+, thread=\d+, ", "", repr(event))

@@ -17,14 +17,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 def create_environment(folder: Path) -> Path:
-    """Create the environment; packages are links to those that are installed.
-
-    Args:
-        folder: New folder.
-
-    Returns:
-        Its Python.
-    """
+    """Create the environment; packages are links to those that are installed."""
     venv.EnvBuilder(symlinks=True).create(folder)
     (target,) = folder.glob("lib/python*/site-packages")
     for source in (Path(entry) for entry in sys.path if Path(entry).name in _PACKAGES):

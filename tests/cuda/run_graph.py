@@ -1,7 +1,7 @@
 """Open a graph with the CUDA provider, run it a few times and write what came of it. Started by `StandIns.run_graph`.
 
 python -m tests.cuda.run_graph FOLDER: reads `request.json` and `feeds.npz` from the folder and writes `result.json`.
-Marks the log with `open`, `run 0`, `run 1`, … and `close`.
+Marks the log with `run 0`, `run 1`, … and `close`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ def _run(request: dict[str, Any], feeds: dict[str, np.ndarray], result: dict[str
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in request["session_config"].items():
-        options.add_session_config_entry(key, value)
     providers = [("CUDAExecutionProvider", request["provider_options"]), "CPUExecutionProvider"]
-    mark("open")
     session = onnxruntime.InferenceSession(request["model"], options, providers=providers, enable_fallback=0)
     result["providers"] = session.get_providers()
     result["nodes"] = [

@@ -7,39 +7,9 @@ copies, synchronizations, and which errors come when a library is missing or a c
 mean nothing: what a kernel would compute is zero, also where the host reads it back to size an output. onnxruntime
 looks for cards on the PCI bus too; its warning that no "plugin EP device" is found does not come where there is one.
 
-    def test_one_copy_back(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
-        run = cuda_stand_ins.run_graph(tmp_path / "model.onnx", {"input_ids": ids}, runs=2)
-        assert run.providers[0] == "CUDAExecutionProvider"
-        assert len(run.runs[1].d2h) == 1, run.runs[1].summary()
-
-    def test_without_cudnn(cuda_stand_ins: StandIns) -> None:
-        done = cuda_stand_ins.run(["-m", "es_sbert", "encode", "--device", "cuda", …], without=("cudnn",))
-        assert done.returncode != 0
-        assert "libcudnn.so.9" in done.stderr
-
-Fixture (session scope, in `tests/cuda/conftest.py`): `cuda_stand_ins`. It skips where the wheel is not
-onnxruntime-gpu, not on Linux x86-64, and without a C compiler, nm and c++filt.
-
-`StandIns.run(program, …) -> Run` starts a Python process: `program` is code, or the interpreter's arguments.
-    without       libraries to leave out, as `cudnn` or as `libcudnn.so.9` (see `LIBRARIES`)
-    fail          {function: code} or {function: (code, n)}: the function returns the code, after n successes
-    cards         number of cards: 0, 1, 2, …
-    memory        bytes of memory of each card; allocations that do not fit fail with cudaErrorMemoryAllocation (2)
-    kernels       False: no kernel has code for the card; launches fail with cudaErrorNoKernelImageForDevice (209)
-    old_driver    True: the driver is too old; calls fail with cudaErrorInsufficientDriver (35)
-    environment   variables to set, or to remove where the value is None
-    stdin, folder, timeout
 The process has the packages of the tests without those of NVIDIA and without torch, so that no real CUDA library is
-found in their place, and es_sbert of this checkout. Its `sys.executable` has the same.
-`Run` has `returncode`, `stdout`, `stderr` and `trace`.
-
-`StandIns.run_graph(model, feeds, runs=1, provider_options=…, session_config=…, **as above) -> GraphRun` has
-`providers`, `nodes` (name, operator, provider), `outputs` (shape and type), `error`, and a `Trace` of the `opening` and
-of each of the `runs`.
-
-In code of a test's own, `from tests.cuda.marks import mark; mark("search")` starts the part of the log that
-`run.trace.marked("search")` returns. For the rest of `Trace` see `tests/cuda/events.py`: `kernels`, `gemms`, `copies`,
-`h2d`, `d2h`, `syncs`, `waits`, `cudnn`, `libraries`, `of(kind)`, `summary()`.
+found in their place, and es_sbert of this checkout. Its `sys.executable` has the same. In code of a test,
+`mark("x")` of `tests.cuda.marks` starts the part of the log that `run.trace.marked("x")` returns.
 """
 
 from __future__ import annotations
@@ -74,39 +44,21 @@ class Run:
 
 
 @dataclass(frozen=True)
-class NodePlacement:
-    """The provider that runs a node of the graph, such as `CUDAExecutionProvider`."""
-
-    name: str
-    operator: str
-    provider: str
-
-
-@dataclass(frozen=True)
 class GraphRun:
-    """A graph that was opened and run.
+    """A graph that was opened and run, or what onnxruntime raised.
 
-    Attributes:
-        process: The process that did it.
-        providers: Providers of the session, the preferred one first.
-        nodes: All nodes of the optimized graph.
-        outputs: Shape and type of each output, by run.
-        error: What onnxruntime raised, `TypeName: message`; None if nothing.
-        opening: Events of opening the session.
-        runs: Events of each run that was begun.
+    Nodes are those of the optimized graph, with operator and provider; outputs have shape and type, by run.
     """
 
-    process: Run
     providers: list[str]
-    nodes: list[NodePlacement]
+    nodes: list[tuple[str, str, str]]
     outputs: list[list[tuple[tuple[int, ...], str]]]
     error: str | None
-    opening: Trace
     runs: list[Trace]
 
     def nodes_of(self, provider: str) -> list[str]:
         """Operators that a provider runs."""
-        return [node.operator for node in self.nodes if node.provider == provider]
+        return [operator for _, operator, ran_by in self.nodes if ran_by == provider]
 
 
 class StandIns:
@@ -126,44 +78,38 @@ class StandIns:
         program: str | Sequence[str],
         *,
         without: Sequence[str] = (),
-        fail: Mapping[str, int | tuple[int, int]] | None = None,
+        fail: Mapping[str, tuple[int, int]] | None = None,
         cards: int = 1,
         memory: int | None = None,
         kernels: bool = True,
         old_driver: bool = False,
-        environment: Mapping[str, str | None] | None = None,
+        environment: Mapping[str, str] | None = None,
         stdin: str = "",
-        folder: Path | None = None,
-        timeout: float = 300.0,
+        timeout: float = 600.0,
     ) -> Run:
-        """Run Python on the stand-ins. The arguments are described at the top of this module.
-
-        Args:
-            folder: Working directory; by default a new, empty one.
-            timeout: In seconds; generous, for slow machines.
-        """
+        """Run Python on the stand-ins: code, or the interpreter's arguments."""
         work = Path(tempfile.mkdtemp(dir=self._scratch))
         (work / "folder").mkdir()
         log = work / "log"
         log.touch()
-        variables = self._environment(self._folder_without(work, without), log)
-        settings: dict[str, str | None] = {
+        settings = {
             "CUDA_STAND_IN_CARDS": str(cards),
             "CUDA_STAND_IN_MEMORY": None if memory is None else str(memory),
             "CUDA_STAND_IN_NO_KERNELS": None if kernels else "1",
             "CUDA_STAND_IN_OLD_DRIVER": "1" if old_driver else None,
-            "CUDA_STAND_IN_FAIL": ",".join(_failure(name, value) for name, value in (fail or {}).items()),
-            **(environment or {}),
+            "CUDA_STAND_IN_FAIL": ",".join(f"{name}={code}:{after}" for name, (code, after) in (fail or {}).items()),
+            "LD_LIBRARY_PATH": str(self._folder_without(work, without)),
+            "PYTHONPATH": str(_ROOT),
+            "CUDA_STAND_IN_LOG": str(log),
         }
-        variables = {**variables, **{name: value for name, value in settings.items() if value is not None}}
-        for name in (name for name, value in settings.items() if value is None):
-            variables.pop(name, None)
+        kept = {name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES", "PYTHONHOME")}
+        variables = kept | {name: value for name, value in settings.items() if value is not None} | (environment or {})
         arguments = ["-c", program] if isinstance(program, str) else list(program)
         done = subprocess.run(
             [str(self._python), *arguments],
             input=stdin,
             env=variables,
-            cwd=folder or work / "folder",
+            cwd=work / "folder",
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -177,25 +123,14 @@ class StandIns:
         *,
         runs: int = 1,
         provider_options: Mapping[str, str] | None = None,
-        session_config: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> GraphRun:
-        """Open a graph with the CUDA provider, no fallback, in a process of its own and run it.
-
-        Args:
-            feeds: Inputs of each run.
-            session_config: Entries of the session's configuration.
-            settings: Those of `run`.
-
-        Raises:
-            AssertionError: the process ended for another reason than an error of onnxruntime.
-        """
+        """Open a graph with the CUDA provider, no fallback, in a process of its own and run it."""
         work = Path(tempfile.mkdtemp(dir=self._scratch))
         request = {
             "model": str(model),
             "runs": runs,
             "provider_options": dict(provider_options or {}),
-            "session_config": dict(session_config or {}),
         }
         (work / "request.json").write_text(json.dumps(request))
         np.savez(work / "feeds.npz", allow_pickle=False, **feeds)
@@ -205,44 +140,21 @@ class StandIns:
         trace = process.trace
         begun = len(result["outputs"]) + (bool(result["error"]) and bool(result["providers"]))
         return GraphRun(
-            process,
             result["providers"],
-            [NodePlacement(*node) for node in result["nodes"]],
+            [tuple(node) for node in result["nodes"]],
             [[(tuple(shape), dtype) for shape, dtype in outputs] for outputs in result["outputs"]],
             result["error"],
-            trace.marked("open"),
             [trace.marked(f"run {number}") for number in range(min(begun, runs))],
         )
 
     def _folder_without(self, work: Path, without: Sequence[str]) -> Path:
-        left_out = {_library(name) for name in without}
+        left_out = {LIBRARIES[name] for name in without}
         _skip_if_installed(left_out)
         folder = work / "libraries"
         folder.mkdir()
         for library in set(LIBRARIES.values()) - left_out:
             (folder / library).symlink_to(self._libraries / library)
         return folder
-
-    def _environment(self, libraries: Path, log: Path) -> dict[str, str]:
-        dropped = ("CUDA_VISIBLE_DEVICES", "PYTHONHOME")
-        return {
-            **{name: value for name, value in os.environ.items() if name not in dropped},
-            "LD_LIBRARY_PATH": str(libraries),
-            "PYTHONPATH": str(_ROOT),
-            "CUDA_STAND_IN_LOG": str(log),
-        }
-
-
-def _library(name: str) -> str:
-    library = LIBRARIES.get(name, name)
-    if library not in LIBRARIES.values():
-        raise ValueError(f"{name} is not one of {', '.join(LIBRARIES)} or {', '.join(LIBRARIES.values())}")
-    return library
-
-
-def _failure(name: str, value: int | tuple[int, int]) -> str:
-    code, successes = value if isinstance(value, tuple) else (value, 0)
-    return f"{name}={code}:{successes}"
 
 
 def _skip_if_installed(libraries: set[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.exporters.export_bundle import export_bundle
-from tests.cuda.stand_in import Run, StandIns
+from tests.cuda.stand_in import StandIns
 from tests.unit.checkpoints import write_checkpoint
 
 LAYERS = 2
@@ -39,37 +39,18 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bundle"
 
 
-@pytest.fixture(scope="module")
-def encoded(cuda_stand_ins: StandIns, bundle: Path) -> Run:
+def test_fp16_runs_on_cuda_with_the_attention_of_its_length(cuda_stand_ins: StandIns, bundle: Path) -> None:
     run = cuda_stand_ins.run(ENCODE.format(folder=str(bundle)))
     assert run.returncode == 0, run.stderr
-    return run
-
-
-def test_fp16_runs_on_cuda_in_large_windows_and_batches(encoded: Run) -> None:
-    assert encoded.stdout.splitlines() == ["CUDAExecutionProvider fp16 32768 65536 2", "(5, 128)", "(2, 128)"]
-
-
-def test_short_texts_use_memory_efficient_attention(encoded: Run) -> None:
-    names = [kernel.name for kernel in encoded.trace.marked("short").kernels]
-    assert names.count(EFFICIENT) == LAYERS
-    assert FLASH not in names
-
-
-def test_longer_texts_use_flash_attention(encoded: Run) -> None:
-    names = [kernel.name for kernel in encoded.trace.marked("long").kernels]
-    assert names.count(FLASH) == LAYERS
-    assert EFFICIENT not in names
-
-
-def test_batch_is_copied_back_once_without_extra_sync(encoded: Run) -> None:
-    trace = encoded.trace.marked("short")
-    (back,) = trace.d2h
-    assert back.bytes == 3 * 128 * 4  # identical texts run once
-
-
-def test_fp32_matmuls_do_not_use_tf32(encoded: Run) -> None:
-    assert {gemm.math_mode for part in ("short", "long") for gemm in encoded.trace.marked(part).gemms} == {"DEFAULT"}
+    # In large windows and batches.
+    assert run.stdout.splitlines() == ["CUDAExecutionProvider fp16 32768 65536 2", "(5, 128)", "(2, 128)"]
+    short, long = run.trace.marked("short"), run.trace.marked("long")
+    for trace, expected in ((short, (0, LAYERS)), (long, (LAYERS, 0))):
+        names = [kernel.name for kernel in trace.kernels]
+        assert (names.count(FLASH), names.count(EFFICIENT)) == expected
+        assert {gemm.math_mode for gemm in trace.gemms} == {"DEFAULT"}  # no TF32
+    # Copied back once, and identical texts run once.
+    assert [copy.bytes for copy in short.copies("D2H")] == [3 * 128 * 4]
 
 
 OVERFULL = """
@@ -96,16 +77,8 @@ def test_batch_out_of_memory_raises_device_error(cuda_stand_ins: StandIns, bundl
 
 
 def test_parity_check_reports_why_it_was_skipped(cuda_stand_ins: StandIns, bundle: Path, tmp_path: Path) -> None:
-    command = [
-        "-m",
-        "es_sbert.cli.main",
-        "export",
-        str(bundle.parent / "model"),
-        "-o",
-        str(tmp_path / "bundle"),
-        "--precision",
-        "fp16",
-    ]
+    model, output = str(bundle.parent / "model"), str(tmp_path / "bundle")
+    command = ["-m", "es_sbert.cli.main", "export", model, "-o", output, "--precision", "fp16"]
     run = cuda_stand_ins.run(command, without=("curand",))
     assert run.returncode == 0, run.stderr
     assert "fp16: not compared with the reference: no session on cuda:0" in run.stderr

@@ -42,52 +42,29 @@ def run_packed(
     return run
 
 
-@pytest.fixture(scope="module")
-def bert(cuda_stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> GraphRun:
-    return run_packed(cuda_stand_ins, tmp_path_factory.mktemp("bert"))
-
-
 def kernels(run: GraphRun) -> list[str]:
     return [kernel.name for kernel in run.runs[1].kernels]
 
 
-def test_all_compute_nodes_run_on_cuda(bert: GraphRun) -> None:
+def test_graph_computes_on_cuda_with_fused_kernels_and_waits_for_vectors_only(
+    cuda_stand_ins: StandIns, tmp_path: Path
+) -> None:
+    bert = run_packed(cuda_stand_ins, tmp_path)
     assert set(bert.nodes_of("CPUExecutionProvider")) <= {"Shape", "Concat", "Gather", "Unsqueeze", "Squeeze"}
-
-
-def test_inputs_are_copied_first_and_vectors_last(bert: GraphRun) -> None:
-    trace = bert.runs[1]
-    assert len(trace.h2d) == 5
-    (back,) = trace.d2h
-    assert back.bytes == len(LENGTHS) * HIDDEN * 4
+    trace, tokens, names = bert.runs[1], sum(LENGTHS), kernels(bert)
+    # Inputs are copied first, vectors last.
     order = [event for event in trace.events if isinstance(event, (Copy, Kernel, Gemm))]
-    assert all(isinstance(event, Copy) for event in order[:5])
-    assert order[-1] is back
-    assert not any(isinstance(event, Copy) for event in order[5:-1])
-
-
-def test_host_waits_only_for_vectors(bert: GraphRun) -> None:
-    events = bert.runs[1].events
-    last = max(place for place, event in enumerate(events) if isinstance(event, (Kernel, Gemm)))
-    assert not [event for event in events[:last] if isinstance(event, Sync)]
-    assert [event for event in events[last:] if isinstance(event, Sync)]
-
-
-def test_no_kernel_runs_on_a_single_thread(bert: GraphRun) -> None:
-    assert min(kernel.threads for kernel in bert.runs[1].kernels) >= 32
-
-
-def test_no_kernel_packs_unpacks_or_transposes(bert: GraphRun) -> None:
-    assert not [name for name in kernels(bert) if any(word in name for word in ("Padding", "Offset", "Transpose"))]
-
-
-def test_layer_has_six_matmuls_and_fused_kernels(bert: GraphRun) -> None:
-    trace, tokens = bert.runs[1], sum(LENGTHS)
+    copies = [(place, event.direction) for place, event in enumerate(order) if isinstance(event, Copy)]
+    assert copies == [*((place, "H2D") for place in range(5)), (len(order) - 1, "D2H")]
+    assert [copy.bytes for copy in trace.copies("D2H")] == [len(LENGTHS) * HIDDEN * 4]
+    last = max(place for place, event in enumerate(trace.events) if isinstance(event, (Kernel, Gemm)))
+    assert not [event for event in trace.events[:last] if isinstance(event, Sync)]
+    assert min(kernel.threads for kernel in trace.kernels) >= 32
+    assert not [name for name in names if any(word in name for word in ("Padding", "Offset", "Transpose"))]
     shapes = [gemm.shape for gemm in trace.gemms if gemm.types == ("16F", "16F", "16F")]
     square, up, down = (tokens, HIDDEN, HIDDEN), (tokens, HIDDEN, 4 * HIDDEN), (tokens, 4 * HIDDEN, HIDDEN)
     assert shapes == [square, square, square, square, up, down] * LAYERS, trace.summary()
     assert {gemm.compute_type for gemm in trace.gemms} == {"32F"}
-    names = kernels(bert)
     assert names.count(FLASH) == LAYERS
     assert sum("BiasGelu" in name for name in names) == LAYERS
     assert sum("SkipLayerNorm" in name for name in names) == 2 * LAYERS + 1
