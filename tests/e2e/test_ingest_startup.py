@@ -30,21 +30,8 @@ def test_each_request_may_fail_once_from_startup_on(cli: Cli, engine_url: str, i
 
     write_jsonl(Path("docs.jsonl"), sentences(5))
     with FaultyProxy(engine_url, always=fails_once, paths="") as proxy:
-        done = cli(
-            "ingest",
-            "--index",
-            index_name,
-            "--url",
-            proxy.url,
-            "--model",
-            model,
-            "--precision",
-            "fp32",
-            "docs.jsonl",
-            "--id-field",
-            "id",
-            "--json",
-        )
+        options = ("--model", model, "--precision", "fp32", "--id-field", "id", "--json")
+        done = cli("ingest", "--index", index_name, "--url", proxy.url, *options, "docs.jsonl")
     assert done.code == 0, done.err
     assert (done.summary["indexed"], done.summary["dead"], done.summary["left"]) == (5, 0, 0)
     assert "Waiting for the engine, up to 300 s: " in done.err

@@ -36,23 +36,16 @@ HOSTILE = [
 OpenReport = Callable[..., "ReportPage"]
 
 
-def clusters(count: int = GROUPS) -> AnalysisReport:
+def clusters() -> AnalysisReport:
     """Clusters of some texts each, and ten texts in none."""
-    size = count * MEMBERS
+    size = GROUPS * MEMBERS
     texts = [f"Text {number} about {TOPICS[number // MEMBERS % 3]}: Café №{number}" for number in range(size + 10)]
-    random = np.random.default_rng(0)
-    centers = random.normal(size=(count, 2))
-    points = np.concatenate([np.repeat(centers, MEMBERS, axis=0), np.zeros((10, 2))])
-    points += random.normal(scale=0.05, size=points.shape)
+    cosines = np.linspace(0.9, 0.4, MEMBERS).tolist()
     groups = [
-        ReportGroup(
-            f"{TOPICS[number % 3]} {number}",
-            range(number * MEMBERS, (number + 1) * MEMBERS),
-            np.linspace(0.9, 0.4, MEMBERS).tolist(),
-        )
-        for number in range(count)
+        ReportGroup(f"{TOPICS[number % 3]} {number}", range(number * MEMBERS, (number + 1) * MEMBERS), cosines)
+        for number in range(GROUPS)
     ]
-    return report(ReportKind.CLUSTERS, texts, groups, points)
+    return report(ReportKind.CLUSTERS, texts, groups)
 
 
 def duplicates() -> AnalysisReport:
@@ -76,13 +69,10 @@ def pairs() -> AnalysisReport:
     return report(ReportKind.PAIRS, texts, groups)
 
 
-def report(
-    kind: ReportKind, texts: list[str], groups: list[ReportGroup], points: Any = None, **parts: Any
-) -> AnalysisReport:
-    """A report whose points are on a circle, unless some are given."""
-    if points is None:
-        turns = np.linspace(0, 2 * np.pi, len(texts), endpoint=False)
-        points = np.column_stack([np.cos(turns), np.sin(turns)])
+def report(kind: ReportKind, texts: list[str], groups: list[ReportGroup], **parts: Any) -> AnalysisReport:
+    """A report whose points are on a circle."""
+    turns = np.linspace(0, 2 * np.pi, len(texts), endpoint=False)
+    points = np.column_stack([np.cos(turns), np.sin(turns)])
     given: dict[str, Any] = {
         "title": f"Report of {kind}",
         "facts": [("texts", str(len(texts))), ("model", "tiny")],
@@ -95,13 +85,7 @@ REPORTS = {ReportKind.CLUSTERS: clusters, ReportKind.DUPLICATES: duplicates, Rep
 
 
 class ReportPage:
-    """One tab with a report in it.
-
-    Attributes:
-        page: Playwright's.
-        problems: What the browser complained of: errors of scripts, violations of the content security policy.
-        requests: Addresses that the page asked for, its own left out.
-    """
+    """One tab with a report in it, what its browser complained of, and the addresses that it requested."""
 
     def __init__(self, browser: Browser, file: Path, size: ViewportSize | None = None, **context: Any) -> None:
         self._context = browser.new_context(viewport=size or {"width": 1280, "height": 900}, **context)
@@ -130,11 +114,6 @@ class ReportPage:
         """Id of the element with the focus."""
         return str(self.page.evaluate("document.activeElement.id"))
 
-    def map_pixels(self) -> str:
-        """What the map shows, after it was drawn."""
-        drawn = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        return str(self.page.evaluate(f"{drawn}.then(() => document.getElementById('map-canvas').toDataURL())"))
-
     def close(self) -> None:
         self._context.close()
         assert self.problems == []
@@ -153,9 +132,9 @@ def open_report(browser: Browser, tmp_path: Path) -> Iterator[OpenReport]:
     """A function from a report to a tab; each is closed after the test and must have had no problems or requests."""
     opened: list[ReportPage] = []
 
-    def page_of(report: AnalysisReport, limits: dict[str, int] | None = None, **context: Any) -> ReportPage:
+    def page_of(report: AnalysisReport, **context: Any) -> ReportPage:
         file = tmp_path / f"report-{len(opened)}.html"
-        file.write_bytes(report_bytes(report, **limits or {}))
+        file.write_bytes(report_bytes(report))
         opened.append(ReportPage(browser, file, **context))
         return opened[-1]
 
@@ -165,7 +144,7 @@ def open_report(browser: Browser, tmp_path: Path) -> Iterator[OpenReport]:
 
 
 # 640 pixels are a desktop's 1280 at 200 % of zoom.
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 640), ("light", 320)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 640)])
 @pytest.mark.parametrize("kind", ReportKind)
 def test_page_passes_axe(open_report: OpenReport, kind: ReportKind, scheme: str, width: int) -> None:
     tab = open_report(REPORTS[kind](), color_scheme=scheme, size={"width": width, "height": 720})
@@ -222,7 +201,6 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
     assert box is not None
     # The first text is the rightmost point of the circle.
     right, middle = box["x"] + box["width"] / 2 + box["height"] / 2 - 32, box["y"] + box["height"] / 2
-    whole = tab.map_pixels()
     for step in range(0, 60, 4):
         tab.page.mouse.move(right + 30 - step, middle)
         if tab.page.locator("#map-hover").is_visible():
@@ -232,26 +210,10 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab.page.mouse.down()
     tab.page.mouse.up()
     expect(tab.page.locator("#details-heading")).to_have_text("Group 1")
-    tab.page.get_by_role("button", name="Show all groups").click()
-    tab.page.evaluate("window.scrollTo(0, 0)")
-    tab.page.mouse.move(box["x"] + 10, box["y"] + 10)
-    assert tab.map_pixels() == whole
-    tab.page.mouse.down()
-    tab.page.mouse.move(box["x"] + 60, box["y"] + 40, steps=4)
-    tab.page.mouse.up()
-    moved = tab.map_pixels()
-    assert moved != whole
-    tab.page.mouse.wheel(0, -300)
-    expect(tab.page.locator("#details-heading")).to_have_text("All groups")
-    assert tab.map_pixels() != moved
-    tab.page.locator("#zoom-all").click()
-    tab.page.locator("#query").hover()
-    assert tab.map_pixels() == whole
 
 
 def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport) -> None:
     tab = open_report(clusters())
-    whole = tab.map_pixels()
     box = tab.page.get_by_role("searchbox", name="Find texts")
     box.fill("CAFE №7")
     expect(tab.page.get_by_role("status")).to_have_text("71 of 760 texts found.")
@@ -260,7 +222,6 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     expect(tab.page.locator("#found-list mark").first).to_have_text("Café №7")
     tab.page.get_by_role("button", name="Show 20 more texts").click()
     expect(tab.page.locator("#found-list > li")).to_have_count(40)
-    assert tab.map_pixels() != whole
     tab.page.locator("#found-list button").first.click()
     assert tab.focused() == "details-heading"
     expect(tab.page.locator("#details-heading")).to_have_text("refund, invoice 0")
@@ -272,28 +233,6 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     box.press("Escape")
     expect(box).to_have_value("")
     expect(tab.page.locator("#found")).to_be_hidden()
-
-
-def test_differing_words_are_marked_side_by_side(open_report: OpenReport) -> None:
-    tab = open_report(duplicates())
-    tab.groups.nth(1).click()
-    row = tab.details.locator(".comparison")
-    expect(row).to_have_count(1)
-    expect(row.locator(".side").first).to_contain_text("Kept")
-    expect(row.locator(".side").first.locator("del")).to_have_text(["black", "deep"])
-    expect(row.locator(".side").last.locator("ins")).to_have_text(["the"])
-    expect(row).to_contain_text("2 differences")
-    sides = [side.bounding_box() for side in row.locator(".side").all()]
-    assert sides[0] is not None
-    assert sides[1] is not None
-    assert sides[0]["y"] == sides[1]["y"]
-    lines = row.locator("del").evaluate_all("all => all.map(one => getComputedStyle(one).textDecorationLine)")
-    assert lines == ["underline", "underline"]  # not by color alone
-
-    tab.groups.nth(0).click()
-    expect(tab.details.locator(".comparison")).to_have_count(2)
-    expect(tab.details.locator(".comparison").first.locator("ins")).to_have_text(["did", "arrive"])
-    expect(tab.details.locator(".comparison").last).to_contain_text("identical texts")
 
 
 def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
@@ -318,39 +257,5 @@ def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
         tab.page.get_by_role("searchbox").fill("together")
         expect(tab.page.locator("#found-list > li")).to_have_count(1)
         expect(tab.page.locator("#found-list .text")).to_have_text("� alone, � too, 😀 together")
-        tab.page.get_by_role("searchbox").fill("null")
-        expect(tab.page.get_by_role("heading", name="Texts with “null”")).to_be_visible()
-        expect(tab.page.locator("#found-list .text")).to_contain_text("null� bell� escape�[31m �")
         ids = tab.page.locator("#found-list .id, #group-list .name").all_inner_texts()
         assert not any(character in "".join(ids) for character in "\u202e\u2066\x00\x07\x1b\x9b")
-        for width in (1280, 320):
-            tab.page.set_viewport_size({"width": width, "height": 900})
-            assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_page_states_what_it_omits(open_report: OpenReport) -> None:
-    tab = open_report(clusters(), {"max_texts": 200, "max_groups": 25})
-    notes = tab.page.locator("#notes li")
-    expect(notes).to_have_count(2)
-    expect(notes.first).to_contain_text("This page holds 200 of 760 texts")
-    expect(notes.last).to_contain_text("This page holds 25 of 30 clusters")
-    expect(tab.page.locator("#groups-count")).to_have_text("25 of 30 clusters listed. 5 clusters are not on this page.")
-    tab.groups.nth(0).click()
-    expect(tab.page.locator("#details-note")).to_contain_text("are not on this page")
-
-    texts = ["a " * 3000, "a " * 2999 + "b", "c"]
-    long = open_report(report(ReportKind.PAIRS, texts, [ReportGroup("1", (0, 1), (1, 1))]))
-    expect(long.page.locator("#notes")).to_have_text("2 texts are shortened to 2,000 characters.")
-    expect(long.details.locator(".comparison")).to_contain_text(
-        "the same words in the first 2,000 characters; the texts differ after that, which is not shown"
-    )
-
-
-@pytest.mark.parametrize("kind", ReportKind)
-def test_empty_report_is_a_valid_page(open_report: OpenReport, kind: ReportKind) -> None:
-    for texts in ([], ["one"]):
-        tab = open_report(report(kind, list(texts), []))
-        expect(tab.page.locator("#groups-count")).to_contain_text("were found.")
-        tab.page.locator("#map-canvas").focus()
-        tab.page.keyboard.press("+")
-        expect_accessible(tab)
