@@ -40,9 +40,6 @@ class Cluster:
     """A cluster of which only the addresses are known.
 
     Nodes are numbered from 0, in the order of their addresses.
-
-    Attributes:
-        urls: Of all nodes.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -54,11 +51,7 @@ class Cluster:
         return ",".join(self.urls)
 
     def call(self, path: str, method: str = "GET", body: Any = None, *, node: int | None = None) -> Any:
-        """The JSON that a node answers; HTTP errors are raised.
-
-        Args:
-            node: Which node to ask; None is the first one that can be reached.
-        """
+        """The JSON that a node answers; HTTP errors are raised."""
         asked = self._reachable_urls() if node is None else (self.urls[node],)
         for url in asked[:-1]:
             try:
@@ -75,11 +68,6 @@ class Cluster:
         """Wait until the cluster has a number of nodes and its shards are allocated.
 
         pytest's own timeout ends this if that never happens.
-
-        Args:
-            status: `green`, or `yellow`, which includes green.
-            index: The one whose shards count; empty is all.
-            node: The node that must see it; None for any.
         """
         while True:
             with suppress(OSError):  # HTTP errors among them, as of a node without a master
@@ -116,13 +104,7 @@ class Cluster:
 
 
 class OwnCluster(Cluster):
-    """A cluster whose nodes can be killed, frozen and started again. They keep their numbers, ports and data.
-
-    Args:
-        engine: `es9`, `es8` or `opensearch`; the build is that of the tests.
-        data: Folder of the nodes' data; None is next to their logs.
-        settings: Of every node's configuration file.
-    """
+    """A cluster whose nodes can be killed, frozen and started again. They keep their numbers, ports and data."""
 
     def __init__(self, engine: str, *, data: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         self.engine = engine

@@ -1,16 +1,7 @@
 """Real search engines for the tests: started on first use, one for all processes of the run, stopped at its end.
 
-A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on Elasticsearch 9 and once on
-OpenSearch 3, with the decorators `also_es8` and `on_every_version` on older versions too. `ES_SBERT_TEST_ES9`,
-`ES_SBERT_TEST_ES8`, `ES_SBERT_TEST_OPENSEARCH`, `ES_SBERT_TEST_OPENSEARCH2` and `ES_SBERT_TEST_OPENSEARCH_ML` name
-servers that run already; those are used and left running.
-
-`es9_cluster` and `opensearch_cluster` are clusters of three nodes, `engine_cluster` runs a test once on each.
-`ES_SBERT_TEST_ES9_CLUSTER` and `ES_SBERT_TEST_OPENSEARCH_CLUSTER` name the addresses of such a cluster, separated by
-commas; tests that kill nodes are then skipped.
-
-`es9` of the tests is the small build: it starts faster, and what was measured was measured on its version. The one
-that users get is `es9_full_url` (`ES_SBERT_TEST_ES9_FULL`).
+CONTRIBUTING.md says which fixture is which engine, and which variables name servers that run already. `es9` is the
+small build, which starts faster; the one that users get is `es9_full_url`.
 """
 
 from __future__ import annotations
@@ -455,12 +446,6 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 def es9_cluster() -> Cluster:
     """Three nodes of `es9_url`'s kind."""
     return _cluster("es9")
-
-
-@pytest.fixture
-def opensearch_cluster() -> Cluster:
-    """Three nodes of `opensearch_url`'s kind."""
-    return _cluster("opensearch")
 
 
 @pytest.fixture(params=CLUSTER_ENGINES)

@@ -11,11 +11,7 @@ _BLOCK = re.compile(r"```http\n(?P<method>[A-Z]+) (?P<path>\S+)\n(?P<body>.*?)``
 
 @dataclass(frozen=True)
 class ShownRequest:
-    """A request.
-
-    Attributes:
-        body: As it stands in the page.
-    """
+    """A request."""
 
     method: str
     path: str

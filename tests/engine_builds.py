@@ -29,15 +29,7 @@ _OPENSEARCH2_VERSION = "2.19.1"
 
 @dataclass(frozen=True)
 class JarModule:
-    """An OpenSearch module that is published only as jars, without the descriptor that the server needs.
-
-    Attributes:
-        name: The name by which plugins extend it.
-        class_name: The class that the server loads.
-        jars: The module's own jar and its dependencies.
-        extends: The module that it extends; empty for none.
-        permissions: Extra permissions for its code.
-    """
+    """An OpenSearch module that is published only as jars, without the descriptor that the server needs."""
 
     name: str
     class_name: str

@@ -23,13 +23,7 @@ class CutConnectionError(Exception):
 
 @dataclass
 class Exchange:
-    """A request on its way to the engine.
-
-    Attributes:
-        path: With query.
-        body: Request body.
-        forward: Sends it on; gives status and answer.
-    """
+    """A request on its way to the engine."""
 
     path: str
     body: bytes
@@ -57,12 +51,7 @@ def cut_after(exchange: Exchange) -> tuple[int, bytes]:
 
 
 def refuse_items(*positions: int, status: int = 429) -> Fault:
-    """Pass on all but these actions of a bulk request and report 429 for them, as a full write queue does.
-
-    Args:
-        positions: Of the actions, from 0; those that the request does not have are passed over.
-        status: In place of 429.
-    """
+    """Pass on all but these actions of a bulk request and report 429 for them, as a full write queue does."""
 
     def fault(exchange: Exchange) -> tuple[int, bytes]:
         lines = exchange.body.splitlines(keepends=True)
@@ -90,12 +79,6 @@ class Hold:
     """A fault that stops a client at a moment: what it asks from then on gets no answer until the hold is over.
 
     However late a test looks, it finds the client at that moment and not at its end.
-
-    Args:
-        has_come: Whether the moment has come; asked after each request that the engine has carried out.
-
-    Attributes:
-        reached: Set when it has.
     """
 
     def __init__(self, has_come: Callable[[], bool]) -> None:
@@ -128,16 +111,7 @@ class Hold:
 
 @dataclass
 class FaultyProxy(LocalServer):
-    """Passes everything on to `target`, except for what the faults say. Use as a context manager.
-
-    Attributes:
-        faults: One for each coming `_bulk` request, first in, first out; none left passes requests on.
-        always: A fault for every `_bulk` request that has none in `faults`.
-        paths: What a request's path ends in for faults to apply to it: empty for every request.
-        authorization: Where given, requests with another Authorization header are answered with 401.
-        down: While set, every connection breaks.
-        bulk_sizes: Bytes of each request seen that faults apply to.
-    """
+    """Passes everything on to `target`, except for what the faults say. Use as a context manager."""
 
     target: str
     faults: list[Fault] = field(default_factory=list)
@@ -214,12 +188,7 @@ class FaultyProxy(LocalServer):
 
 @contextmanager
 def holding(target: str, has_come: Callable[[], bool], *, paths: str = "/_bulk") -> Iterator[tuple[str, Hold]]:
-    """Address of a proxy whose client is held at a moment.
-
-    Args:
-        has_come: See `Hold`.
-        paths: What a request's path ends in for the client to be held at it.
-    """
+    """Address of a proxy whose client is held at a moment."""
     hold = Hold(has_come)
     with FaultyProxy(target, always=hold, paths=paths) as proxy:
         try:

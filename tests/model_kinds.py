@@ -20,11 +20,7 @@ KINDS = ("static", "cut", "layers")
 
 
 def write_tiny_static(folder: Path, *, seed: int = 0) -> Path:
-    """Write a StaticEmbedding with random vectors.
-
-    Returns:
-        The folder.
-    """
+    """Write a StaticEmbedding with random vectors."""
     folder.mkdir(parents=True)
     tokenizer = tiny_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))

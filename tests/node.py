@@ -13,15 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def install_node_project(project: Path, folder: Path, *, build: bool = False) -> Path:
-    """Copy a project without what was built of it, and install its packages from the lock file.
-
-    Args:
-        folder: New folder for the copy: the checkout stays as it is.
-        build: Whether to run its build as well.
-
-    Returns:
-        `folder`.
-    """
+    """Copy a project without what was built of it, and install its packages from the lock file."""
     shutil.copytree(project, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
     npm = program("npm")
     run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder=folder)
@@ -31,14 +23,7 @@ def install_node_project(project: Path, folder: Path, *, build: bool = False) ->
 
 
 def serve_node_app(folder: Path, host: str, index: str) -> AbstractContextManager[str]:
-    """Run an application's server.
-
-    Args:
-        host: The one thing that is changed when it goes through the gateway.
-
-    Returns:
-        Gives the application's address.
-    """
+    """Run an application's server."""
     environment = {"ELASTICSEARCH_HOST": host, "ELASTICSEARCH_INDEX": index, "PORT": "0"}
     log = folder / f"server-{uuid.uuid4().hex}.log"  # several may run at the same time
     return server([program("node"), "server.js"], folder=folder, environment=environment, log=log)

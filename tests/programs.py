@@ -32,11 +32,7 @@ class ProgramMissing(AssertionError):
 
 
 def program(name: str, *other_names: str) -> str:
-    """Path of a program, by its name or by one of its other names.
-
-    Raises:
-        ProgramMissing: it is not on PATH. A test that cannot run fails: skipped, it would look as if it had passed.
-    """
+    """Path of a program, by its name or by one of its other names."""
     for each in (name, *other_names):
         if path := shutil.which(each):
             return path
@@ -50,18 +46,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     limit: float = 600.0,
 ) -> str:
-    """Run a program to its end.
-
-    Args:
-        environment: Added to that of this process.
-        limit: In seconds; generous, since a first build fetches what it needs.
-
-    Returns:
-        What it printed to stdout.
-
-    Raises:
-        AssertionError: it ended with another exit code than 0; the message has its output.
-    """
+    """Run a program to its end."""
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=limit
     )
@@ -73,15 +58,7 @@ def run(
 def server(
     command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path, limit: float = 120.0
 ) -> Iterator[str]:
-    """Run a server that prints its address, and end it afterwards.
-
-    Args:
-        log: File for what it prints.
-        limit: Seconds until it must listen.
-
-    Yields:
-        The address, the first `http://…` or `https://…` that it prints, once it takes connections there.
-    """
+    """Run a server that prints its address, and end it afterwards."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

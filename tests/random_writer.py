@@ -39,15 +39,7 @@ class WriterError(Exception):
 
 @dataclass
 class Counts:
-    """What the writers did.
-
-    Attributes:
-        acknowledged: Acknowledged writes by kind.
-        refused: Answers that refused a write for a block.
-        retried: Writes that were refused at least once and taken in the end.
-        missing: Documents that were acknowledged and that a look-up right after a swap did not find.
-        unanswered: Requests without an answer, or with one of a node that is not ready.
-    """
+    """What the writers did."""
 
     acknowledged: Counter[str] = field(default_factory=Counter)
     refused: int = 0
@@ -61,16 +53,7 @@ class Counts:
 
 
 class RandomWriter:
-    """One thread of writes.
-
-    Args:
-        url: Of the engine.
-        alias: Where to write.
-        number: Of the thread, from 0.
-        seed: Of its choices.
-        scripts: Whether the engine has a language for scripts.
-        embedded: Whether somebody else adds vectors to the documents meanwhile, so that updates may conflict.
-    """
+    """One thread of writes."""
 
     def __init__(self, url: str, alias: str, number: int, seed: int, *, scripts: bool, embedded: bool = False) -> None:
         self._client = httpx.Client(base_url=url, trust_env=False, timeout=60)
@@ -87,11 +70,7 @@ class RandomWriter:
         self.last_writes: dict[str, float] = {}
 
     def step(self) -> None:
-        """One acknowledged write, and a look at the document.
-
-        Raises:
-            WriterError: the engine answered otherwise than by success or a block.
-        """
+        """One acknowledged write, and a look at the document."""
         kinds = ["insert", "partial", "partial", "replace", "delete", "shared", "shared"]
         kinds += ["script", "script", "shared script"] if self._scripts else []
         kind = self._random.choice(kinds) if self.documents else "insert"
@@ -162,13 +141,7 @@ class RandomWriter:
     def _send(
         self, method: str, endpoint: str, name: str, body: Json | None, *, new: bool = False, shared: bool = False
     ) -> None:
-        """Send a write until it is acknowledged.
-
-        Args:
-            endpoint: `_doc` or `_update`.
-            new: Whether the document is not there yet.
-            shared: Whether other threads write the document too.
-        """
+        """Send a write until it is acknowledged."""
         refused = 0
         conflicts = shared or (self._embedded and endpoint == "_update")
         params = {"retry_on_conflict": "20"} if conflicts else {}
@@ -191,11 +164,7 @@ class RandomWriter:
 
 
 class OutageWriter(RandomWriter):
-    """A thread of writes into a cluster whose nodes are killed, frozen and restarted. It sends no scripts.
-
-    Args:
-        url: Addresses of the nodes, separated by commas. A request that fails goes to the next one.
-    """
+    """A thread of writes into a cluster whose nodes are killed, frozen and restarted. It sends no scripts."""
 
     def __init__(self, url: str, alias: str, number: int, seed: int) -> None:
         self._urls = url.split(",")
@@ -220,11 +189,7 @@ class OutageWriter(RandomWriter):
     def _send(
         self, method: str, endpoint: str, name: str, body: Json | None, *, new: bool = False, shared: bool = False
     ) -> None:
-        """Send a write until it is acknowledged; see `RandomWriter`.
-
-        Raises:
-            WriterError: an acknowledged document is gone, or an answer that no writer expects.
-        """
+        """Send a write until it is acknowledged; see `RandomWriter`."""
         sent = 0
         while True:
             version = self._read_version(name)
@@ -283,16 +248,7 @@ class OutageWriter(RandomWriter):
 
 
 class RandomWriters:
-    """All threads, and what they have come to.
-
-    Args:
-        outages: Whether nodes of the cluster fail while they write; `url` then has several addresses.
-        embedded: Whether somebody else adds vectors to the documents meanwhile.
-
-    Attributes:
-        writers: One a thread.
-        before_write: Called before each write.
-    """
+    """All threads, and what they have come to."""
 
     before_write: Callable[[], None] = staticmethod(lambda: None)
 
@@ -318,11 +274,7 @@ class RandomWriters:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Writes go on while the block runs.
-
-        Raises:
-            WriterError: one of them was answered in a way that no writer expects.
-        """
+        """Writes go on while the block runs."""
         threads = [threading.Thread(target=self._run, args=(writer,)) for writer in self.writers]
         for thread in threads:
             thread.start()
@@ -386,11 +338,7 @@ def shared_documents() -> dict[str, Json]:
 
 
 def differences(expected: dict[str, Json], found: dict[str, Json], ignored: Callable[[str], bool]) -> list[str]:
-    """Each document that is missing, too many, or not as the writers left it.
-
-    Args:
-        ignored: Whether a field of a document is not theirs.
-    """
+    """Each document that is missing, too many, or not as the writers left it."""
     wrong = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
     wrong += [f"{name} should not be there" for name in sorted(found.keys() - expected.keys())]
     for name in sorted(expected.keys() & found.keys()):

@@ -36,11 +36,6 @@ def shared(place: Path, start: Callable[[], Json], stop: Callable[[Json], None])
     """A server while the block runs.
 
     If all processes that use it are killed, it is stopped by a process that watches them (`server_watcher.py`).
-
-    Args:
-        place: File of the note that says what runs, how many use it, and what stops it.
-        start: Starts the server, and describes it so that any process can stop it.
-        stop: Stops what `start` has described; a function of a module, which that other process can import.
     """
     lock, users = place.with_suffix(".lock"), place.with_suffix(".users")
     with file_lock(lock, lambda: None):
@@ -106,9 +101,6 @@ def alone_on_engines(folder: Path) -> Iterator[None]:
 
     For what changes something of an engine that is no index of the test's own, makes its health red, or looks at
     either. Blocks of one process may overlap.
-
-    Args:
-        folder: `folder_of_run`.
     """
     if _alone:
         descriptor = os.dup(_alone[0])

@@ -29,12 +29,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class TerminalRun:
-    """A command that ended.
-
-    Attributes:
-        code: Exit code.
-        frames: The screen after each change.
-    """
+    """A command that ended."""
 
     code: int
     frames: list[Frame]
@@ -49,17 +44,7 @@ def run_in_terminal(
     press: Callable[[Frame], bytes] = lambda frame: b"",
     seconds: float = 300,
 ) -> TerminalRun:
-    """Run a command until it ends.
-
-    Args:
-        arguments: The program and its arguments.
-        environment: Of the program.
-        press: Keys that are pressed when the screen has changed to this.
-        seconds: After which the command is killed.
-
-    Raises:
-        TimeoutError: it did not end in time.
-    """
+    """Run a command until it ends."""
     process, terminal = pty.fork()
     if process == 0:
         # Ctrl-C interrupts it even if these tests run in the background of a shell, which has them ignore it.

@@ -24,11 +24,7 @@ def write_tiny_bert(
     max_tokens: int = 24,
     prompts: dict[str, str] | None = None,
 ) -> Path:
-    """Write a BERT with random weights, its tokenizer, pooling and prompts, as sentence-transformers would.
-
-    Returns:
-        The folder.
-    """
+    """Write a BERT with random weights, its tokenizer, pooling and prompts, as sentence-transformers would."""
     (folder / "1_Pooling").mkdir(parents=True)
     tokenizer = tiny_tokenizer()
     config = {

@@ -28,14 +28,7 @@ class FaultNotFelt(Exception):
 
 
 class Moment:
-    """Counts the steps of a command, which are its requests or what it works on, up to a chosen one.
-
-    Attributes:
-        steps: Those that have begun.
-        reached: Set once the chosen one has begun.
-        pause: Seconds before each step.
-        last: When each request was sent for the last time, by the method of the engine.
-    """
+    """Counts the steps of a command, which are its requests or what it works on, up to a chosen one."""
 
     def __init__(self, at: int | None) -> None:
         self._at = at
@@ -72,19 +65,7 @@ class CountedEngine:
 
 @dataclass
 class Stage:
-    """Where a command runs.
-
-    Attributes:
-        cluster: Its nodes.
-        engine: Connected to all of them, for preparing and comparing.
-        encoders: Of two tiny models, in `first` and `second` of the folder.
-        folder: For files.
-        index: A name that no other run has.
-        random: Of this run's choices.
-        disturbance: What happens; None for nothing.
-        moment: The steps of the command.
-        undisturbed: Set when the disturbance is over; a command that has no end of its own goes on until then.
-    """
+    """Where a command runs."""
 
     cluster: OwnCluster
     engine: Engine
@@ -103,11 +84,7 @@ class Stage:
             yield CountedEngine(engine, self.moment)
 
     def writers(self, alias: str, *, steps: bool = True) -> RandomWriters:
-        """Programs that keep writing while nodes fail.
-
-        Args:
-            steps: Whether each write is a step.
-        """
+        """Programs that keep writing while nodes fail."""
         writers = RandomWriters(
             self.cluster.url, alias, threads=2, seed=self.random.randrange(10**6), scripts=False, outages=True
         )
@@ -152,15 +129,7 @@ class Scenario(ABC):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
-
-    Attributes:
-        steps: Of the command.
-        at: The step at which the fault came; 0 for none.
-        comparison: Of the index; empty if the command failed.
-        failure: How the command ended if it failed; empty if it did not.
-        seconds: All of the run.
-    """
+    """What came of a run."""
 
     steps: int
     at: int
@@ -182,16 +151,7 @@ def run_scenario(
     seed: str,
     steps: int = 0,
 ) -> Outcome:
-    """Run a command, disturb it, repair the cluster, and compare the index.
-
-    Args:
-        disturbance: None for none.
-        seed: Of all choices, and part of the name of the index.
-        steps: What the command takes if it is not disturbed.
-
-    Raises:
-        FaultNotFelt: the command was over too soon.
-    """
+    """Run a command, disturb it, repair the cluster, and compare the index."""
     begin = time.monotonic()
     what = "" if disturbance is None else disturbance.name
     random = Random(f"{kind.name}, {what}, {seed}")
@@ -225,14 +185,7 @@ def run_felt(
     seed: int,
     steps: int,
 ) -> tuple[str, Outcome]:
-    """A run whose command was in its middle when the fault came; its seed and its outcome.
-
-    Args:
-        steps: What the command takes if it is not disturbed.
-
-    Raises:
-        FaultNotFelt: it was over too soon every time.
-    """
+    """A run whose command was in its middle when the fault came; its seed and its outcome."""
     for attempt in range(_TRIES):
         name = f"{seed}.{attempt}" if attempt else f"{seed}"
         try:
@@ -243,11 +196,7 @@ def run_felt(
 
 
 def _run_disturbed(scenario: Scenario, disturbance: Disturbance | None) -> str:
-    """Run the command; how it failed, empty if it did not.
-
-    Raises:
-        FaultNotFelt: the command was over too soon, without a failure.
-    """
+    """Run the command; how it failed, empty if it did not."""
     stage, failures = scenario.stage, list[BaseException]()
 
     def work() -> None:

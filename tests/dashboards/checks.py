@@ -23,11 +23,7 @@ VIS_STATE = _validator("vis_state")
 
 
 def check_objects(product: DashboardProduct, lines: Sequence[dict[str, Any]]) -> None:
-    """Every object by its schema, and all of them together.
-
-    Raises:
-        AssertionError, jsonschema.ValidationError: one is not right.
-    """
+    """Every object by its schema, and all of them together."""
     known = {(line["type"], line["id"]) for line in lines}
     assert len(known) == len(lines), "an id twice"
     seen: set[tuple[str, str]] = set()

@@ -31,19 +31,7 @@ _PREFIX = {DashboardProduct.KIBANA: "kbn", DashboardProduct.DASHBOARDS: "osd"}
 
 @dataclass
 class ImportApi:
-    """The server's state and its rules.
-
-    Attributes:
-        product: Which of the two it is.
-        password: Of the user `user`; None lets everybody in.
-        may_import: Whether that user may.
-        largest: Bytes of a body.
-        spaces: Kibana's, beside the default one.
-        base_path: `server.basePath`.
-        lists_fields: Whether it lists the fields of a pattern, as OpenSearch Dashboards does.
-        objects: Space or tenant → (type, id) → object.
-        requests: Method and path with query of each.
-    """
+    """The server's state and its rules."""
 
     product: DashboardProduct
     password: str | None = None

@@ -16,12 +16,7 @@ from es_sbert.cli.main import main
 
 @dataclass(frozen=True)
 class Done:
-    """A command that ended.
-
-    Attributes:
-        code: Exit code.
-        out, err: What it printed.
-    """
+    """A command that ended."""
 
     code: int
     out: str

@@ -68,12 +68,7 @@ class Load:
         self._process.send_signal(number)
 
     def wait_until(self, condition: Callable[[], bool], pause: float = 0.02) -> None:
-        """Wait for something that must happen while the load runs.
-
-        Raises:
-            FaultNotFelt: the load ended first.
-            WrongEnd: it never happens.
-        """
+        """Wait for something that must happen while the load runs."""
         deadline = time.monotonic() + _LIMIT
         while not condition():
             if not self.running:
@@ -84,11 +79,7 @@ class Load:
             time.sleep(pause)
 
     def end(self, *codes: int) -> str:
-        """Wait for its end; its messages.
-
-        Raises:
-            WrongEnd: an exit code other than these, a traceback, or no end at all.
-        """
+        """Wait for its end; its messages."""
         try:
             code = self._process.wait(_LIMIT)
         except subprocess.TimeoutExpired as error:
@@ -116,20 +107,7 @@ class Load:
 
 @dataclass
 class Bench:
-    """A source, an index and the command that loads one into the other.
-
-    Attributes:
-        engine: `es9`, `es8` or `opensearch`.
-        url: Of the engine.
-        model: Folder of a small model; `encoder` is the same.
-        folder: For the source, the state and the dead letters.
-        corpus: What the source holds.
-        outage: Seconds that an engine is away or frozen.
-        server: The engine, where it may be killed.
-        kills: How often the load is killed where it is killed many times.
-        arguments: What is loaded, as the command line names it: the source, unless a test says otherwise.
-        options: Of every command. Small steps leave many moments to be hit in.
-    """
+    """A source, an index and the command that loads one into the other."""
 
     engine: str
     url: str
@@ -162,11 +140,7 @@ class Bench:
         return self.server
 
     def create(self, shards: int, more: Mapping[str, str] | None = None) -> None:
-        """Create the index as somebody who loads into it later would.
-
-        Args:
-            more: Settings.
-        """
+        """Create the index as somebody who loads into it later would."""
         with open_engine(self.url) as engine:
             settings = {"number_of_shards": shards, "number_of_replicas": 0, "refresh_interval": "5s", **(more or {})}
             engine.create_index(self.index, {"settings": settings, "mappings": MAPPING})
@@ -184,15 +158,7 @@ class Bench:
         preexec: Callable[[], None] | None = None,
         url: str | None = None,
     ) -> Load:
-        """Start the command.
-
-        Args:
-            more: Options after all others.
-            prefix: What runs it.
-            environment: Variables beside this process's own.
-            preexec: Called in the child before it becomes the command.
-            url: In place of the engine's own, e.g. a proxy's.
-        """
+        """Start the command."""
         command = [
             *prefix, sys.executable, "-m", "es_sbert", "ingest", "--index", self.index, "--url", url or self.url,
             "--model", str(self.model), "--precision", "fp32", "--threads", "1", "--id-field", "id", "--json",
@@ -209,11 +175,7 @@ class Bench:
         return self.ended(self.start(*more))
 
     def ended(self, load: Load) -> dict[str, Any]:
-        """The summary of a load that must come to the end of its source.
-
-        Raises:
-            WrongEnd: it does not.
-        """
+        """The summary of a load that must come to the end of its source."""
         load.end(0, 1)
         if load.summary["stopped"] is not None or self.state.exists():
             raise WrongEnd(f"the load stopped before its end: {load.messages}")

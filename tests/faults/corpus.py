@@ -17,17 +17,7 @@ MAPPING = {"properties": {"price": {"type": "double"}}}
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source and its expected end.
-
-    Attributes:
-        size: What it was made with.
-        lines: Of the source, without line feeds.
-        wanted: id → document, for all that the index must hold, and no other.
-        dead: Ids of documents that the mapping refuses.
-        broken: Lines that are no JSON.
-        empty: Documents without text.
-        repeated: Lines that repeat another one.
-    """
+    """A source and its expected end."""
 
     size: int
     lines: Sequence[bytes]
@@ -46,11 +36,6 @@ def corpus(count: int, *, changed: bool = False, filler: int = 0) -> Corpus:
 
     One document in a hundred is refused by the mapping, one in 200 has no text, and for one in 200 a copy of it or a
     line that is no JSON follows.
-
-    Args:
-        changed: The same source at a later time: a third of the texts and a third of the other fields are not what
-            they were, a document is new, and the order is another.
-        filler: Bytes of each document beside its text.
     """
     documents = [document | ({"filler": "x" * filler} if filler else {}) for document in sentences(count)]
     if changed:

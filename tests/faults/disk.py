@@ -24,12 +24,7 @@ def can_mount() -> bool:
 
 
 class SmallDisk:
-    """A tmpfs of its own size, in a mount namespace of its own.
-
-    Attributes:
-        inside: What runs a command that sees it.
-        seen: The folder, as everybody else sees it.
-    """
+    """A tmpfs of its own size, in a mount namespace of its own."""
 
     def __init__(self, folder: Path, size: str) -> None:
         self._folder = folder

@@ -16,17 +16,7 @@ Happening = Callable[[Bench], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a load.
-
-    Attributes:
-        name: For tables.
-        happen: See `Happening`.
-        engines: Where it is worth trying.
-        server: Whether it needs a server that is nobody else's.
-        settings: Of that server.
-        shards: Of the index.
-        index: Settings of the index.
-    """
+    """Something that happens to a load."""
 
     name: str
     happen: Happening

@@ -18,12 +18,7 @@ from tests.engine_builds import find_build, with_settings
 
 
 class OwnServer:
-    """One server on one port, with the same data however often it is started.
-
-    Args:
-        name: `es9`, `es8` or `opensearch`.
-        settings: Of its configuration file.
-    """
+    """One server on one port, with the same data however often it is started."""
 
     def __init__(self, name: str, settings: Mapping[str, str]) -> None:
         self._name = name

@@ -25,11 +25,7 @@ def altered_by_pipeline(bench: Bench) -> dict[str, Any]:
 
 
 def refused(bench: Bench, load: Load) -> None:
-    """Wait for the end of a load that finds out what the pipeline does.
-
-    Raises:
-        WrongEnd: it ends otherwise.
-    """
+    """Wait for the end of a load that finds out what the pipeline does."""
     said = load.end(2)
     if "index.default_pipeline" not in said or not bench.state.exists():
         raise WrongEnd(f"it does not name the pipeline: {said}")

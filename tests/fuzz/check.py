@@ -24,11 +24,7 @@ _EMBEDDED = {"embedding", "embedding_meta"}
 
 @dataclass
 class Tally:
-    """What became of fuzzed records.
-
-    Attributes:
-        wrong: What should not have happened, in words; the first ones.
-    """
+    """What became of fuzzed records."""
 
     read: int = 0
     indexed: int = 0
@@ -52,9 +48,6 @@ def load_fuzzed(url: str, encoder: Encoder, index: str, source: Path, tally: Tal
     """Load a source; its dead letters. Letters, index and summary must agree.
 
     A source of which nothing can be loaded is refused, and then nothing may have been written.
-
-    Raises:
-        Exception: whatever the load raises: nothing in a source may.
     """
     dead = source.with_name(f"{source.name}.dead")
     given: dict[str, Any] = {"dead": dead, "max_errors": NO_LIMIT}

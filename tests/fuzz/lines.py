@@ -57,11 +57,7 @@ def plain(count: int, seed: int) -> bytes:
 
 
 def damaged(data: bytes, seed: int, *, compress: str) -> bytes:
-    """A compressed file with bytes changed, cut off, or neither.
-
-    Args:
-        compress: `gz` or `zst`.
-    """
+    """A compressed file with bytes changed, cut off, or neither."""
     chance = random.Random(seed)
     packed = gzip.compress(data, 1) if compress == "gz" else zstandard.compress(data)
     kind = chance.randrange(4)

@@ -17,12 +17,7 @@ _KINDS = ("static", "csv", "dynamic", "tsv", "static", "plain", "dynamic", "pack
 
 
 def fuzz(url: str, encoder: Encoder, new_index: Callable[[str], str], folder: Path, count: int, seed: int) -> Tally:
-    """Load so many fuzzed lines.
-
-    Args:
-        new_index: Gives the name of an index that does not exist.
-        folder: For the sources.
-    """
+    """Load so many fuzzed lines."""
     tally = Tally()
     for number in range(-(-count // _FILE)):
         kind = _KINDS[number % len(_KINDS)]
