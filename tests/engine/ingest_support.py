@@ -60,7 +60,8 @@ def put(engine: Engine, index: str, documents: Iterable[dict[str, Any]]) -> None
 
 def update(engine: Engine, index: str, changes: dict[str, dict[str, Any]]) -> None:
     """Partial updates by another program: id → changed fields."""
-    bulk(engine, index, *(line for key, doc in changes.items() for line in ({"update": {"_id": key}}, {"doc": doc})))
+    heads = [{"update": {"_id": key, "retry_on_conflict": 5}} for key in changes]
+    bulk(engine, index, *(line for head in heads for line in (head, {"doc": changes[head["update"]["_id"]]})))
 
 
 def sentences(count: int) -> list[dict[str, Any]]:

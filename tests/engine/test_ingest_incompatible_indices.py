@@ -14,12 +14,12 @@ from es_sbert.analysis import read_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, VectorIndexError
+from es_sbert.errors import VectorIndexError
 from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import (
-    Interposed,
     Loads,
     ask,
+    bulk,
     contents,
     letters,
     load,
@@ -46,13 +46,13 @@ def piped(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_documents_dropped_by_pipeline_are_dead_lettered(
-    piped: str, fresh_index: Any, encoder: Encoder, tmp_path: Path
+    piped: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(piped)
     with open_engine(piped) as engine:
         engine.create_index(index, {"settings": {"index.default_pipeline": "test-meddles"}})
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(6))
-    summary = load(piped, encoder, index, path, dead=tmp_path / "dead", id_field="id")
+    summary = load(piped, tiny, index, path, dead=tmp_path / "dead", id_field="id")
     assert (summary.read, summary.indexed, summary.dead, summary.retries) == (6, 3, 3, 0)
     assert set(contents(piped, index)) == {"d0", "d4", "d5"}
     reasons = {letter["id"]: letter["reason"] for letter in letters(tmp_path / "dead")}
@@ -70,25 +70,11 @@ def test_alias_routing_is_respected(engine: Engine, loads: Loads) -> None:
     with pytest.raises(VectorIndexError, match="requires a routing"):
         loads.load(path, id_field="id")
     engine.update_aliases([{"add": {"index": loads.index, "alias": alias, "routing": "one"}}])
-    summary = load(loads.url, loads.encoder, alias, path, dead=loads.dead, id_field="id")
+    summary = loads.load(path, index=alias, id_field="id")
     assert (summary.indexed, engine.count(alias)) == (12, 12)
     write_jsonl(path, sentences(9))
-    summary = load(loads.url, loads.encoder, alias, path, dead=loads.dead, id_field="id", prune=True)
+    summary = loads.load(path, index=alias, id_field="id", prune=True)
     assert (summary.unchanged, summary.pruned, engine.count(loads.index)) == (9, 3, 9)
-
-
-def test_in_place_embedding_refuses_fields_missing_from_source(engine: Engine, loads: Loads) -> None:
-    excludes = {"_source": {"excludes": ["body"]}, "properties": {"body": {"type": "keyword"}}}
-    engine.create_index(loads.index, {"mappings": excludes})
-    engine.bulk(loads.index, b'{"index":{"_id":"1"}}\n{"text":"a river","body":"the river is long"}\n')
-    with pytest.raises(VectorIndexError, match="does not keep body in its _source") as told:
-        loads.load()
-    engine.refresh(loads.index)
-    assert engine.count(loads.index, {"exists": {"field": "body"}}) == 1
-    assert told.value.remedy == "Load the documents from files."
-    path = loads.write([{"id": "1", "text": "a river", "body": "the river is long"}])
-    assert loads.load(path, id_field="id").indexed == 1
-    assert engine.count(loads.index, {"exists": {"field": "body"}}) == 1
 
 
 def test_vector_that_source_lacks_is_kept_when_a_document_is_loaded_again(engine: Engine, loads: Loads) -> None:
@@ -107,25 +93,20 @@ def test_vector_that_source_lacks_is_kept_when_a_document_is_loaded_again(engine
 
 @pytest.fixture
 def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that makes an index template for the index; one of the older kind where it is told so."""
+    """A function that makes an index template for the index."""
+    path = f"/_index_template/{index_name}"
 
-    made: list[str] = []
-
-    def put(template: dict[str, Any], *, legacy: bool = False) -> None:
-        made.append(f"/{'_template' if legacy else '_index_template'}/{index_name}")
-        own = template | {"order": 1} if legacy else {"template": template, "priority": 500}
-        ask(engine, "PUT", made[-1], body={"index_patterns": [index_name]} | own)
+    def put(template: dict[str, Any]) -> None:
+        ask(engine, "PUT", path, body={"index_patterns": [index_name], "template": template, "priority": 500})
 
     yield put
-    for path in made:
-        ask(engine, "DELETE", path)
+    ask(engine, "DELETE", path)
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])
 def test_template_requiring_routing_is_refused_leaving_no_index(
-    engine: Engine, loads: Loads, template: Callable[..., None], legacy: bool
+    engine: Engine, loads: Loads, template: Callable[..., None]
 ) -> None:
-    template({"mappings": {"_routing": {"required": True}}}, legacy=legacy)
+    template({"mappings": {"_routing": {"required": True}}})
     path = loads.write(sentences(3))
     with pytest.raises(VectorIndexError, match="requires a routing") as told:
         loads.load(path, id_field="id")
@@ -154,54 +135,37 @@ def test_strict_mapping_lacking_fields_is_refused(engine: Engine, loads: Loads, 
     assert "template" in told.value.with_notes()
     assert engine.get_index(loads.index) is None
     engine.create_index(loads.index, {})
-    before = engine.get_index(loads.index)
-    with pytest.raises(VectorIndexError, match="`dynamic: strict` and lacks price, tags, nested"):
-        loads.load(path, id_field="id")
-    assert engine.get_index(loads.index) == before
     write_jsonl(path, [{"id": "1", "text": "A river."}, {"id": "2", "text": "A storm.", "price": 1}])
     summary = loads.load(path, id_field="id")
     assert (summary.indexed, summary.dead) == (1, 1)
 
 
-@pytest.mark.parametrize("mappings", [{"enabled": False}, {"_source": {"enabled": False}}], ids=["enabled", "source"])
-def test_index_hiding_vectors_is_refused(engine: Engine, loads: Loads, mappings: dict[str, Any]) -> None:
-    engine.create_index(loads.index, {"mappings": mappings})
-    path = loads.write(sentences(3))
-    for files in ([path], []):
-        with pytest.raises(VectorIndexError, match="`enabled: false`|in _source|does not keep _source"):
-            loads.load(*files, **({"id_field": "id"} if files else {}))
+def test_index_that_stores_no_vectors_is_refused(engine: Engine, tiny_loads: Loads) -> None:
+    engine.create_index(tiny_loads.index, {"mappings": {"enabled": False}})
+    for options in ({}, {"id_field": "id"}):
+        files = [tiny_loads.write(sentences(3))] if options else []
+        with pytest.raises(VectorIndexError, match="`enabled: false`"):
+            tiny_loads.load(*files, **options)
 
 
 @pytest.fixture
 def stream(opensearch_url: str, fresh_index: Callable[[str], str]) -> Iterator[tuple[Engine, str]]:
     """A data stream with two backing indices and a document in each; the other servers cannot delete one."""
-    index_name = fresh_index(opensearch_url)
+    name, document = fresh_index(opensearch_url), {"@timestamp": "2026-01-01T00:00:00Z", "text": "A river."}
     with open_engine(opensearch_url) as engine:
-        yield from made_stream(engine, index_name)
+        body = {"index_patterns": [name], "data_stream": {}, "priority": 500}
+        ask(engine, "PUT", f"/_index_template/{name}", body=body)
+        bulk(engine, name, {"create": {"_id": "first"}}, document)
+        ask(engine, "POST", f"/{name}/_rollover")
+        bulk(engine, name, {"create": {"_id": "second"}}, document)
+        yield engine, name
+        ask(engine, "DELETE", f"/_data_stream/{name}")
+        ask(engine, "DELETE", f"/_index_template/{name}")
 
 
-def made_stream(engine: Engine, index_name: str) -> Iterator[tuple[Engine, str]]:
-    body = {"index_patterns": [index_name], "data_stream": {}, "priority": 500}
-    ask(engine, "PUT", f"/_index_template/{index_name}", body=body)
-    add_to_stream(engine, index_name, "first")
-    ask(engine, "POST", f"/{index_name}/_rollover")
-    add_to_stream(engine, index_name, "second")
-    yield engine, index_name
-    ask(engine, "DELETE", f"/_data_stream/{index_name}")
-    ask(engine, "DELETE", f"/_index_template/{index_name}")
-
-
-def add_to_stream(engine: Engine, stream: str, key: str) -> None:
-    document = b'{"@timestamp":"2026-01-01T00:00:00Z","text":"A river."}'
-    [result] = engine.bulk(stream, b'{"create":{"_id":"%s"}}\n%s\n' % (key.encode(), document))
-    assert result.ok
-
-
-def test_data_stream_refusal_names_working_commands(
-    stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path
-) -> None:
+def test_data_stream_refusal_names_working_commands(stream: tuple[Engine, str], tiny: Encoder, tmp_path: Path) -> None:
     engine, name = stream
-    url = engine.info.url
+    url, encoder = engine.info.url, tiny
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
     for files, options in (([], {}), ([], {"watch_seconds": 1}), ([path], {"id_field": "id"})):
         with pytest.raises(VectorIndexError, match="is a data stream") as told:
@@ -214,14 +178,3 @@ def test_data_stream_refusal_names_working_commands(
             load(url, encoder, index, path, dead=dead, id_field="id")
     engine.refresh(name)
     assert engine.count(name, {"exists": {"field": "embedding"}}) == 2
-
-
-def test_watch_of_backing_index_ends_on_rollover(stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path) -> None:
-    engine, name = stream
-    url = engine.info.url
-    newest = sorted(engine.index_uuids(name))[-1]
-    roll = Interposed(encoder, lambda window: ask(engine, "POST", f"/{name}/_rollover") if window == 0 else None)
-    with pytest.raises(IndexMismatch, match=f"the data stream {name} has rolled over") as told:
-        load(url, roll, newest, dead=tmp_path / "dead", watch_seconds=0.1)
-    [third] = set(engine.index_uuids(name)) - {newest, sorted(engine.index_uuids(name))[0]}
-    assert f"`es-sbert ingest --index {third} --watch`" in told.value.remedy
