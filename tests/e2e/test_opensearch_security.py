@@ -16,14 +16,11 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.e2e.cli_support import Cli
 from tests.e2e.test_privileges import OPERATIONS, TASKS, Desk, behind_an_alias, table, with_vectors
 from tests.engine.secured import PASSWORD
 from tests.engine.secured_opensearch import SecuredOpenSearch
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway import serving
 
 USER = "anna"
 _ROW = re.compile(r"^\| (?P<scope>cluster|index) \| (?P<privilege>[a-z_]+) \| (?P<permissions>`.+`) \|$", re.MULTILINE)
@@ -179,8 +176,7 @@ def gateway(desk: OpenSearchDesk) -> Any:
     def served_with(**own: Any) -> Any:
         credentials = {"username": None, "password": None, "api_key": None, **own}
         upstream = EngineSettings(url=desk.server.url, ca_certs=desk.server.ca_certs, **credentials)
-        models = tiny_settings(Path(desk.model[1]))
-        return served(Gateway(GatewaySettings(upstream=upstream, models=models, semantic=SemanticSettings(k=2))))
+        return serving.gateway(upstream, desk.model[1], k=2)
 
     return served_with
 

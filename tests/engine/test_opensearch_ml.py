@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.gateway.settings import ModelSettings
 from tests.docs_requests import shown_requests
-from tests.gateway.embedding_app import embedding_app
-from tests.gateway.serving import served
+from tests.gateway import serving
 
 pytestmark = pytest.mark.long
 
@@ -24,9 +22,9 @@ PAGE = Path(__file__).parents[2] / "docs/opensearch-ml.md"
 
 
 @pytest.fixture(scope="module")
-def gateway() -> Iterator[str]:
-    """Address of the gateway's own paths, with the default model."""
-    with served(embedding_app(ModelSettings())) as url:
+def gateway(opensearch_ml_url: str) -> Iterator[str]:
+    """Address of a gateway with the default model."""
+    with serving.gateway(opensearch_ml_url) as url:
         yield url
 
 

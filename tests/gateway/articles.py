@@ -1,7 +1,8 @@
-"""The articles of `examples/`, in an index with vectors of the model that es-sbert comes with."""
+"""The articles of `examples/`, and loads with the model that es-sbert comes with."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,21 +22,14 @@ def articles() -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in ARTICLES.read_bytes().splitlines()]
 
 
-def ingest_articles(url: str, index: str) -> None:
-    """Load them as README.md loads a file."""
+def cli(*arguments: str) -> None:
+    """Run `es-sbert`, which succeeds."""
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "ingest",
-                "--url",
-                url,
-                "--index",
-                index,
-                "--id-field",
-                "id",
-                "--text-template",
-                "{title}. {text}",
-                str(ARTICLES),
-            ]
-        )
+        main(list(arguments))
     assert ended.value.code == 0
+
+
+def ingest(url: str, index: str, file: Path, *options: str) -> None:
+    """Load a file as README.md does."""
+    template = ("--text-template", "{title}. {text}")
+    cli("ingest", "--url", url, "--index", index, "--id-field", "id", *template, *options, str(file))

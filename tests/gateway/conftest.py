@@ -1,4 +1,4 @@
-"""What tests of the gateway share: a tiny model and its address, articles with vectors and a gateway before them."""
+"""What tests of the gateway share: a tiny model, articles with vectors and a gateway before them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from playwright.sync_api import Browser
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, ModelSettings, SemanticSettings
 from tests.browser import chromium
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, write_jsonl
-from tests.gateway.articles import ingest_articles
-from tests.gateway.embedding_app import embedding_app
+from tests.gateway import patient
+from tests.gateway.articles import ARTICLES, ingest
 from tests.gateway.running import serve
-from tests.gateway.serving import served
 from tests.tiny import write_tiny_bert
 
 PROMPTS = {"query": "query : ", "document": "passage : "}
@@ -47,50 +43,21 @@ def tiny_encoder(tiny: Path) -> Iterator[Encoder]:
         yield encoder
 
 
-def tiny_settings(tiny: Path, **settings: object) -> ModelSettings:
-    """One tiny model, in the precision that tests compare."""
-    return ModelSettings.model_validate(
-        {"models": (str(tiny),), "device": "cpu", "precision": "fp32", "threads": 1, **settings}
-    )
-
-
 @contextmanager
-def tiny_gateway(engine: str, tiny: Path, **semantic: Any) -> Iterator[str]:
-    """Address of a gateway before an engine.
-
-    Args:
-        tiny: The model that it serves.
-        semantic: Fields of `SemanticSettings`.
-    """
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine), models=tiny_settings(tiny), semantic=SemanticSettings(**semantic)
-    )
-    with served(Gateway(settings)) as url:
-        yield url
-
-
-@contextmanager
-def loaded_index(engine: str, encoder: Encoder, documents: list[dict[str, Any]], **options: Any) -> Iterator[str]:
-    """Name of an index of documents with their `id`, and vectors of their `text`.
-
-    Args:
-        options: Of the load.
-    """
+def loaded_index(
+    engine: str, encoder: Encoder, documents: list[dict[str, Any]], *, shards: int | None = None, **options: Any
+) -> Iterator[str]:
+    """Name of an index of documents with their `id`, and vectors of their `text`."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     try:
+        if shards is not None:
+            patient.put(f"{engine}/{name}", json={"settings": {"index.number_of_shards": shards}}).raise_for_status()
         with TemporaryDirectory() as folder:
             path = write_jsonl(Path(folder) / "docs.jsonl", documents)
             load(engine, encoder, name, path, dead=Path(folder) / "dead", id_field="id", **options)
         yield name
     finally:
         delete_index(engine, name)
-
-
-@pytest.fixture(scope="session")
-def embeddings_url(tiny: Path) -> Iterator[str]:
-    """Address of the gateway's own paths."""
-    with served(embedding_app(tiny_settings(tiny))) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +72,7 @@ def articles_index(engine_url: str) -> Iterator[str]:
     """Name of an index of the articles with their vectors, on each engine in turn."""
     name = f"test-articles-{uuid.uuid4().hex[:12]}"
     try:
-        ingest_articles(engine_url, name)
+        ingest(engine_url, name, ARTICLES)
         yield name
     finally:
         delete_index(engine_url, name)
@@ -113,6 +80,6 @@ def articles_index(engine_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def hybrid_gateway_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway in front of each engine in turn, which finds by meaning too what applications search by words."""
+    """A gateway in front of each engine in turn, in hybrid mode."""
     with serve(engine_url, tmp_path_factory.mktemp("gateway"), "--hybrid", "--min-cosine", "0.2") as url:
         yield url

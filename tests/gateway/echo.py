@@ -17,20 +17,20 @@ from tests.local_server import LocalServer
 
 HEAD = b"HTTP/1.1 200 OK\r\nX-elastic-product: Elasticsearch\r\ncontent-type: application/json\r\n"
 OK = HEAD + b"content-length: 2\r\n\r\n{}"
+
+
+def whole(body: bytes, status: bytes = b"200 OK") -> bytes:
+    """An answer of Elasticsearch."""
+    return HEAD.replace(b"200 OK", status) + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+
+
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.1\r\n")
 _FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*\r\n")
 
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it arrived.
-
-    Attributes:
-        target: As in the request line.
-        headers: In order, as sent.
-        body: Without chunk framing.
-        framing: The head's framing: `none`, `length` or `chunked`.
-    """
+    """A request as it arrived."""
 
     method: bytes
     target: bytes
@@ -69,13 +69,7 @@ def raw(answer: bytes, *, close: bool = False) -> Reply:
 
 @dataclass
 class Echo(LocalServer):
-    """Serves on a port of its own. Use as a context manager.
-
-    Attributes:
-        reply: Writes an answer and says whether the connection stays open.
-        received: Requests, in the order of their arrival.
-        refused: What arrived and was no request.
-    """
+    """Serves on a port of its own. Use as a context manager."""
 
     reply: Reply = field(default_factory=lambda: raw(OK))
     received: list[Received] = field(default_factory=list)
@@ -110,11 +104,7 @@ class Echo(LocalServer):
         return Handler
 
     def start_anew(self) -> None:
-        """Answer as at first, and forget what arrived, once all of it has.
-
-        Raises:
-            TimeoutError: a request is still under way.
-        """
+        """Answer as at first, and forget what arrived, once all of it has."""
         end = time.monotonic() + 60
         while not self._is_quiet():
             if time.monotonic() > end:
@@ -149,11 +139,7 @@ class Echo(LocalServer):
 
 
 def read_request(source: BinaryIO) -> Received | None:
-    """The next request of a connection; None at its end.
-
-    Raises:
-        NotHttpError: the bytes are no request, or it could be read in two ways.
-    """
+    """The next request of a connection; None at its end."""
     line = source.readline(65_537)
     if not line:
         return None

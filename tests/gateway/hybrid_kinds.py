@@ -45,11 +45,9 @@ def _must(query: Callable[[str, str], Json]) -> Callable[[str, str], Json]:
 
 HYBRID: dict[str, Search] = {
     "match": _search(partial(_single, "match")),
-    "match, operator or": _search(partial(_match, operator="OR")),
     "match, fuzziness": _search(partial(_match, fuzziness="AUTO")),
     "multi_match": _search(_multi),
     "multi_match, most_fields": _search(partial(_multi, type="most_fields")),
-    "multi_match, cross_fields": _search(partial(_multi, type="cross_fields")),
     "search box": _search(_box),
     "dis_max": _search(lambda field, text: {"dis_max": {"queries": [_match(field, text), _multi(field, text)]}}),
     "must with a filter": _search(_must(_match)),
@@ -64,22 +62,17 @@ UNCHANGED: dict[str, Search] = {
     "match, minimum_should_match": _search(partial(_match, minimum_should_match="75%")),
     "match_phrase": _search(partial(_single, "match_phrase")),
     "match_phrase_prefix": _search(partial(_single, "match_phrase_prefix")),
-    "match_bool_prefix": _search(partial(_single, "match_bool_prefix")),
     "multi_match, operator and": _search(partial(_multi, operator="and")),
-    "multi_match, minimum_should_match": _search(partial(_multi, minimum_should_match=2)),
     "multi_match, phrase": _search(partial(_multi, type="phrase")),
-    "multi_match, phrase_prefix": _search(partial(_multi, type="phrase_prefix")),
     "multi_match, bool_prefix": _search(partial(_multi, type="bool_prefix")),
     "simple_query_string": _search(
         lambda field, text: {"simple_query_string": {"query": f'"{text}"', "fields": [field]}}
     ),
-    "combined_fields": _search(lambda field, text: {"combined_fields": {"query": text, "fields": [field]}}),
     "query_string": _search(lambda field, text: {"query_string": {"query": f"{field}:({text})"}}),
     "two of a search box": _search(
         lambda field, text: {"bool": _box(field, text)["bool"] | {"minimum_should_match": 2}}
     ),
     "filter": _search(lambda field, text: {"bool": {"filter": [_match(field, text)]}}),
-    "must_not": _search(lambda field, text: {"bool": {"must_not": [_match(field, text)]}}),
     "constant_score": _search(lambda field, text: {"constant_score": {"filter": _match(field, text)}}),
     "min_score": _search(_match, min_score=0.01),
     "size 0": _search(_match, size=0),
@@ -99,8 +92,6 @@ UNCHANGED: dict[str, Search] = {
 RESTRICTIONS: dict[str, Callable[[Json], Json]] = {
     "bool in filter": lambda match: {"bool": {"filter": [{"bool": {"must": [match]}}]}},
     "filter of a bool": lambda match: {"bool": {"filter": [match]}},
-    "filter two levels down": lambda match: {"bool": {"must": [{"bool": {"filter": [match]}}]}},
-    "excluded twice": lambda match: {"bool": {"must_not": [{"bool": {"must_not": [match]}}]}},
     "constant_score": lambda match: {"constant_score": {"filter": match}},
     "wrapper": lambda match: {"wrapper": {"query": b64encode(orjson.dumps({"bool": {"filter": [match]}})).decode()}},
     "should with a minimum": lambda match: {"bool": {"should": [match, match], "minimum_should_match": 2}},

@@ -3,9 +3,8 @@
 A line has `method`, `target` and perhaps `headers`. The target goes onto the wire as it stands. The body is one of
 `json` (a value), `ndjson` (a list of values), `text` or `base64`; `gzip` compresses it and `chunked` sends it without
 its length.
-`{prefix}` stands for the beginning of all names of a run, `{long}` and `{longer}` for very long words, and names under
-`save` (name → key of the answer) for what an earlier answer held. A request that the gateway does not read, and the
-engine may, is `refused`.
+`{prefix}` is the beginning of all names, `{long}` and `{longer}` are very long words, `{scroll}`, `{pit}` and `{point}`
+ids of an earlier answer. A request that the gateway does not read, and the engine may, is `refused`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +24,13 @@ WORDS = {"long": "x" * 3000, "longer": "y" * 5000}
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it goes onto the wire.
-
-    Attributes:
-        target: Path and query, encoded.
-        headers: Without Host and what frames the body.
-        body: Where it is empty, neither a body nor its length is sent.
-        chunked: Whether the body goes in chunks of 7 bytes instead of with its length.
-        save: Name → key at the top of the answer's JSON.
-        refused: Whether the gateway itself refuses the request.
-    """
+    """A request as it goes onto the wire."""
 
     method: str
     target: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
     chunked: bool = False
-    save: Mapping[str, str] = field(default_factory=dict)
     refused: bool = False
 
     def __str__(self) -> str:
@@ -59,11 +48,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def request(line: Mapping[str, Any], values: Mapping[str, str]) -> Request:
-    """A line with its placeholders filled in.
-
-    Args:
-        values: `prefix` and whatever was saved so far; one that is missing stays as it stands.
-    """
+    """A line with its placeholders filled in."""
 
     def filled(text: str) -> str:
         for name, value in (*WORDS.items(), *values.items()):
@@ -83,7 +68,6 @@ def request(line: Mapping[str, Any], values: Mapping[str, str]) -> Request:
         tuple(headers.items()),
         body,
         line.get("chunked", False),
-        line.get("save", {}),
         line.get("refused", False),
     )
 

@@ -12,12 +12,7 @@ from tests.programs import server
 
 
 class GatewayProcess:
-    """A gateway as its operator runs it. Its memory is read as Linux tells it.
-
-    Attributes:
-        url: Its address.
-        process: Its number.
-    """
+    """A gateway as its operator runs it. Its memory is read as Linux tells it."""
 
     def __init__(self, url: str, process: int) -> None:
         self.url = url
@@ -37,13 +32,7 @@ class GatewayProcess:
 
 @contextmanager
 def gateway_process(upstream: str, folder: Path, *options: str) -> Iterator[GatewayProcess]:
-    """Run `es-sbert serve` until the block ends.
-
-    Args:
-        upstream: Address of the engine.
-        folder: Where it is run; its log is kept there.
-        options: Further options of the command.
-    """
+    """Run `es-sbert serve` until the block ends."""
     command = [sys.executable, "-m", "es_sbert.cli.main", "serve", "--upstream", upstream, "--port", "0", *options]
     # The shell gives its place to the gateway, so that both have the same number.
     started = ["sh", "-c", 'echo $$ > process && exec "$@"', "sh", *command]

@@ -15,21 +15,17 @@ from starlette.applications import Starlette
 
 from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter
-from es_sbert.gateway.server import create_server as gateway_server
-from es_sbert.gateway.server import limited_protocol
-from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings, SemanticSettings
+from es_sbert.gateway.server import create_server, limited_protocol
+from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
 
 # Generous: a server that has not started by then never will.
 _SECONDS = 120
+_GROUPS = {"limits": Limits, "listen": ListenSettings, "models": ModelSettings, "semantic": SemanticSettings}
 
 
 @contextmanager
-def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve an application until the block ends; its address.
-
-    Raises:
-        RuntimeError: its start failed; the log says why.
-    """
+def served(app: Starlette) -> Iterator[str]:
+    """Serve an application until the block ends; its address."""
     # Engines keep idle connections open. uvicorn closes them after five seconds, and on a slow machine possibly while
     # the gateway sends the next request on one of them.
     config = uvicorn.Config(
@@ -41,34 +37,34 @@ def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
         timeout_keep_alive=_SECONDS,
         timeout_graceful_shutdown=_SECONDS,
     )
-    with running(uvicorn.Server(config), host=host) as url:
+    with running(uvicorn.Server(config)) as url:
         yield url
 
 
 @contextmanager
 def gateway(
-    upstream: str,
-    model: Path | str,
+    engine: str | EngineSettings,
+    model: Path | str | None = None,
     *,
     head_seconds: float | None = None,
-    semantic: SemanticSettings | None = None,
-    **limits: Any,
+    **options: Any,
 ) -> Iterator[str]:
-    """The whole gateway as `es-sbert serve` runs it, in front of `upstream`, until the block ends; its address.
+    """A gateway as `es-sbert serve` runs it, until the block ends; its address.
 
     Args:
-        model: The only one it serves.
+        model: The only one it serves, in the precision that tests compare; without, the model that es-sbert comes with.
         head_seconds: How long the head of a request may take, where that is not `idle_seconds`.
-        semantic: How it rewrites searches.
-        limits: Fields of `Limits`.
+        options: Fields of `GatewaySettings` and of the settings in it.
     """
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=upstream),
-        limits=Limits(**limits),
-        semantic=semantic or SemanticSettings(),
-        models=ModelSettings(models=(str(model),), precision="fp32", threads=1),
-    )
-    server = gateway_server(settings)
+    if model is not None:
+        options = {"models": (str(model),), "device": "cpu", "precision": "fp32", "threads": 1} | options
+    groups = {
+        name: kind(**{field: options.pop(field) for field in kind.model_fields if field in options})
+        for name, kind in _GROUPS.items()
+    }
+    upstream = EngineSettings(url=engine) if isinstance(engine, str) else engine
+    settings = GatewaySettings(upstream=upstream, **groups, **options)
+    server = create_server(settings)
     if head_seconds is not None:
         server.config.http_protocol_class = limited_protocol(head_seconds, ConnectionLimiter(settings.limits))
     with running(server) as url:
@@ -76,13 +72,9 @@ def gateway(
 
 
 @contextmanager
-def running(server: uvicorn.Server, *, host: str = "127.0.0.1") -> Iterator[str]:
-    """Run a server on a free port until the block ends; its address.
-
-    Raises:
-        RuntimeError: its start failed; the log says why.
-    """
-    listener = socket.create_server((host, 0))
+def running(server: uvicorn.Server) -> Iterator[str]:
+    """Run a server on a free port until the block ends; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
     thread.start()
     try:
@@ -91,7 +83,7 @@ def running(server: uvicorn.Server, *, host: str = "127.0.0.1") -> Iterator[str]
             if not thread.is_alive() or time.monotonic() > end:
                 raise RuntimeError("the application did not start")
             thread.join(0.01)
-        yield f"http://{host}:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(_SECONDS)

@@ -16,12 +16,13 @@ from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
 from tests.gateway.articles import ARTICLES, MEANT, QUERY, articles
-from tests.gateway.shown_commands import shown_commands
 from tests.node import EXAMPLES, install_node_project
 from tests.programs import program, run
 
 CLIENTS = EXAMPLES / "clients"
+PAGE = Path(__file__).parents[2] / "docs/clients.md"
 _COLOR = re.compile(r"\x1b\[\d*m")  # Maven resets colors even where it writes to no terminal
+_OPENSEARCH = ("match on semantic", "neural query")
 _ELASTICSEARCH = ("match on semantic", "semantic query", "knn with query_vector_builder")
 
 
@@ -47,63 +48,39 @@ def _maven(*arguments: str) -> list[str]:
 
 
 def _found(command: Sequence[str], folder: Path, gateway: str, index: str) -> dict[str, str]:
-    """Run a program, which indexes the articles anew: search → title of the first hit, as it prints them.
-
-    Were the gateway not to embed what is written, the articles would have lost their vectors, and nothing be found.
-    """
+    """Run a program, which indexes the articles anew: search → title of the first hit, as it prints them."""
     printed = run(command, folder=folder, environment={"GATEWAY": gateway, "INDEX": index})
     indexed, *found = _COLOR.sub("", printed).splitlines()
     assert indexed == f"{len(articles())} articles indexed"
     return dict(line.split(": ", 1) for line in found)
 
 
-@pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
 @pytest.mark.long
-def test_elasticsearch_js_9(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found(
-        [program("node"), "elasticsearch.js", "9", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
-    )
-    assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
+@pytest.mark.parametrize(
+    ("engine_url", "version"), [("es9", "9"), ("es9", "8"), ("es8", "8")], indirect=["engine_url"], scope="session"
+)
+def test_elasticsearch_js(javascript: Path, hybrid_gateway_url: str, articles_index: str, version: str) -> None:
+    command = [program("node"), "elasticsearch.js", version, str(ARTICLES)]
+    assert _found(command, javascript, hybrid_gateway_url, articles_index) == dict.fromkeys(_ELASTICSEARCH, MEANT)
 
 
-@pytest.mark.parametrize("engine_url", ["es9", "es8"], indirect=True, scope="session")
 @pytest.mark.long
-def test_elasticsearch_js_8(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found(
-        [program("node"), "elasticsearch.js", "8", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
-    )
-    assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
-
-
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
-@pytest.mark.long
 def test_opensearch_js(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found([program("node"), "opensearch.js", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index)
     assert found == dict.fromkeys(("match on semantic", "semantic query", "neural query"), MEANT)
 
 
-@pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
 @pytest.mark.long
-def test_elasticsearch_java(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found(
-        _maven("exec:java", "-Dexec.mainClass=SearchElasticsearch", f"-Dexec.args={ARTICLES}"),
-        java,
-        hybrid_gateway_url,
-        articles_index,
-    )
-    assert found == dict.fromkeys(_ELASTICSEARCH, MEANT)
-
-
-@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
-@pytest.mark.long
-def test_opensearch_java(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
-    found = _found(
-        _maven("exec:java", "-Dexec.mainClass=SearchOpenSearch", f"-Dexec.args={ARTICLES}"),
-        java,
-        hybrid_gateway_url,
-        articles_index,
-    )
-    assert found == dict.fromkeys(("match on semantic", "neural query"), MEANT)
+@pytest.mark.parametrize(
+    ("engine_url", "main", "searches"),
+    [("es9", "SearchElasticsearch", _ELASTICSEARCH), ("opensearch", "SearchOpenSearch", _OPENSEARCH)],
+    indirect=["engine_url"],
+    scope="session",
+)
+def test_java(java: Path, hybrid_gateway_url: str, articles_index: str, main: str, searches: tuple[str, ...]) -> None:
+    command = _maven("exec:java", f"-Dexec.mainClass={main}", f"-Dexec.args={ARTICLES}")
+    assert _found(command, java, hybrid_gateway_url, articles_index) == dict.fromkeys(searches, MEANT)
 
 
 QUERIES: tuple[dict[str, Any], ...] = (
@@ -129,7 +106,8 @@ def test_opensearch_py(hybrid_gateway_url: str, articles_index: str) -> None:
 
 
 def test_curl_examples(engine_url: str, hybrid_gateway_url: str, articles_index: str) -> None:
-    commands = shown_commands("curl")
+    section = PAGE.read_text(encoding="utf-8").partition("\n## curl\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     assert len(commands) == 3
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for command in commands:

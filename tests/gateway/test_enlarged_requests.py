@@ -4,46 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
 from tests.engine.ingest_support import sentences
 from tests.faulty_proxy import FaultyProxy, too_large
-from tests.gateway.conftest import loaded_index, tiny_gateway
+from tests.gateway.bed import Bed
+from tests.gateway.conftest import loaded_index
+from tests.gateway.patient import NDJSON, client, ndjson
+from tests.gateway.serving import gateway
 
 pytestmark = pytest.mark.one_engine
 
-JSON = {"content-type": "application/json"}
-LINES = {"content-type": "application/x-ndjson"}
 QUERY: Json = {"match": {"semantic": "the cat sleeps"}}
-
-
-@dataclass(frozen=True)
-class Limited:
-    """A gateway whose engine is behind a proxy with a limit.
-
-    Attributes:
-        client: Of the gateway.
-        engine: Of the engine itself.
-        index: Has a vector field.
-        proxy: Counts the bytes of requests.
-    """
-
-    client: httpx.Client
-    engine: httpx.Client
-    index: str
-    proxy: FaultyProxy
-
-    def count(self, query: Json) -> int:
-        self.engine.post(f"/{self.index}/_refresh").raise_for_status()
-        answer = self.engine.post(f"/{self.index}/_count", json={"query": query})
-        return int(answer.json()["count"])
 
 
 @pytest.fixture(scope="module")
@@ -53,93 +29,76 @@ def index(engine_url: str, tiny_encoder: Encoder) -> Iterator[str]:
 
 
 @contextmanager
-def limited(engine_url: str, tiny: Path, index: str, limit: int) -> Iterator[Limited]:
+def limited(engine_url: str, tiny: Path, index: str, limit: int) -> Iterator[tuple[Bed, FaultyProxy]]:
     """A gateway before a proxy that refuses bodies of more than `limit` bytes."""
     with (
         FaultyProxy(engine_url, always=too_large(limit), paths="") as proxy,
-        tiny_gateway(proxy.url, tiny) as url,
-        httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
-        httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as engine,
+        gateway(proxy.url, tiny) as url,
+        client(url) as through,
+        client(engine_url) as direct,
     ):
-        yield Limited(client, engine, index, proxy)
+        yield Bed(direct, through, index), proxy
 
 
-def bulk(documents: list[Json], name: str) -> bytes:
-    lines = [line for document in documents for line in ({"index": {"_id": f"{name}-{document['id']}"}}, document)]
-    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+def bulk(documents: list[Json], name: str) -> list[Json]:
+    return [line for document in documents for line in ({"index": {"_id": f"{name}-{document['id']}"}}, document)]
 
 
 def test_bulk_that_vectors_make_too_large_is_split(engine_url: str, tiny: Path, index: str) -> None:
     documents = sentences(600)
-    body = bulk(documents, "split")
-    limit = len(body) + 1000  # the client's request by itself is accepted
-    with limited(engine_url, tiny, index, limit) as place:
-        before = place.count({"exists": {"field": "embedding"}})
-        answer = place.client.post(f"/{index}/_bulk", content=body, headers=LINES)
-        assert answer.status_code == 200, answer.text
-        result = answer.json()
+    lines = bulk(documents, "split")
+    limit = len(ndjson(*lines)) + 1000  # the client's request by itself is accepted
+    with limited(engine_url, tiny, index, limit) as (bed, proxy):
+        result = bed.send("_bulk", *lines, refresh=True)
         assert result["errors"] is False
         assert [item["index"]["_id"] for item in result["items"]] == [f"split-{each['id']}" for each in documents]
         assert {item["index"]["status"] for item in result["items"]} == {201}
-        assert max(place.proxy.bulk_sizes) > limit, "with the vectors it was too large"
-        assert place.count({"exists": {"field": "embedding"}}) == before + len(documents)
+        assert max(proxy.bulk_sizes) > limit, "with the vectors it was too large"
+        assert bed.direct({"query": {"exists": {"field": "embedding"}}}, "_count")["count"] == 603
 
         # What is refused is learned: the next request is sent in parts at once.
-        refused = sum(size > limit for size in place.proxy.bulk_sizes)
-        place.client.post(f"/{index}/_bulk", content=body, headers=LINES).raise_for_status()
-        assert sum(size > limit for size in place.proxy.bulk_sizes) == refused
+        refused = sum(size > limit for size in proxy.bulk_sizes)
+        bed.send("_bulk", *lines)
+        assert sum(size > limit for size in proxy.bulk_sizes) == refused
 
 
 def test_document_that_is_too_large_alone_fails_alone(engine_url: str, tiny: Path, index: str) -> None:
     documents = sentences(4)
     documents[1] |= {"text": f"{documents[1]['text']} {'word ' * 3000}"}
-    body = bulk(documents, "alone")
-    with limited(engine_url, tiny, index, 10_000) as place:
-        answer = place.client.post(f"/{index}/_bulk", content=body, headers=LINES)
-        assert answer.status_code == 200, answer.text
-        items = [item["index"] for item in answer.json()["items"]]
-        assert answer.json()["errors"] is True
+    with limited(engine_url, tiny, index, 10_000) as (bed, _):
+        answer = bed.send("_bulk", *bulk(documents, "alone"))
+        items = [item["index"] for item in answer["items"]]
+        assert answer["errors"] is True
         assert [item["status"] for item in items] == [201, 413, 201, 201]
-        assert items[1]["_id"] == "alone-d1"
         assert "bytes with its vectors" in items[1]["error"]["reason"]
-        single = place.client.put(f"/{index}/_doc/single", json=documents[1])
-        assert single.status_code == 413
-        assert single.json()["error"]["type"] == "es_sbert_body_too_large"
+        single = bed.gateway.put(f"/{index}/_doc/single", json=documents[1])
+        assert (single.status_code, single.json()["error"]["type"]) == (413, "es_sbert_body_too_large")
         assert "http.max_content_length" in single.json()["error"]["reason"]
 
 
-def test_bulk_without_vectors_that_is_too_large_gets_the_engines_answer(
-    engine_url: str, tiny: Path, index: str
-) -> None:
-    body = bulk([{"id": f"d{number}", "price": number} for number in range(200)], "plain")
-    with limited(engine_url, tiny, index, 2000) as place:
-        answer = place.client.post(f"/{index}/_bulk", content=body, headers=LINES)
-        assert (answer.status_code, answer.content) == (413, b"")
-
-
-def test_plain_searches_that_hidden_fields_make_too_large_are_sent_as_they_came(
-    engine_url: str, tiny: Path, index: str
-) -> None:
-    lines = [b'{"query":{"ids":{"values":["d%d"]}}}' % number for number in (0, 1, 2, 0)]
-    body = b"".join(b"{}\n" + line + b"\n" for line in lines)
-    with limited(engine_url, tiny, index, len(body) + 10) as place:
+def test_plain_requests_that_are_too_large_are_sent_unchanged(engine_url: str, tiny: Path, index: str) -> None:
+    lines = [line for number in (0, 1, 2, 0) for line in ({}, {"query": {"ids": {"values": [f"d{number}"]}}})]
+    with limited(engine_url, tiny, index, len(ndjson(*lines)) + 10) as (bed, _):
         # The proxy of the tests drops the header that names a compression.
-        answer = place.client.post(f"/{index}/_msearch", content=body, headers=LINES | {"accept-encoding": "identity"})
-        hits = [hit for response in answer.raise_for_status().json()["responses"] for hit in response["hits"]["hits"]]
+        bed.gateway.headers["accept-encoding"] = "identity"
+        hits = [hit for response in bed.msearch(*lines) for hit in response["hits"]["hits"]]
         assert [hit["_id"] for hit in hits] == ["d0", "d1", "d2", "d0"]
         assert all("embedding_meta" in hit["_source"] for hit in hits)
+        content = ndjson(*bulk([{"id": f"d{number}", "price": number} for number in range(200)], "plain"))
+        answer = bed.gateway.post(f"/{index}/_bulk", content=content, headers=NDJSON)
+        assert (answer.status_code, answer.content) == (413, b""), "the answer of the engine"
 
 
 def test_searches_that_vectors_make_too_large_are_refused(engine_url: str, tiny: Path, index: str) -> None:
     filters = [{"term": {"tags": f"value {number}"}} for number in range(40)]
     query: Json = {"bool": {"must": [QUERY], "should": filters, "filter": [{"bool": {"should": filters}}]}}
-    body = orjson.dumps({"query": query})
-    with limited(engine_url, tiny, index, len(body) + 100) as place:
-        answer = place.client.post(f"/{index}/_search", content=body, headers=JSON)
+    body = {"query": query}
+    with limited(engine_url, tiny, index, len(ndjson(body)) + 100) as (bed, _):
+        answer = bed.post(body)
         assert answer.status_code == 413
         assert "the search has" in answer.json()["error"]["reason"]
         for other in ({}, {"query": {"match": {"semantic": ""}}}):  # without and with an error among them
-            lines = b"{}\n" + body + b"\n{}\n" + orjson.dumps(other) + b"\n"
-            several = place.client.post(f"/{index}/_msearch", content=lines, headers=LINES)
+            content = ndjson({}, body, {}, other)
+            several = bed.gateway.post(f"/{index}/_msearch", content=content, headers=NDJSON)
             assert several.status_code == 413
             assert "the request has" in several.json()["error"]["reason"]

@@ -5,44 +5,29 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
 import orjson
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import SecretStr
 
-from es_sbert.config import EngineSettings
-from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.settings import GatewaySettings, SearchLogSettings
+from es_sbert.gateway.settings import SearchLogSettings
+from tests.engine.ingest_support import wait_until
 from tests.gateway import patient
-from tests.gateway.conftest import tiny_settings
 from tests.gateway.echo import Echo
-from tests.gateway.embedding_app import embedding_app
-from tests.gateway.serving import served
+from tests.gateway.serving import gateway
 
 
-def test_readyz_lists_what_is_missing(tiny: Path) -> None:
-    app = embedding_app(tiny_settings(tiny), load=False, engine_problem="nothing answers at the address")
-    with served(app) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
-        assert http.get("/healthz").json() == {"status": "alive"}
-        answer = http.get("/readyz")
-        assert answer.status_code == 503
-        assert answer.json() == {
-            "status": "not ready",
-            "engine": "nothing answers at the address",
-            "model": "the model tiny is not loaded yet",
-            "capacity": "ok",
-            "server": "ok",
-        }
-        assert http.post("/v1/embeddings", json={"input": "cat"}).status_code == 200
-        assert http.get("/readyz").json()["model"] == "ok"
-
-
-def test_readyz_returns_200_when_ready(embeddings_url: str) -> None:
-    answer = patient.get(f"{embeddings_url}/readyz")
-    assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok", "server": "ok"}
+def test_readyz_lists_what_is_missing(tiny: Path, silent_port: int) -> None:
+    with Echo() as engine, gateway(engine.url, tiny) as url:
+        wait_until(lambda: patient.get(f"{url}/readyz").status_code == 200)
+        ready = {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok", "server": "ok"}
+        assert patient.get(f"{url}/readyz").json() == ready
+    with gateway(f"http://127.0.0.1:{silent_port}", tiny.parent / "missing") as url:
+        answer = patient.get(f"{url}/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
+        assert "cannot be reached" in answer.json()["engine"]
+        assert answer.json()["model"] != "ok"
+        assert patient.get(f"{url}/healthz").json() == {"status": "alive"}
 
 
 def test_every_metric_is_documented() -> None:
@@ -63,46 +48,39 @@ def test_metrics_omit_models_only_named_by_mappings() -> None:
 
 
 def test_metrics_can_require_a_key(tiny: Path) -> None:
-    with served(embedding_app(tiny_settings(tiny), metrics_key=SecretStr("the right key"))) as url:
-        for given in (None, "Bearer wrong", "Basic the right key", "Bearer"):
-            answer = patient.get(f"{url}/metrics", headers={} if given is None else {"authorization": given})
-            assert answer.status_code == 401
-            assert answer.headers["www-authenticate"] == "Bearer"
+    with Echo() as engine, gateway(engine.url, tiny, metrics_key="the right key") as url:
+        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic the right key"}):
+            answer = patient.get(f"{url}/metrics", headers=given)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert "es_sbert_gateway" not in answer.text
         shown = patient.get(f"{url}/metrics", headers={"authorization": "Bearer the right key"})
         assert "es_sbert_gateway_requests_running" in shown.text
-        # The health pages ask for none.
         assert patient.get(f"{url}/healthz").status_code == 200
 
 
 def test_searches_that_the_page_makes_itself_are_no_searches_in_metrics_and_log(tiny: Path, tmp_path: Path) -> None:
     log = SearchLogSettings(tmp_path / "searches.jsonl", False, "here")
-    with Echo() as engine:
-        settings = GatewaySettings(upstream=EngineSettings(url=engine.url), models=tiny_settings(tiny), search_log=log)
-        with served(Gateway(settings)) as url:
-            for index, headers in (("docs", {}), ("cosines", {"x-es-sbert-page": "cosines"})):
-                patient.post(f"{url}/{index}/_search", json={}, headers={"x-es-sbert": "off", **headers})
-            shown = patient.get(f"{url}/metrics").text
+    with Echo() as engine, gateway(engine.url, tiny, search_log=log) as url:
+        for index, headers in (("docs", {}), ("cosines", {"x-es-sbert-page": "cosines"})):
+            patient.post(f"{url}/{index}/_search", json={}, headers={"x-es-sbert": "off", **headers})
+        shown = patient.get(f"{url}/metrics").text
     assert 'requests_total{kind="search",status="200"} 1.0' in shown
     assert 'requests_total{kind="ui",status="200"} 1.0' in shown
     assert [orjson.loads(line)["index"] for line in log.path.read_bytes().splitlines()] == ["docs"]
 
 
 def test_metrics_count_requests(tiny: Path) -> None:
-    with (
-        served(embedding_app(tiny_settings(tiny))) as url,
-        httpx.Client(base_url=url, timeout=120, trust_env=False) as http,
-    ):
+    with Echo() as engine, gateway(engine.url, tiny) as url, patient.client(url) as http:
         for texts in (["cat", "man"], ["man"], "mat", []):
             http.post("/v1/embeddings", json={"input": texts})
         http.get("/v1/models")
         shown = http.get("/metrics")
         assert shown.headers["content-type"].startswith("text/plain")
-        samples = {
-            (sample.name.removeprefix("es_sbert_gateway_"), *sample.labels.values()): sample.value
-            for family in text_string_to_metric_families(shown.text)
-            for sample in family.samples
-        }
+    samples = {
+        (sample.name.removeprefix("es_sbert_gateway_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(shown.text)
+        for sample in family.samples
+    }
     assert samples["requests_total", "embeddings", "200"] == 3
     assert samples["requests_total", "embeddings", "400"] == 1
     assert samples["requests_total", "models", "200"] == 1

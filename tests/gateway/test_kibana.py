@@ -6,18 +6,26 @@ as brute force over the encoder's own vectors finds them; all others must be ans
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import orjson
 import pytest
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from tests.gateway.indexed_gateway import IndexedGateway, K, indexed_gateway
+from es_sbert.gateway.settings import SearchLogSettings
+from tests.engine.ingest_support import load, open_engine, wait_until, write_jsonl
+from tests.gateway import patient
+from tests.gateway.async_search import async_search_before
+from tests.gateway.serving import gateway
+from tests.gateway.serving import served as served_app
 
 REQUESTS = {
     file.stem: orjson.loads(file.read_bytes()) for file in sorted((Path(__file__).parent / "kibana").glob("*.json"))
@@ -34,11 +42,81 @@ MEANT = sorted(set(REQUESTS) - {*OTHERS, *REFUSED, *WITHOUT_VECTORS})
 _VOLATILE = frozenset({"took", "_seq_no", "_version", "result", "max_concurrent_shard_requests"})
 
 
+QUERY = "how do plants make energy"
+K = 3
+TITLES = {
+    "nature": [
+        "Photosynthesis turns sunlight into sugar inside green leaves.",
+        "Chlorophyll absorbs light in leaves.",
+        "Trees store the sun's power as carbohydrates.",
+        "Wolves hunt deer in packs.",
+        "Bees carry pollen to flowers.",
+    ],
+    "music": [
+        "A concert pianist practises every day.",
+        "The piano was tuned for the evening.",
+        "Violins are made of maple.",
+    ],
+    "work": ["The bank raised its interest rates.", "She repaired the engine of a lorry.", "Trains leave every hour."],
+}
+
+
+@dataclass(frozen=True)
+class IndexedGateway:
+    """An index behind a gateway, and one like that in which Kibana keeps saved objects.
+
+    Attributes:
+        nearest: Ids in the order of their cosine to the query.
+        tags: Id → tag.
+    """
+
+    engine_type: EngineType
+    engine: str
+    gateway: str
+    index: str
+    objects: str
+    log: Path
+    nearest: list[str]
+    tags: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def served(engine_url: str) -> Iterator[IndexedGateway]:
-    # As `saved_objects_create` writes it again: whether that is visible yet makes no difference.
-    with indexed_gateway(engine_url, REQUESTS["saved_objects_create"]["lines"][1]) as made:
-        yield made
+def served(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[IndexedGateway]:
+    folder, unique = tmp_path_factory.mktemp("kibana"), uuid.uuid4().hex[:12]
+    index, objects = f"test-{unique}", f"test-kibana-{unique}"
+    documents = [
+        {"id": str(number), "title": title, "tag": tag, "at": f"2026-01-{number + 1:02}"}
+        for number, (tag, title) in enumerate((tag, title) for tag, titles in TITLES.items() for title in titles)
+    ]
+    log = SearchLogSettings(folder / "searches.jsonl", False, "here")
+    with (
+        open_engine(engine_url) as engine,
+        served_app(async_search_before(engine_url)) as front,
+        Encoder(threads=1) as encoder,
+    ):
+        vectors = encoder.encode([document["title"] for document in documents], "document")  # (documents, dimensions)
+        cosines = vectors @ encoder.encode([QUERY], "query")[0]  # (documents,)
+        # Below the k-th document, so that it is the same whether the nearest are kept or excluded.
+        near = np.sort(cosines)[::-1]  # (documents,)
+        knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
+        mappings = {"properties": {"title": {"type": "text"}, "tag": {"type": "keyword"}, "at": {"type": "date"}}}
+        engine.create_index(index, {"settings": knn | {"number_of_shards": 1}, "mappings": mappings})
+        rows = write_jsonl(folder / "rows.jsonl", documents)
+        load(engine_url, encoder, index, rows, dead=folder / "dead", id_field="id", vectors=("embedding={title}",))
+        title = {"properties": {"title": {"type": "text"}}}
+        mappings = {"properties": {"type": {"type": "keyword"}, "dashboard": title}}
+        engine.create_index(objects, {"mappings": mappings})
+        # As `saved_objects_create` writes it again: whether that is visible yet makes no difference.
+        saved = REQUESTS["saved_objects_create"]["lines"][1]
+        engine.bulk(objects, patient.ndjson({"index": {"_id": "dashboard:semantic"}}, saved))
+        engine.refresh(objects)
+        minimum = float(near[K - 1] + near[K]) / 2
+        with gateway(front, k=K, min_cosine=minimum, search_log=log) as url:
+            nearest = [str(number) for number in np.argsort(-cosines)]
+            tags = {str(document["id"]): str(document["tag"]) for document in documents}
+            yield IndexedGateway(engine.info.engine_type, front, url, index, objects, log.path, nearest, tags)
+        engine.delete_index(index)
+        engine.delete_index(objects)
 
 
 def _send(url: str, request: dict[str, Any], served: IndexedGateway, pit: str = "") -> httpx.Response:
@@ -51,15 +129,10 @@ def _send(url: str, request: dict[str, Any], served: IndexedGateway, pit: str = 
     if "lines" in request:
         content = "".join(filled(orjson.dumps(line).decode()) + "\n" for line in request["lines"]).encode()
         kind = "application/x-ndjson"
-    return httpx.request(
-        request["method"],
-        url + filled(request["path"]),
-        params=request.get("params", {}),
-        content=content,
-        headers=({"content-type": kind} if content else {}) | request.get("headers", {}),
-        trust_env=False,
-        timeout=120,
-    )
+    headers = ({"content-type": kind} if content else {}) | request.get("headers", {})
+    with patient.client(url) as client:
+        path, params = filled(request["path"]), request.get("params", {})
+        return client.request(request["method"], path, params=params, content=content, headers=headers)
 
 
 def _request(name: str, served: IndexedGateway) -> dict[str, Any]:
@@ -83,7 +156,7 @@ def test_query_bar_search_finds_nearest(name: str, served: IndexedGateway) -> No
     request = _request(name, served)
     pit = ""
     if "{pit}" in str(request):
-        opened = httpx.post(f"{served.gateway}/{served.index}/_pit?keep_alive=1m", trust_env=False, timeout=60)
+        opened = patient.post(f"{served.gateway}/{served.index}/_pit?keep_alive=1m")
         pit = opened.json()["id"]
     answer = _send(served.gateway, request, served, pit)
     assert answer.status_code == 200, answer.text
@@ -159,35 +232,6 @@ def test_dialogs_show_why_a_query_is_refused(name: str, served: IndexedGateway) 
         assert "Send the text to search for as a string." in text
 
 
-def test_search_log_holds_what_people_search_for(served: IndexedGateway) -> None:
-    """Refused semantic queries are semantic; searches of the dashboards for themselves are not there, or marked."""
-    begin = datetime.now(UTC)
-    kibana = served.engine_type is EngineType.ELASTICSEARCH
-    prefix, api = ("discover", "_async_search") if kibana else ("dashboards", "_search")
-    for name in (f"{prefix}_refused", "multi_search_refused"):
-        _send(served.gateway, REQUESTS[name], served)
-    for path in ("/es-sbert-searches-2026.01/_search", "/%2Ekibana*/_search", f"/{served.index}/_search"):
-        body = {"size": 0, "aggs": {"2": {"terms": {"field": "tag"}}}}
-        _send(served.gateway, {"method": "POST", "path": path, "body": body}, served)
-    opened = "dashboards_opened"  # Discover before anything is typed
-    _send(served.gateway, REQUESTS[opened], served)
-    last = {"method": "POST", "path": f"/{served.index}%2Cdoes-not-exist%2A/_search", "body": {"size": 1}}
-    _send(served.gateway, last, served)
-    records = _logged(served, begin, lambda record: record["index"] == f"{served.index},does-not-exist*")
-    told = [(each["index"], each["api"], each["kind"], each["status"], each["returns_hits"]) for each in records]
-    index = served.index
-    assert sorted(told) == sorted(
-        [
-            (index, api, "semantic", 400, True),
-            (index, "_msearch", "semantic", 400, True),
-            (index, "_msearch", "lexical", 200, True),
-            (index, "_search", "lexical", 200, False),
-            (index, "_search", "browse", 200, True),
-            (f"{index},does-not-exist*", "_search", "lexical", 200, True),
-        ]
-    )
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_dashboard_requests_are_answered_as_by_engine(name: str, served: IndexedGateway) -> None:
     request = _request(name, served)
@@ -207,29 +251,19 @@ def _steady(value: Any) -> Any:
 
 def test_search_is_logged_without_its_text(served: IndexedGateway) -> None:
     kibana = served.engine_type is EngineType.ELASTICSEARCH
+    begin = datetime.now(UTC).isoformat(timespec="milliseconds")  # records of other tests are in the log too
+
+    def logged() -> list[dict[str, Any]]:
+        records = [orjson.loads(line) for line in served.log.read_bytes().splitlines()]
+        api = "_async_search" if kibana else "_search"
+        return [record for record in records if record["@timestamp"] >= begin and record["api"] == api]
+
     request = REQUESTS["discover_phrase" if kibana else "dashboards_discover"]
-    begin = datetime.now(UTC)  # records of other tests are in the log too
     assert _send(served.gateway, request, served).status_code == 200
-    api = "_async_search" if kibana else "_search"
-    record = _logged(served, begin, lambda record: record["api"] == api)[-1]
-    assert (record["index"], record["kind"], record["hits"], record["zero_hits"]) == (
-        served.index,
-        "semantic",
-        K,
-        False,
-    )
+    wait_until(lambda: logged() != [])  # the gateway writes in another thread
+    [record] = logged()
+    told = [record[name] for name in ("index", "kind", "hits", "zero_hits")]
+    assert told == [served.index, "semantic", K, False]
     assert 0 < record["milliseconds"]["embedding"] <= record["milliseconds"]["total"]
     assert len(record["query_hash"]) == 1
     assert "plants" not in served.log.read_text()
-
-
-def _logged(served: IndexedGateway, begin: datetime, is_last: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """The records since a time, once the one that is looked for is among them: the gateway writes in another thread."""
-    since, end = begin.isoformat(timespec="milliseconds"), time.monotonic() + 120
-    while True:
-        records = [orjson.loads(line) for line in served.log.read_bytes().splitlines()]
-        found = [record for record in records if record["@timestamp"] >= since]
-        if any(map(is_last, found)):
-            return found
-        assert time.monotonic() < end, "no record was written"
-        time.sleep(0.01)

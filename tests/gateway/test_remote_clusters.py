@@ -8,15 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
 from tests.conftest import free_port
 from tests.gateway import patient
-from tests.gateway.conftest import loaded_index, tiny_gateway
+from tests.gateway.bed import Bed, bed_of
 from tests.gateway.test_semantic_search import documents
 from tests.shared import alone_on_engines, folder_of_run
 
@@ -32,28 +30,25 @@ class Clusters:
     """A cluster that is its own remote cluster, with a gateway before it.
 
     Attributes:
-        engine, gateway: Addresses.
         near: An index with vectors.
         far: The same index, by its name in the remote cluster.
         away: An index of a remote cluster that does not respond and may be skipped.
     """
 
-    engine: str
-    gateway: str
+    bed: Bed
     near: str
     far: str
     away: str
 
-    def send(self, expression: str, query: Json, api: str = "_search", mode: str = "on") -> httpx.Response:
-        return patient.post(f"{self.gateway}/{expression}/{api}", json={"query": query}, headers={"X-Es-Sbert": mode})
-
-    def direct(self, expression: str, query: Json) -> Json:
-        hits: Json = patient.post(f"{self.engine}/{expression}/_search", json={"query": query}).json()["hits"]
-        return hits
+    def hits(self, expression: str, query: Json, mode: str) -> Json:
+        """What the gateway finds, which is what the engine itself finds."""
+        answer = self.bed.search({"query": query}, index=expression, mode=mode)
+        assert answer["hits"] == self.bed.direct({"query": query}, index=expression)["hits"]
+        return answer
 
     def refusal(self, expression: str, query: Json, api: str = "_search", mode: str = "on") -> str:
         """Reason of a refusal in the engine's format."""
-        answer = self.send(expression, query, api, mode)
+        answer = self.bed.post({"query": query}, api, index=expression, mode=mode)
         assert answer.status_code == 400, answer.text
         error = answer.json()
         assert (error["status"], error["error"]["root_cause"][0]["type"]) == (400, error["error"]["type"])
@@ -73,9 +68,8 @@ def clusters(
         names = {f"far{unique}": node["transport_address"], f"away{unique}": f"127.0.0.1:{free_port()}"}
         stack.callback(connect_clusters, engine, dict.fromkeys(names))
         connect_clusters(engine, names)
-        near = stack.enter_context(loaded_index(engine, tiny_encoder, documents()))
-        gateway = stack.enter_context(tiny_gateway(engine, tiny, k=7))
-        yield Clusters(engine, gateway, near, f"far{unique}:{near}", f"away{unique}:docs")
+        bed = stack.enter_context(bed_of(engine, tiny, tiny_encoder, documents(), k=7))
+        yield Clusters(bed, bed.index, f"far{unique}:{bed.index}", f"away{unique}:docs")
 
 
 def connect_clusters(url: str, addresses: dict[str, str | None]) -> None:
@@ -105,56 +99,31 @@ def test_semantic_query_on_a_remote_index_is_refused_by_name(clusters: Clusters,
 
 
 def test_other_search_apis_refuse_semantic_queries_on_a_remote_index(clusters: Clusters) -> None:
-    expression = f"{clusters.near},{clusters.far}"
-    assert clusters.far in clusters.refusal(expression, SEMANTIC, "_count")
-    lines: list[Json] = [{"index": [clusters.near, clusters.far]}, {"query": SEMANTIC}, {}, {"query": SEMANTIC}]
-    content = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    answer = patient.post(
-        f"{clusters.gateway}/{clusters.near}/_msearch",
-        content=content,
-        headers={"content-type": "application/x-ndjson"},
-    )
-    both, near = answer.json()["responses"]
+    assert clusters.far in clusters.refusal(f"{clusters.near},{clusters.far}", SEMANTIC, "_count")
+    several = {"index": [clusters.near, clusters.far]}
+    both, near = clusters.bed.msearch(several, {"query": SEMANTIC}, {}, {"query": SEMANTIC})
     assert (both["status"], near["status"]) == (400, 200)
     assert clusters.far in both["error"]["reason"]
-
-    opened = patient.post(f"{clusters.gateway}/{clusters.far}/_pit?keep_alive=1m")
-    if "x-elastic-product" not in opened.headers:  # OpenSearch
-        opened = patient.post(f"{clusters.gateway}/{clusters.far}/_search/point_in_time?keep_alive=1m")
-    assert opened.status_code == 200, opened.text
-    pit = opened.json().get("id") or opened.json()["pit_id"]
-    answer = patient.post(f"{clusters.gateway}/_search", json={"query": SEMANTIC, "pit": {"id": pit}})
-    assert answer.status_code == 400, answer.text
-    assert clusters.far in answer.json()["error"]["reason"]
+    pit = {"id": clusters.bed.point_in_time(clusters.far)}
+    answer = clusters.bed.gateway.post("/_search", json={"query": SEMANTIC, "pit": pit})
+    assert (answer.status_code, clusters.far in answer.json()["error"]["reason"]) == (400, True)
 
 
 def test_search_that_is_not_semantic_passes_through_unchanged(clusters: Clusters) -> None:
     words: Json = {"match": {"text": "a semantic cat"}}
     for expression in (clusters.far, f"{clusters.near},{clusters.far}", f"{clusters.near},{clusters.away}"):
-        passed = clusters.send(expression, words).json()
-        assert passed["hits"] == clusters.direct(expression, words)
+        passed = clusters.hits(expression, words, "on")
         assert passed["hits"]["hits"]
     assert passed["_clusters"]["skipped"] == 1
-
-
-def test_semantic_query_passes_through_with_the_mode_off(clusters: Clusters) -> None:
-    answer = clusters.send(clusters.far, SEMANTIC, mode="off")
-    assert (answer.status_code, answer.json()["hits"]["hits"]) == (200, [])
+    assert clusters.hits(clusters.far, SEMANTIC, "off")["hits"]["hits"] == []
 
 
 def test_query_that_would_become_hybrid_is_refused_with_a_remote_index(clusters: Clusters) -> None:
-    expression = f"{clusters.near},{clusters.far}"
+    both, phrase = f"{clusters.near},{clusters.far}", {"match_phrase": {"text": "the cat"}}
     for query in (WORDS, {"multi_match": {"query": QUERY, "fields": ["te*"]}}):
-        reason = clusters.refusal(expression, query, mode="hybrid")
+        reason = clusters.refusal(both, query, mode="hybrid")
         assert clusters.far in reason
         assert "X-Es-Sbert: on" in reason
-    assert clusters.send(expression, WORDS, mode="on").json()["hits"] == clusters.direct(expression, WORDS)
-
-
-def test_full_text_query_that_cannot_become_hybrid_here_passes_with_a_remote_index(clusters: Clusters) -> None:
-    both, phrase = f"{clusters.near},{clusters.far}", {"match_phrase": {"text": "the cat"}}
-    for expression, query in ((clusters.far, WORDS), (both, {"match": {"lang": "en"}}), (both, phrase)):
-        answer = clusters.send(expression, query, mode="hybrid")
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["hits"] == clusters.direct(expression, query)
-        assert answer.json()["hits"]["hits"]
+    clusters.hits(both, WORDS, "on")
+    for expression, other in ((clusters.far, WORDS), (both, {"match": {"lang": "en"}}), (both, phrase)):
+        assert clusters.hits(expression, other, "hybrid")["hits"]["hits"]

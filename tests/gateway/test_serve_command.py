@@ -6,20 +6,20 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import httpx
 import orjson
 import pytest
 
 from es_sbert.cli.main import main
 from es_sbert.encoder.encoder import Encoder
-from tests.gateway.echo import Echo, Received, Reply, raw
+from tests.engine.vectors import field_of
+from tests.gateway import patient
+from tests.gateway.echo import Echo, Received, Reply, whole
 from tests.gateway.running import serve
 from tests.gateway.serving import gateway
 from tests.programs import server
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.slow
-OPENSEARCH_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 NOBODY = "http://127.0.0.1:9"  # the port of `discard`: nothing listens there
 
 
@@ -31,10 +31,7 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
                "--precision", "fp32", "--embeddings-key-file", str(tmp_path / "key"),
                "--metrics-key-file", str(tmp_path / "metrics-key"), "--log-format", "json",
                "--max-connections-per-client", "40"]  # fmt: skip
-    with (
-        serve(NOBODY, tmp_path, *options) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=120) as http,
-    ):
+    with serve(NOBODY, tmp_path, *options) as url, patient.client(url) as http:
         assert http.get("/v1/models").status_code == 401
         http.headers["authorization"] = "Bearer the right key"
         assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["tiny", "other"]
@@ -81,11 +78,8 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
     [
         (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
         (["--embeddings-key-file", "missing"], "cannot be read"),
-        (["--metrics-key-file", "missing"], "cannot be read"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
-        (["--log-queries"], "--search-log"),
-        (["--search-log", "es-sbert-searches"], "Set --search-log to a file (es-sbert-searches.jsonl)"),
         (["--search-log", "missing/searches.jsonl"], "missing/searches.jsonl cannot be written: No such file"),
     ],
 )
@@ -96,26 +90,10 @@ def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], 
     assert words in capsys.readouterr().err
 
 
-def test_engine_that_is_too_old_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
-    root = orjson.dumps({"version": {"number": "2.18.0", "distribution": "opensearch"}})
-    with Echo(raw(OPENSEARCH_HEAD % len(root) + root)) as engine, pytest.raises(SystemExit) as ended:
-        main(["serve", "--port", "0", "--upstream", engine.url])
-    assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert f"OpenSearch 2.18.0 at {engine.url} is too old" in told
-    assert "OpenSearch 2.19.0 or newer" in told
-
-
-def docs_engine(tiny: Path, root: Any) -> Reply:
-    """An OpenSearch with the index `docs`, which has vectors.
-
-    Args:
-        root: What it answers to `GET /`.
-    """
-    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
-        info = encoder.info
-    meta = {"fingerprint": info.fingerprint, "model": "tiny", "dimensions": info.dimensions, "index_type": "hnsw"}
-    mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta | {"text": "{title}"}}}}}
+def opensearch(tiny_encoder: Encoder, root: Any) -> Reply:
+    """An OpenSearch with the index `docs`, which has vectors, and this answer to `GET /`."""
+    meta = field_of(tiny_encoder.info, "{title}").model_dump(mode="json")
+    mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}
     answers = {
         b"/": root,
         b"/docs?": {"docs": {"mappings": mapping}},
@@ -125,43 +103,38 @@ def docs_engine(tiny: Path, root: Any) -> Reply:
     def reply(got: Received, out: BinaryIO) -> bool:
         path, mark, _ = got.target.partition(b"?")
         body = orjson.dumps(answers.get(path + mark, {"hits": {"hits": []}}))
-        out.write(OPENSEARCH_HEAD % len(body) + body)
-        return True
+        return bool(out.write(whole(body).replace(b"X-elastic-product: Elasticsearch\r\n", b"")))
 
     return reply
 
 
-def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Path) -> None:
+OLD = {"version": {"number": "2.18.0", "distribution": "opensearch"}}
+
+
+def test_engine_that_is_too_old_is_refused_at_the_start(
+    tiny_encoder: Encoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Echo(opensearch(tiny_encoder, OLD)) as engine, pytest.raises(SystemExit) as ended:
+        main(["serve", "--port", "0", "--upstream", engine.url])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert f"OpenSearch 2.18.0 at {engine.url} is too old" in told
+    assert "OpenSearch 2.19.0 or newer" in told
+
+
+def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Path, tiny_encoder: Encoder) -> None:
     """As one that was not running when the gateway started."""
-    reply = docs_engine(tiny, {"version": {"number": "2.18.0", "distribution": "opensearch"}})
     semantic = {"query": {"match": {"semantic": "cats"}}}
     with (
-        Echo(reply) as engine,
+        Echo(opensearch(tiny_encoder, OLD)) as engine,
         gateway(engine.url, tiny) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=120) as http,
+        patient.client(url) as http,
     ):
-        for request in (
-            http.build_request("POST", "/docs/_search", json=semantic),
-            http.build_request("POST", "/docs/_doc", json={"title": "cats"}),
-        ):
-            answer = http.send(request)
-            assert answer.status_code == 501, answer.text
+        for path, body in (("_search", semantic), ("_doc", {"title": "cats"})):
+            answer = http.post(f"/docs/{path}", json=body)
             error = answer.json()["error"]
-            assert error["type"] == "es_sbert_engine_too_old"
+            assert (answer.status_code, error["type"]) == (501, "es_sbert_engine_too_old")
             assert "the engine behind the gateway is OpenSearch 2.18.0" in error["reason"]
             assert engine.url not in error["reason"]
         assert http.post("/docs/_search", json={"query": {"match": {"title": "cats"}}}).status_code == 200
         assert http.post("/docs/_doc", json={"title": "cats"}, headers={"x-es-sbert": "off"}).status_code == 200
-
-
-def test_version_that_something_else_answers_for_is_asked_once(tiny: Path) -> None:
-    """As a proxy that has a page at the root."""
-    with (
-        Echo(docs_engine(tiny, {"welcome": "to the cluster"})) as engine,
-        gateway(engine.url, tiny) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=120) as http,
-    ):
-        for number in range(3):
-            answer = http.post("/docs/_doc", json={"title": f"cats {number}"})
-            assert answer.status_code == 200, answer.text
-        assert [got.target for got in engine.received].count(b"/") == 1

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from tests.gateway.echo import HEAD, OK, Echo, Received, is_question, raw
+from tests.engine.ingest_support import wait_until
+from tests.gateway.echo import OK, Echo, Received, is_question, raw, whole
 from tests.gateway.recorded import Request, request, scenarios
 from tests.gateway.serving import gateway
 from tests.gateway.wire import Answer, send, talk
@@ -52,9 +53,7 @@ def arrived(echo: Echo) -> Received:
 @pytest.mark.parametrize("name", scenarios())
 def test_recorded_requests_pass_through_unchanged(url: str, echo: Echo, name: str) -> None:
     """The targets, headers and bodies of the recorded set, in front of an engine that knows no vectors."""
-    template = b'{"template_output":{}}'
-
-    rendered = raw(HEAD + b"content-length: %d\r\n\r\n%s" % (len(template), template))
+    rendered = raw(whole(b'{"template_output":{}}'))
     echo.reply = lambda got, out: (rendered if got.target == b"/_render/template" else raw(OK))(got, out)
     for line in scenarios()[name]:
         asked = request(line, {"prefix": "rq", "scroll": "scroll", "pit": "pit", "point": "point"})
@@ -92,17 +91,11 @@ def test_words_of_another_query_language_cost_no_lookup(url: str, echo: Echo, pa
 def test_header_order_and_duplicates_are_preserved(url: str, echo: Echo) -> None:
     said = ["x-b: 1", "X-A: 2", "x-b: 3", "accept: */*", "x-utf8: café", "x-empty:", "connection: close"]
     talk(url, "\r\n".join(["GET /a?b HTTP/1.1", "host: x", *said, "", ""]).encode())
-    assert list(arrived(echo).headers[1:]) == [
-        (b"x-b", b"1"),
-        (b"x-a", b"2"),
-        (b"x-b", b"3"),
-        (b"accept", b"*/*"),
-        (b"x-utf8", "café".encode()),
-        (b"x-empty", b""),
-    ]
+    kept = [line.lower().split(":") for line in said[:-1]]
+    assert arrived(echo).headers[1:] == tuple((name.encode(), value.strip().encode()) for name, value in kept)
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD"])
 def test_request_without_body_stays_without_body(url: str, echo: Echo, method: str) -> None:
     assert send(url, Request(method, "/a")).status == 200
     got = arrived(echo)
@@ -147,27 +140,19 @@ ANSWERS = {
     "with a length": b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: 7\r\n\r\n{\"a\":1}",
     "in chunks": b"HTTP/1.1 200 OK\r\n" + JSON + b"transfer-encoding: chunked\r\n\r\n"
                  b"3\r\n{\"a\r\n4;x=y\r\n\":1}\r\n0\r\n\r\n",
-    "with trailers": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-T: 1\r\n\r\n",
     "until the end": b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n{\"a\":1}",
     "empty": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-    "created": b"HTTP/1.1 201 Created\r\nLocation: /a/_doc/1\r\ncontent-length: 2\r\n\r\n{}",
     "no content": b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n",
     "not modified": b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n',
     "headers twice": b"HTTP/1.1 200 OK\r\nWarning: 299 a\r\nSet-Cookie: a=1\r\nWarning: 299 b\r\nSet-Cookie: b=2\r\n"
                      b"content-length: 2\r\n\r\n{}",
     "a long header": b"HTTP/1.1 200 OK\r\nWarning: " + b"w" * 40_000 + b"\r\ncontent-length: 2\r\n\r\n{}",
     "a header in latin-1": b"HTTP/1.1 200 OK\r\nX-A: caf\xe9\r\ncontent-length: 2\r\n\r\n{}",
-    "a header without value": b"HTTP/1.1 200 OK\r\nX-A:\r\ncontent-length: 2\r\n\r\n{}",
     "no reason": b"HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n{}",
     "an unknown status": b"HTTP/1.1 599 Whatever\r\ncontent-length: 2\r\n\r\n{}",
-    "an error": b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}",
-    "unauthorized": b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\nWWW-Authenticate: ApiKey\r\n"
-                    b"content-length: 2\r\n\r\n{}",
     "compressed": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%s"
                   % (len(gzip.compress(b"{}", mtime=0)), gzip.compress(b"{}", mtime=0)),
     "said to be compressed": b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}",
-    "no text": b"HTTP/1.1 200 OK\r\ncontent-type: application/smile\r\ncontent-length: 4\r\n\r\n:)\n\x00",
-    "large": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY),
     "large in chunks": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
                        b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
 }  # fmt: skip
@@ -197,14 +182,11 @@ def test_head_response_keeps_content_length(url: str, echo: Echo) -> None:
     assert (answer.status, answer.header("content-length"), answer.body) == (200, "1234", b"")
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirect_is_returned_not_followed(url: str, echo: Echo, status: int) -> None:
+def test_redirect_is_returned_not_followed(url: str, echo: Echo) -> None:
     with Echo() as elsewhere:
-        echo.reply = raw(
-            b"HTTP/1.1 %d X\r\nlocation: %s/b\r\ncontent-length: 0\r\n\r\n" % (status, elsewhere.url.encode())
-        )
+        echo.reply = raw(b"HTTP/1.1 307 X\r\nlocation: %s/b\r\ncontent-length: 0\r\n\r\n" % elsewhere.url.encode())
         answer = send(url, Request("GET", "/a"))
-        assert (answer.status, answer.header("location")) == (status, f"{elsewhere.url}/b")
+        assert (answer.status, answer.header("location")) == (307, f"{elsewhere.url}/b")
         assert elsewhere.received == []
 
 
@@ -229,13 +211,9 @@ def test_response_is_streamed(url: str, echo: Echo) -> None:
 
 GARBAGE = {
     "nothing": b"",
-    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
-    "no status": b"HTTP/1.1 abc OK\r\n\r\n",
     "a status beyond all": b"HTTP/1.1 999 X\r\ncontent-length: 0\r\n\r\n",
     "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
-    "half a head": b"HTTP/1.1 200 OK\r\ncontent-le",
     "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
-    "a length that is none": b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n{}",
     "a header without end": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
     "a chunk that is none": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnot a chunk\r\n{}",
     "TLS": b"\x15\x03\x01\x00\x02\x02\x0a",
@@ -264,52 +242,16 @@ def test_invalid_http_response_becomes_502(url: str, echo: Echo, name: str) -> N
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n",
-    ],
-    ids=["length", "chunks"],
-)
+@pytest.mark.parametrize("cut", [b"content-length: 10\r\n\r\n{}", b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"])
 def test_truncated_response_is_not_complete(url: str, echo: Echo, cut: bytes) -> None:
-    echo.reply = raw(cut, close=True)
+    echo.reply = raw(b"HTTP/1.1 200 OK\r\n" + cut, close=True)
     with pytest.raises(http.client.IncompleteRead):
         send(url, Request("GET", "/a"))
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-@pytest.mark.parametrize("body", [b"", b"{}"], ids=["no body", "body"])
-def test_write_with_lost_response_is_not_retried(url: str, echo: Echo, method: str, body: bytes) -> None:
-    """The engine may have carried it out; whether to repeat it is for the caller to say."""
-    send(url, Request(method, "/a"))
-    echo.received.clear()
-    echo.reply = raw(b"", close=True)
-    assert "ended its response early" in assert_engine_error(send(url, Request(method, "/a", (), body)), 502)
-    assert len(echo.received) == 1
-
-
-def test_read_on_stale_connection_is_retried(url: str, echo: Echo) -> None:
-    send(url, Request("GET", "/a"))
-    broken = [raw(b"", close=True)]
-    echo.reply = lambda got, out: (broken.pop() if broken else raw(OK))(got, out)
-    assert send(url, Request("GET", "/a")).status == 200
-
-
-def test_error_of_intermediary_does_not_change_engine_type(echo: Echo, tiny: Path) -> None:
-    with gateway(echo.url, tiny) as address:
-        echo.reply = raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
-        send(address, Request("GET", "/a"))
-        refused = send(address, Request("GET", "/a/.."))
-        assert refused.header("x-elastic-product") is None
-        echo.reply = raw(OK)
-        send(address, Request("GET", "/a"))
-        assert send(address, Request("GET", "/a/..")).header("x-elastic-product") == "Elasticsearch"
-
-
-@pytest.mark.parametrize(("status", "ready"), [(200, 200), (401, 200), (405, 200), (502, 503), (503, 503)])
+@pytest.mark.parametrize(("status", "ready"), [(401, 200), (405, 200), (502, 503), (503, 503)])
 def test_readyz_requires_an_answering_engine(echo: Echo, url: str, status: int, ready: int) -> None:
-    send(url, Request("POST", "/v1/embeddings", (("content-type", "application/json"),), b'{"input":"cat"}'))
+    wait_until(lambda: send(url, Request("GET", "/readyz")).status == 200)
     echo.reply = raw(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
     answer = send(url, Request("GET", "/readyz"))
     assert answer.status == ready

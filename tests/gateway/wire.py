@@ -14,12 +14,7 @@ from tests.gateway.recorded import Request
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it came.
-
-    Attributes:
-        headers: In order, with their names as sent.
-        body: Without chunk framing, with its content encoding.
-    """
+    """An answer as it came."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -31,12 +26,7 @@ class Answer:
 
 
 def send(url: str, request: Request, *, timeout: float = 120) -> Answer:
-    """One request on a connection of its own.
-
-    Args:
-        url: Address of a server; its path is not used.
-        timeout: Seconds for each read.
-    """
+    """One request on a connection of its own."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
@@ -68,11 +58,7 @@ def _chunks(body: bytes) -> Iterator[bytes]:
 
 
 def talk(url: str, *pieces: bytes, timeout: float = 120) -> bytes:
-    """Everything a server says to these bytes until it hangs up; they should ask for that, or be refused.
-
-    Args:
-        pieces: Most likely arrive one by one.
-    """
+    """Everything a server says to these bytes until it hangs up; they should ask for that, or be refused."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     with socket.create_connection((parts.hostname, parts.port or 80), timeout=timeout) as connection:

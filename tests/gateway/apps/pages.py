@@ -17,21 +17,12 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class AppPage(ABC):
-    """A page with a search box, results, topics and years to filter by, and pages.
-
-    Whatever is done waits for the answer of the application's server. What is read is given as locators, for
-    Playwright's `expect` to wait for.
-
-    Attributes:
-        app: Folder of the application in `examples/`.
-        problems: Errors of the page, in the browser's words.
-    """
+    """A page with a search box, results, topics and years to filter by, and pages."""
 
     app: ClassVar[str]
     _titles: ClassVar[str]
     _topics: ClassVar[str]
     _next_page: ClassVar[str]
-    _aria: ClassVar[str]
 
     def __init__(self, page: Page) -> None:
         page.set_default_timeout(PATIENCE_MS)
@@ -76,10 +67,6 @@ class AppPage(ABC):
         with self._answered():
             self.page.locator(self._next_page).click()
 
-    def expect_readable(self) -> None:
-        """What a screen reader is told: heading, box, filters with their names, results as a list."""
-        expect(self.page.locator("body")).to_match_aria_snapshot(self._aria)
-
     def close(self) -> None:
         """The page is left, having had no errors."""
         self.page.close()
@@ -98,22 +85,6 @@ class SearchUiPage(AppPage):
     _titles = ".sui-result__title"
     _topics = "fieldset:has-text('Topic') label"
     _next_page = ".rc-pagination-next button"
-    _aria = """
-    - heading "Articles" [level=1]
-    - combobox:
-      - textbox "Search articles"
-      - button "Search"
-    - group "Topic":
-      - checkbox /Space \\d+/
-    - group "Year":
-      - checkbox /2010 and later \\d+/
-    - list:
-      - listitem:
-        - text: Living on board a space station
-    - list:
-      - listitem:
-        - button "next page"
-    """
 
     def expect_total(self, total: int) -> None:
         expect(self.page.locator(".sui-paging-info")).to_contain_text(f"out of {total}")
@@ -126,30 +97,6 @@ class SearchkitPage(AppPage):
     _titles = "article h3"
     _topics = "#topics label"
     _next_page = "[aria-label='Next Page']"
-    _aria = """
-    - banner:
-      - heading "Articles" [level=1]
-      - search:
-        - searchbox "Search"
-    - navigation "Filters":
-      - heading "Topic" [level=2]
-      - list:
-        - listitem:
-          - checkbox /Space \\d+/
-      - heading "Year" [level=2]
-      - list:
-        - listitem:
-          - radio "Any" [checked]
-    - main:
-      - list:
-        - listitem:
-          - article:
-            - heading "Living on board a space station" [level=3]
-      - navigation "Pages":
-        - list:
-          - listitem:
-            - link "Page 1"
-    """
 
     def expect_total(self, total: int) -> None:
         said = "No results" if total == 0 else f"{total} result"

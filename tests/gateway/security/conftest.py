@@ -1,23 +1,34 @@
-"""A gateway with narrow limits, the engine behind it, and a host that it may not reach."""
+"""A gateway with narrow limits, the engine behind it, and what tests of both share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.gateway.echo import Echo
-from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS
 from tests.gateway.serving import gateway
+from tests.gateway.wire import Answer
+
+MOST_BYTES = 100_000
+MOST_REQUESTS = 4
+JSON = (("content-type", "application/json"),)
+CLOSE = b"connection: close\r\n\r\n"
+END = b"\r\nhost: gateway\r\n" + CLOSE
 
 
-@pytest.fixture(scope="session")
-def elsewhere() -> Iterator[Echo]:
-    """A host that nothing may lead to."""
-    with Echo() as server:
-        yield server
-        assert (server.received, server.refused) == ([], [])
+def status_of(said: bytes) -> int:
+    return int(said.split(b" ", 2)[1])
+
+
+def assert_error(answer: Answer, status: int, words: str) -> None:
+    assert answer.status == status, answer
+    body = orjson.loads(answer.body)
+    assert body["status"] == status
+    assert words in body["error"]["reason"]
+    assert body["error"]["root_cause"][0]["type"] == body["error"]["type"]
 
 
 @pytest.fixture(scope="session")

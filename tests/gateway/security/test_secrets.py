@@ -13,28 +13,21 @@ import pytest
 from es_sbert.gateway.settings import ListenSettings
 from tests.gateway.echo import OK, Echo, is_question, raw
 from tests.gateway.recorded import Request
-from tests.gateway.security.support import END, MOST_BYTES
+from tests.gateway.security.conftest import END, JSON, MOST_BYTES
 from tests.gateway.serving import gateway
 from tests.gateway.wire import send, talk
 
 
 @pytest.mark.parametrize("granted", [b"", b"access-control-allow-origin: http://shop.example\r\n"])
-@pytest.mark.parametrize("target", ["/a/_search", "/v1/embeddings"])
-def test_only_the_engine_grants_access_to_pages_of_other_origins(
-    url: str, echo: Echo, target: str, granted: bytes
-) -> None:
+def test_only_the_engine_grants_access_to_pages_of_other_origins(url: str, echo: Echo, granted: bytes) -> None:
     echo.reply = raw(OK.replace(b"content-type", granted + b"content-type"))
     asked = (("origin", "http://shop.example"), ("access-control-request-method", "POST"))
     for method in ("GET", "OPTIONS"):
-        answer = send(url, Request(method, target, asked))
+        answer = send(url, Request(method, "/v1/embeddings", asked))
         headers = [value for name, value in answer.headers if name.lower().startswith("access-control")]
         assert headers == (["http://shop.example"] if granted else [])
         arrived = echo.received.pop()
         assert (arrived.method.decode(), arrived.values(b"origin")) == (method, [b"http://shop.example"])
-
-
-def test_listens_on_localhost_by_default() -> None:
-    assert ListenSettings().host == "127.0.0.1"
 
 
 def secret() -> str:
@@ -79,13 +72,15 @@ def test_credentials_pass_through_and_are_never_logged(
 def test_gateway_credentials_are_not_used_for_clients(echo: Echo, tiny: Path) -> None:
     own = secret()
     with gateway(echo.url.replace("http://", f"http://gateway:{own}@"), tiny) as address:
-        kind = (("content-type", "application/json"),)
         for target in ("/a/_doc/1", "/a/_bulk", "/_cluster/settings"):
-            send(address, Request("PUT", target, kind, b"{}"))
-        send(address, Request("POST", "/a/_search", kind, b'{"query":{"match":{"semantic":"cats"}}}'))
+            send(address, Request("PUT", target, JSON, b"{}"))
+        send(address, Request("POST", "/a/_search", JSON, b'{"query":{"match":{"semantic":"cats"}}}'))
         answer = send(address, Request("GET", "/a", (("authorization", "Basic eDp5"),)))
-    questions = [got for got in echo.received if is_question(got)]
     others = [got for got in echo.received if not is_question(got)]
     assert [got.values(b"authorization") for got in others] == [[], [], [], [], [b"Basic eDp5"]]
-    assert questions
+    assert len(echo.received) > len(others)
     assert own not in str(answer)
+
+
+def test_listens_on_localhost_by_default() -> None:
+    assert ListenSettings().host == "127.0.0.1"

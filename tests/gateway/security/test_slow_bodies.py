@@ -6,19 +6,18 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import orjson
 import pytest
 
-from tests.gateway.echo import OK, Echo, Received
+from tests.engine.ingest_support import wait_until
+from tests.gateway.echo import OK, Echo
 from tests.gateway.recorded import Request
-from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS, assert_error, status_of
+from tests.gateway.security.conftest import JSON, MOST_BYTES, MOST_REQUESTS, assert_error, status_of
 from tests.gateway.serving import gateway
 from tests.gateway.wire import send, talk
 
@@ -32,11 +31,7 @@ TARGETS = [b"POST /a/_search", b"POST /a/_bulk", b"PUT /a/_settings", b"POST /v1
 
 
 class Caller:
-    """A connection from another address than most tests use.
-
-    Args:
-        url: The gateway's.
-    """
+    """A connection from another address than most tests use."""
 
     def __init__(self, url: str, address: str = OTHER_ADDRESS) -> None:
         parts = urlsplit(url)
@@ -90,13 +85,6 @@ class Caller:
             return b""
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end, "it never happens"
-        time.sleep(0.01)
-
-
 def metric(url: str, name: str) -> float:
     told = send(url, Request("GET", "/metrics")).body.decode()
     [line] = [line for line in told.splitlines() if line.startswith(f"es_sbert_gateway_{name} ")]
@@ -108,30 +96,6 @@ def capacity(url: str) -> tuple[int, str]:
     return answer.status, orjson.loads(answer.body)["capacity"]
 
 
-@contextmanager
-def hanging(echo: Echo, url: str, requests: int) -> Iterator[None]:
-    """So many requests wait for the engine until the block ends."""
-    arrived, go_on = threading.Semaphore(0), threading.Event()
-
-    def reply(got: Received, out: BinaryIO) -> bool:
-        if got.target == b"/hangs":
-            arrived.release()
-            assert go_on.wait(SECONDS)
-        out.write(OK)
-        return True
-
-    echo.reply = reply
-    with ExitStack() as callers:
-        for _ in range(requests):
-            caller = callers.enter_context(Caller(url))
-            caller.send(b"GET /hangs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            assert arrived.acquire(timeout=SECONDS)
-        try:
-            yield
-        finally:
-            go_on.set()
-
-
 def test_slow_senders_are_closed_and_block_nobody(echo: Echo, tiny: Path) -> None:
     slow = 2 * MOST_REQUESTS
     limits = {"concurrency": MOST_REQUESTS, "body_grace_seconds": 2.0}
@@ -139,21 +103,16 @@ def test_slow_senders_are_closed_and_block_nobody(echo: Echo, tiny: Path) -> Non
         connections = [callers.enter_context(Caller(url)) for _ in range(slow * len(TARGETS))]
         for number, caller in enumerate(connections):
             caller.begin(TARGETS[number % len(TARGETS)], 1000, b"{")
-        eventually(lambda: metric(url, "requests_running") >= slow + MOST_REQUESTS)
+        wait_until(lambda: metric(url, "requests_running") >= slow + MOST_REQUESTS)
         for target in ("/a", "/a/_search", "/a/_doc/1", "/ui/api/indices"):
             answer = send(url, Request("GET", target))
             assert answer.status == 200, answer
-        written = send(url, Request("POST", "/a/_doc/1", (("content-type", "application/json"),), b"{}"))
+        written = send(url, Request("POST", "/a/_doc/1", JSON, b"{}"))
         assert written.status == 200, written
         assert capacity(url)[1] == "ok"
-        said: list[bytes] = []
-        trickling = [threading.Thread(target=lambda c=caller: said.append(c.trickle())) for caller in connections]
-        for thread in trickling:
-            thread.start()
-        for thread in trickling:
-            thread.join(SECONDS)
-        assert [status_of(one) for one in said] == [408] * len(connections)
-        eventually(lambda: metric(url, "requests_running") == 0)
+        with ThreadPoolExecutor(len(connections)) as pool:
+            assert {status_of(said) for said in pool.map(Caller.trickle, connections)} == {408}
+        wait_until(lambda: metric(url, "requests_running") == 0)
 
 
 @pytest.mark.parametrize(
@@ -187,27 +146,8 @@ def test_truncated_stream_is_not_complete_for_engine(echo: Echo, tiny: Path, chu
     with gateway(echo.url, tiny, body_grace_seconds=0.5, idle_seconds=0.5, head_seconds=SECONDS) as url:
         said = talk(url, b"PUT /a/_settings HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + framing)
         assert status_of(said) == 408
-        eventually(lambda: echo.refused != [])  # the engine saw its beginning, and that it broke off
+        wait_until(lambda: echo.refused != [])  # the engine saw its beginning, and that it broke off
     assert echo.received == []
-    echo.refused.clear()
-
-
-@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_stream_over_request_limit_is_not_complete_for_engine(echo: Echo, tiny: Path, chunked: bool) -> None:
-    framing = (
-        (b"transfer-encoding: chunked", b"3\r\nabc\r\n", b"0\r\n\r\n")
-        if chunked
-        else (b"content-length: 6", b"abc", b"def")
-    )
-    with gateway(echo.url, tiny, concurrency=1) as url, hanging(echo, url, 1):
-        with Caller(url) as caller:
-            caller.send(b"PUT /a/_settings HTTP/1.1\r\nhost: x\r\nconnection: close\r\n%s\r\n\r\n%s" % framing[:2])
-            eventually(lambda: metric(url, "requests_running") == 2)
-            caller.send(framing[2])
-            assert status_of(caller.said()) == 429
-        # The engine sees either its end or that it breaks off.
-        eventually(lambda: len(echo.received) > 1 or echo.refused != [])
-        assert [got.target for got in echo.received] == [b"/hangs"]
     echo.refused.clear()
 
 
@@ -241,16 +181,13 @@ def test_connections_are_limited_per_address(echo: Echo, tiny: Path) -> None:
     ask = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
     with gateway(echo.url, tiny, client_connections=3) as url, ExitStack() as callers:
         open_ones = [callers.enter_context(Caller(url)) for _ in range(3)]
-        eventually(lambda: metric(url, "connections") == 4)  # and the one that asks
+        wait_until(lambda: metric(url, "connections") == 4)  # and the one that asks
         with Caller(url) as caller:
             caller.send(ask)
             said = caller.said()
         assert status_of(said) == 429
         assert b"connection: close" in said
-        assert (
-            "3 connections are open from your address"
-            in orjson.loads(said.partition(b"\r\n\r\n")[2])["error"]["reason"]
-        )
+        assert b"3 connections are open from your address" in said
         assert send(url, Request("GET", "/a")).status == 200
         assert capacity(url)[1] == "ok"
         for page in (b"/healthz", b"/readyz"):
@@ -259,7 +196,7 @@ def test_connections_are_limited_per_address(echo: Echo, tiny: Path) -> None:
                 assert status_of(caller.said()) in (200, 503)
         assert metric(url, "connections_refused_total") == 3
         open_ones[0].__exit__()
-        eventually(lambda: metric(url, "connections") == 3)
+        wait_until(lambda: metric(url, "connections") == 3)
         with Caller(url) as caller:
             caller.send(ask.replace(b"host: x", b"host: x\r\nconnection: close"))
             assert status_of(caller.said()) == 200
@@ -271,7 +208,7 @@ def test_only_health_endpoints_answer_at_connection_limit(echo: Echo, tiny: Path
             callers.enter_context(Caller(url))
         # Many more that say nothing must not keep the next one from being heard.
         idle = [callers.enter_context(Caller(url)) for _ in range(200)]
-        eventually(lambda: send(url, Request("GET", "/a")).status == 429)
+        wait_until(lambda: send(url, Request("GET", "/a")).status == 429)
         refused = send(url, Request("GET", "/a?q=/healthz"))
         assert_error(refused, 429, "limit of 2 connections")
         assert refused.header("connection") == "close"
@@ -281,37 +218,26 @@ def test_only_health_endpoints_answer_at_connection_limit(echo: Echo, tiny: Path
         assert status_of(idle[0].said()) == 429
 
 
-def test_readyz_reports_concurrent_request_limit(echo: Echo, tiny: Path) -> None:
-    with gateway(echo.url, tiny, concurrency=2) as url:
-        assert capacity(url)[1] == "ok"
-        with hanging(echo, url, 2):
-            assert capacity(url) == (503, "the gateway is at its limit of 2 concurrent requests")
-            assert send(url, Request("GET", "/healthz")).status == 200
-            assert_error(send(url, Request("GET", "/a")), 429, "limit of 2 concurrent requests")
-        eventually(lambda: capacity(url)[1] == "ok")
-
-
 def test_buffered_bodies_are_limited(echo: Echo, tiny: Path) -> None:
     most = {"body_bytes": MOST_BYTES, "buffered_bytes": 2 * MOST_BYTES}
-    kind = (("content-type", "application/json"),)
     body = b"{}" + b" " * (MOST_BYTES // 2)
     with gateway(echo.url, tiny, **most) as url, ExitStack() as callers:
         for _ in range(2):
             caller = callers.enter_context(Caller(url))
             caller.begin(b"POST /a/_search", MOST_BYTES, b" " * (MOST_BYTES * 9 // 10))
-        eventually(lambda: metric(url, "buffered_bytes") == 2 * (MOST_BYTES * 9 // 10))
+        wait_until(lambda: metric(url, "buffered_bytes") == 2 * (MOST_BYTES * 9 // 10))
         for target in ("/a/_search", "/_msearch", "/a/_bulk", "/v1/embeddings", "/ui/api/body"):
-            answer = send(url, Request("POST", target, kind, body))
+            answer = send(url, Request("POST", target, JSON, body))
             assert answer.status == 429, (target, answer)
             assert b"bytes of request bodies" in answer.body
-        unfolding = Request("POST", "/a/_search", (*kind, ("content-encoding", "gzip")), gzip.compress(body))
+        unfolding = Request("POST", "/a/_search", (*JSON, ("content-encoding", "gzip")), gzip.compress(body))
         assert_error(send(url, unfolding), 429, "bytes of request bodies")
         # What is passed through is not kept, and small bodies find room.
-        assert send(url, Request("PUT", "/a/_settings", kind, body)).status == 200
-        assert send(url, Request("POST", "/a/_search", kind, b"{}")).status == 200
+        assert send(url, Request("PUT", "/a/_settings", JSON, body)).status == 200
+        assert send(url, Request("POST", "/a/_search", JSON, b"{}")).status == 200
         callers.close()
-        eventually(lambda: metric(url, "buffered_bytes") == 0)
-        assert send(url, Request("POST", "/a/_search", kind, body)).status == 200
+        wait_until(lambda: metric(url, "buffered_bytes") == 0)
+        assert send(url, Request("POST", "/a/_search", JSON, body)).status == 200
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/a/_search"])
@@ -324,13 +250,3 @@ def test_unread_body_does_not_keep_connection_open(echo: Echo, tiny: Path, targe
     ):
         caller.begin(f"{method} {target}".encode(), length, b"{")
         assert status_of(caller.trickle()) in (200, 413)
-
-
-def test_connection_is_reused_after_complete_body(echo: Echo, tiny: Path) -> None:
-    """The same connection goes on, and is closed when nothing more comes."""
-    with gateway(echo.url, tiny, idle_seconds=1.0) as url, Caller(url) as caller:
-        caller.begin(b"GET /healthz", 3, b"a")
-        eventually(lambda: metric(url, "requests_running") == 0)
-        time.sleep(0.2)
-        caller.send(b"bcGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert caller.said().count(b"HTTP/1.1 200 OK") == 2

@@ -4,54 +4,53 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from playwright.sync_api import Browser
 
-from es_sbert.config import EngineSettings
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
 from tests.conftest import delete_index
-from tests.gateway.serving import served
-from tests.gateway.ui.corpus import HOSTILE, PASSAGE_TOKENS, dated_articles, ingest
+from tests.engine.ingest_support import write_jsonl
+from tests.gateway import serving
+from tests.gateway.articles import ingest
+from tests.gateway.ui.corpus import HOSTILE, PASSAGES, dated_articles
 from tests.gateway.ui.search_page import SearchPage
 
 OpenPage = Callable[..., SearchPage]
 
 
-@pytest.fixture(scope="session")
-def dated_index(es9_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An index of the articles with dates."""
-    yield from _index(es9_url, dated_articles(), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def hostile_index(es9_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An index of hostile documents in passages."""
-    yield from _index(es9_url, HOSTILE, tmp_path_factory, "--passages", str(PASSAGE_TOKENS))
-
-
-@pytest.fixture(scope="module")
-def opensearch_index(opensearch_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Both kinds of documents in passages on OpenSearch."""
-    yield from _index(opensearch_url, dated_articles(), tmp_path_factory, "--passages", str(PASSAGE_TOKENS))
-
-
-def _index(
-    url: str, documents: list[dict[str, object]], factory: pytest.TempPathFactory, *options: str
-) -> Iterator[str]:
+@contextmanager
+def ingested(url: str, documents: list[dict[str, object]], *options: str) -> Iterator[str]:
+    """Name of an index of documents, with vectors of the model that es-sbert comes with."""
     name = f"test-page-{uuid.uuid4().hex[:12]}"
     try:
-        ingest(url, name, documents, factory.mktemp("page"), *options)
+        with TemporaryDirectory() as folder:
+            ingest(url, name, write_jsonl(Path(folder) / "docs.jsonl", documents), *options)
         yield name
     finally:
         delete_index(url, name)
 
 
 @pytest.fixture(scope="session")
+def dated_index(es9_url: str) -> Iterator[str]:
+    """An index of the articles with dates."""
+    with ingested(es9_url, dated_articles()) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def hostile_index(es9_url: str) -> Iterator[str]:
+    """An index of hostile documents in passages."""
+    with ingested(es9_url, HOSTILE, *PASSAGES) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
 def gateway(es9_url: str) -> Iterator[str]:
     """Address of a gateway in front of Elasticsearch."""
-    with served(Gateway(GatewaySettings(upstream=EngineSettings(url=es9_url)))) as url:
+    with serving.gateway(es9_url) as url:
         yield url
 
 

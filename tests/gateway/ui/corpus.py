@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import httpx
-import orjson
-import pytest
-
-from es_sbert.cli.main import main
 from tests.gateway.articles import articles
 
-TEMPLATE = "{title}. {text}"
-PASSAGE_TOKENS = 24
+PASSAGES = ("--passages", "24")
 HOSTILE = [
     {
         "id": "html",
@@ -55,37 +46,3 @@ def dated_articles() -> list[dict[str, Any]]:
         article | {"published": f"{article['year']}-06-01", "long": len(article["text"]) > 120}
         for article in articles()
     ]
-
-
-def ingest(url: str, index: str, documents: list[dict[str, Any]], folder: Path, *options: str) -> None:
-    """Load documents with their vectors, by the model that es-sbert comes with."""
-    file = folder / f"{index}.jsonl"
-    file.write_bytes(b"\n".join(map(orjson.dumps, documents)))
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "ingest",
-                "--url",
-                url,
-                "--index",
-                index,
-                "--id-field",
-                "id",
-                "--text-template",
-                TEMPLATE,
-                *options,
-                str(file),
-            ]
-        )
-    assert ended.value.code == 0
-
-
-@contextmanager
-def book_in(url: str, index: str) -> Iterator[None]:
-    """The book in an index, without a vector, until the block ends."""
-    place = f"{url}/{index}/_doc/book?refresh=true"
-    httpx.put(place, json=BOOK, timeout=60).raise_for_status()
-    try:
-        yield
-    finally:
-        httpx.delete(place, timeout=60).raise_for_status()

@@ -16,14 +16,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class SearchPage:
-    """One tab with the page in it.
-
-    Attributes:
-        page: Playwright's.
-        problems: What the browser complained of: errors of scripts, violations of the content security policy.
-        elsewhere: Requests to other hosts than the gateway.
-        refused: Whether a request is to be refused in this test; the browser notes it, and may do so late.
-    """
+    """One tab with the page in it."""
 
     def __init__(self, browser: Browser, url: str, **context: object) -> None:
         self.url = url

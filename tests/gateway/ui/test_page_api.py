@@ -3,65 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.secured import PASSWORD, Secured
-from tests.gateway.serving import served
+from tests.gateway import patient, serving
 from tests.gateway.ui.conftest import OpenPage
 from tests.gateway.ui.search_page import SearchPage
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "why"),
-    [
-        ("body", {"index": "{index}", "body": {"query": {"match": {"semantic": ""}}}}, "is empty"),
-        ("body", {"index": "{index}"}, "body: Field required"),
-    ],
-)  # fmt: skip
-def test_invalid_requests_get_400_with_reason(
-    gateway: str, dated_index: str, path: str, body: dict[str, Any], why: str
-) -> None:
-    answer = httpx.post(f"{gateway}/ui/api/{path}", json=_filled(body, dated_index), timeout=60)
-    assert answer.status_code == 400
-    assert why in answer.json()["error"]["reason"]
-
-
-def _filled(value: Any, index: str) -> Any:
-    """A body with the index's name in its place."""
-    if isinstance(value, dict):
-        return {name: _filled(inner, index) for name, inner in value.items()}
-    return index if value == "{index}" else value
-
-
 def test_only_uncompressed_json_is_accepted(gateway: str) -> None:
     # Other pages may post text without being asked.
-    answer = httpx.post(f"{gateway}/ui/api/body", content=b"{}", headers={"content-type": "text/plain"}, timeout=120)
+    answer = patient.post(f"{gateway}/ui/api/body", content=b"{}", headers={"content-type": "text/plain"})
     assert answer.status_code == 400
     assert "not uncompressed JSON" in answer.json()["error"]["reason"]
 
 
-def test_too_large_body_gets_413(gateway: str) -> None:
-    answer = httpx.post(f"{gateway}/ui/api/body", json={"index": "x" * (4 << 20), "body": {}}, timeout=60)
-    assert answer.status_code == 413
-
-
 @pytest.mark.parametrize("path", ["facets?index=nowhere", "facets?index=..%2F_nodes"])
 def test_missing_index_gets_engine_error(gateway: str, path: str) -> None:
-    answer = httpx.get(f"{gateway}/ui/api/{path}", timeout=60)
+    answer = patient.get(f"{gateway}/ui/api/{path}")
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["type"] in ("index_not_found_exception", "invalid_index_name_exception")
 
@@ -69,63 +35,25 @@ def test_missing_index_gets_engine_error(gateway: str, path: str) -> None:
 def test_other_ui_paths_and_methods_pass_through(gateway: str) -> None:
     # An index may be called `ui`, or begin so.
     for answer in (
-        httpx.get(f"{gateway}/ui/_search", timeout=60),
-        httpx.get(f"{gateway}/ui-logs/_search", timeout=60),
-        httpx.post(f"{gateway}/ui/_search", json={}, timeout=60),
+        patient.get(f"{gateway}/ui/_search"),
+        patient.get(f"{gateway}/ui-logs/_search"),
+        patient.post(f"{gateway}/ui/_search", json={}),
     ):
         assert answer.json()["error"]["type"] == "index_not_found_exception"
 
 
-def test_deleted_index_shows_an_alert(page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]) -> None:
-    name = fresh_index(es9_url)
-    meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
-    httpx.put(f"{es9_url}/{name}", json=index_body(EngineType.ELASTICSEARCH, "embedding", meta), timeout=60)
-    page.open(index=name)
-    httpx.delete(f"{es9_url}/{name}", timeout=60)
-    page.page.get_by_role("searchbox").fill("sun")
-    page.page.get_by_role("button", name="Search").click()
-    expect(page.page.get_by_role("alert")).to_contain_text(f"no such index [{name}]. Choose another index")
-    expect(page.page.get_by_text("Searching…")).to_be_hidden()
-    page.refused = True
-
-
 def test_unreachable_engine_shows_an_alert(open_page: OpenPage, silent_port: int) -> None:
-    down = f"http://127.0.0.1:{silent_port}"
-    with served(Gateway(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
+    with serving.gateway(f"http://127.0.0.1:{silent_port}") as url:
         page = open_page(url)
         page.open()
         expect(page.page.get_by_role("alert")).to_contain_text("the engine behind the gateway cannot be reached")
         page.refused = True
 
 
-@pytest.mark.parametrize(
-    ("status", "answered", "said"),
-    [
-        (200, 502, "sent an unexpected response"),  # the page of a hotel's network, say
-        (503, 503, "answered GET /_all"),
-        (401, 401, "requires authentication"),  # OpenSearch's security plugin says so in plain text
-    ],
-)
-def test_non_engine_response_is_reported(open_page: OpenPage, status: int, answered: int, said: str) -> None:
-    async def answer(request: Request) -> PlainTextResponse:
-        return PlainTextResponse("Welcome", status)
-
-    with (
-        served(Starlette(routes=[Route("/{path:path}", answer)])) as upstream,
-        served(Gateway(GatewaySettings(upstream=EngineSettings(url=upstream)))) as url,
-    ):
-        assert httpx.get(f"{url}/ui/api/indices", timeout=60).status_code == answered
-        page = open_page(url)
-        page.open()
-        expect(page.page.locator("main").get_by_text(said).last).to_be_visible()
-        page.refused = True
-
-
 @pytest.fixture(scope="module")
 def secured_gateway(secured_es9: Secured) -> Iterator[str]:
     """A gateway in front of an Elasticsearch that wants a name and a password."""
-    upstream = EngineSettings(url=secured_es9.url, ca_certs=secured_es9.ca_certs)
-    with served(Gateway(GatewaySettings(upstream=upstream))) as url:
+    with serving.gateway(EngineSettings(url=secured_es9.url, ca_certs=secured_es9.ca_certs)) as url:
         yield url
 
 
@@ -163,7 +91,7 @@ def test_signed_in_user_sees_only_permitted_indices(open_page: OpenPage, secured
     page.refused = True
 
     asked: dict[str, Any] = {"index": "not-annas", "body": {}}
-    refused = httpx.post(f"{secured_gateway}/ui/api/body", json=asked, auth=("anna", PASSWORD), timeout=60)
+    refused = patient.post(f"{secured_gateway}/ui/api/body", json=asked, auth=("anna", PASSWORD))
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "security_exception")
 
 

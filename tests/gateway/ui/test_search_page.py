@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import httpx
 import pytest
 from playwright.sync_api import Request, Route, expect
 
-from es_sbert.config import EngineSettings
-from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.search import SemanticIndex
+from tests.gateway import patient, serving
 from tests.gateway.articles import MEANT, QUERY
-from tests.gateway.serving import served
-from tests.gateway.ui.conftest import OpenPage
-from tests.gateway.ui.corpus import BOOK, book_in, dated_articles
+from tests.gateway.ui.conftest import OpenPage, ingested
+from tests.gateway.ui.corpus import BOOK, PASSAGES, dated_articles
 from tests.gateway.ui.search_page import COLUMNS, SearchPage
 
 JSON = {"content-type": "application/json", "x-es-sbert": "on"}
@@ -47,11 +40,7 @@ def test_lexical_and_semantic_results_side_by_side(page: SearchPage, dated_index
     told = "Semantic: 48 found, 10 shown. Lexical: 0 found, 0 shown. Hybrid: 48 found, 10 shown."
     expect(page.status).to_have_text(told)
 
-
-def test_more_hits_button(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
-    page.open(index=dated_index, q=QUERY)
     page.page.get_by_role("button", name="Show more Semantic hits").click()
-
     expect(page.titles("semantic")).to_have_text([hit.source["title"] for hit in oracle.search(QUERY, k=20)])
     expect(page.titles("hybrid")).to_have_count(10)
     # The first of the new ones has the focus.
@@ -109,11 +98,6 @@ def test_stale_cosines_never_replace_newer_ones(page: SearchPage, dated_index: s
     assert len(page.cosines("lexical")) == 20
 
 
-def test_link_to_documents_like_another_one_is_refused(page: SearchPage, dated_index: str) -> None:
-    page.page.goto(f"{page.url}/ui/?index={dated_index}&like=01")
-    expect(page.page.get_by_role("alert")).to_contain_text("es-sbert search --index INDEX --like ID")
-
-
 @pytest.mark.parametrize("column", COLUMNS)
 def test_copied_request_finds_the_same_hits(
     page: SearchPage, dated_index: str, es9_url: str, gateway: str, column: str
@@ -131,7 +115,7 @@ def test_copied_request_finds_the_same_hits(
         expect(page.column(column).get_by_text("Copied.")).not_to_have_count(0)
         copied = page.page.evaluate("navigator.clipboard.readText()")
         headers = JSON | {"x-es-sbert": "hybrid" if column == "hybrid" else "on"}
-        answer = httpx.post(f"{address}/{dated_index}/_search", content=copied, headers=headers, timeout=60)
+        answer = patient.post(f"{address}/{dated_index}/_search", content=copied, headers=headers)
         assert [hit["_source"]["title"] for hit in answer.json()["hits"]["hits"]] == shown
 
 
@@ -170,28 +154,8 @@ def test_start_page_suggests_queries_from_index(page: SearchPage, dated_index: s
     assert page.titles("semantic").first.inner_text() == offered[2]
 
 
-def test_start_page_of_index_without_vectors_shows_remedy(
-    page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]
-) -> None:
-    name = fresh_index(es9_url)
-    meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
-    created = httpx.put(f"{es9_url}/{name}", json=index_body(EngineType.ELASTICSEARCH, "embedding", meta), timeout=60)
-    created.raise_for_status()
-    page.start(name)
-    expect(page.page.locator("#start")).to_contain_text("has no documents yet")
-    expect(page.page.locator("#start code")).to_have_text(f"es-sbert ingest --index {name} articles.jsonl")
-
-    place = f"{es9_url}/{name}/_doc/1?refresh=true"
-    httpx.put(place, json={"text": "The sun rises."}, timeout=60).raise_for_status()
-    page.start(name)
-    expect(page.page.locator("#start")).to_contain_text("has 1 document, none of them with a vector")
-    expect(page.page.locator("#start code")).to_have_text(f"es-sbert ingest --index {name}")
-    expect(page.examples).to_have_count(0)
-
-
-@pytest.mark.parametrize("width", [320, 400])
-def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index: str, width: int) -> None:
-    page.page.set_viewport_size({"width": width, "height": 800})
+def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index: str) -> None:
+    page.page.set_viewport_size({"width": 400, "height": 800})
     page.open(index=dated_index, q="what do astronauts do all day")
 
     first = page.column("semantic").locator(".hits > li").first
@@ -205,35 +169,21 @@ def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index:
     expect(page.facet("topic")).to_be_hidden()
 
     # The other columns are behind a button each, and the choice outlasts the search.
-    expect(page.views).to_have_text([re.compile(rf"^{name} \d+$") for name in ("Semantic", "Lexical", "Hybrid")])
     page.views.filter(has_text="Lexical").click()
-    expect(page.column("lexical").locator(".hits > li").first).to_be_visible()
-    expect(page.column("semantic")).to_be_hidden()
     page.search("stars")
     expect(page.column("lexical")).to_be_visible()
-    expect(page.views.filter(has_text="Lexical")).to_have_attribute("aria-pressed", "true")
+    expect(page.column("semantic")).to_be_hidden()
 
 
-def test_broken_response_stream_raises_request_failed(page: SearchPage, dated_index: str) -> None:
-    page.open(index=dated_index)
-    said = page.page.evaluate("""async () => {
-      const broken = new ReadableStream({ start: (body) => body.error(new TypeError("network error")) });
-      window.fetch = async () => new Response(broken);
-      const { askPage } = await import("./engine.js");
-      return askPage("indices").catch((error) => [error.constructor.name, error.message]);
-    }""")
-    assert said[0] == "RequestFailed"
-    assert "Check that it is running" in said[1]
-
-
-def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opensearch_index: str) -> None:
+def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str) -> None:
     words = "what do astronauts eat"
     with (
-        served(Gateway(GatewaySettings(upstream=EngineSettings(url=opensearch_url)))) as url,
-        SemanticIndex(opensearch_index, opensearch_url) as index,
+        ingested(opensearch_url, dated_articles(), *PASSAGES) as name,
+        serving.gateway(opensearch_url) as url,
+        SemanticIndex(name, opensearch_url) as index,
     ):
         page = open_page(url)
-        page.open(index=opensearch_index, q=words)
+        page.open(index=name, q=words)
         nearest = index.search(words, k=10)
         expect(page.titles("semantic")).to_have_text([hit.source["title"] for hit in nearest])
         for column in ("semantic", "hybrid"):
@@ -247,19 +197,12 @@ def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opense
         page.choose("topic", "Space")
         assert {ARTICLES[title]["topic"] for title in page.titles("hybrid").all_inner_texts()} == {"Space"}
 
-        with book_in(opensearch_url, opensearch_index):
-            page.open(index=opensearch_index, q="zeppelin")
-            expect(page.titles("lexical")).to_have_text([str(BOOK["title"])])
+        patient.put(f"{opensearch_url}/{name}/_doc/book?refresh=true", json=BOOK).raise_for_status()
+        page.open(index=name, q="zeppelin")
+        expect(page.titles("lexical")).to_have_text([str(BOOK["title"])])
 
 
 def test_missing_index_shows_an_alert(page: SearchPage) -> None:
     page.open(index="nowhere")
     expect(page.page.get_by_role("alert")).to_contain_text("no index nowhere with vectors")
     expect(page.page.get_by_role("combobox", name="Index")).to_be_visible()
-
-
-def test_gateway_serves_the_page(gateway: str) -> None:
-    answer = httpx.get(f"{gateway}/ui?q=sun", follow_redirects=True, timeout=120)
-    assert answer.url.path == "/ui/"
-    assert "<h1>Semantic search</h1>" in answer.text
-    assert re.search(r"default-src 'none'", answer.headers["content-security-policy"])

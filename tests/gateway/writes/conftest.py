@@ -9,33 +9,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings, Limits
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.engine.vectors import field_of
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
-from tests.gateway.writes.support import FIELDS, PARTS, documents, make
+from tests.gateway import patient
+from tests.gateway.serving import gateway
+from tests.gateway.writes.support import FIELDS, PARTS, Counters, body_like, documents, make
 
 
 @pytest.fixture(scope="session")
 def gateway_url(engine_url: str, tiny: Path) -> Iterator[str]:
     # A body limit below what some of the tests' requests become with their vectors.
-    settings = GatewaySettings(
-        upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), limits=Limits(body_bytes=1 << 20)
-    )
-    with served(Gateway(settings)) as url:
+    with gateway(engine_url, tiny, body_bytes=1 << 20) as url:
         yield url
 
 
 @pytest.fixture
 def client(gateway_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway_url, timeout=300, trust_env=False) as client:
+    with patient.client(gateway_url) as client:
         yield client
+
+
+@pytest.fixture
+def counters(client: httpx.Client) -> Counters:
+    return Counters(client)
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +54,7 @@ def loaded(engine_url: str, tiny_encoder: Encoder, tmp_path_factory: pytest.Temp
 def empty(engine_url: str, loaded: str, index_name: str) -> str:
     """An index like the loaded one, with no document."""
     with open_engine(engine_url) as engine:
-        state = engine.get_index(loaded)
-        assert state is not None
-        knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
-        engine.create_index(index_name, {"mappings": state.mappings, "settings": knn})
+        engine.create_index(index_name, body_like(engine, loaded))
     return index_name
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.document_vectors import text_hash, to_float_list
+from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.mapping import index_body
 from tests.conftest import also_es8
-from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
+from tests.engine.ingest_support import contents, open_engine
 from tests.engine.vectors import field_of
 from tests.gateway.writes.support import assert_vector
 
@@ -53,14 +53,13 @@ def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder:
     return create
 
 
-WITHOUT_META = {"_source": {"excludes": ["embedding_meta"]}}
 FLAT = {"subobjects": False}  # with a synthetic source, documents come back with dotted names
 
 
 @pytest.mark.parametrize(
     ("settings", "mapped"),
-    [({}, {}), (SYNTHETIC, {}), (KEPT, {}), (LOGSDB, {}), (SYNTHETIC, FLAT), (LOGSDB, FLAT)],
-    ids=["stored", "synthetic", "kept", "logsdb", "synthetic-flat", "logsdb-flat"],
+    [({}, {}), (SYNTHETIC, {}), (KEPT, {}), (LOGSDB, FLAT)],
+    ids=["stored", "synthetic", "kept", "logsdb-flat"],
 )
 def test_document_written_back_after_a_partial_update_gets_a_new_vector(
     engine_url: str,
@@ -79,31 +78,6 @@ def test_document_written_back_after_a_partial_update_gets_a_new_vector(
     for text in ("the cat sleeps", "bread in the kitchen"):
         put(client, index, text, source)
         assert_vector(contents(engine_url, index)["1"], tiny_encoder, text)
-
-
-@pytest.mark.parametrize(
-    ("settings", "mapped"), [({}, {}), (LOGSDB, {}), ({}, WITHOUT_META)], ids=["stored", "logsdb", "excluded"]
-)
-def test_vector_copied_without_its_metadata_is_replaced(
-    engine_url: str,
-    client: httpx.Client,
-    make_index: Callable[..., str],
-    tiny_encoder: Encoder,
-    settings: dict[str, Any],
-    mapped: dict[str, Any],
-) -> None:
-    index = make_index(settings, **mapped)
-    put(client, index, "a man plays guitar")
-    copied = {"embedding": contents(engine_url, index)["1"]["embedding"]}
-    put(client, index, "the cat sleeps", copied)
-    now = contents(engine_url, index)["1"]
-    assert_vector(now | {"embedding_meta": {"text_hash": text_hash("the cat sleeps")}}, tiny_encoder, "the cat sleeps")
-    assert bool(mapped) or now["embedding_meta"]["text_hash"] == text_hash("the cat sleeps")
-    own = tiny_encoder.encode(["bread in the kitchen"])[0]
-    put(client, index, "another text", {"embedding": own.tolist()})
-    now = contents(engine_url, index)["1"]
-    assert now.get("embedding_meta") is None
-    assert same_vectors(vector_of(now), own)
 
 
 @pytest.mark.parametrize(

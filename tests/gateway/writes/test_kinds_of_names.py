@@ -19,7 +19,8 @@ from es_sbert.index.mapping import index_body
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, open_engine
 from tests.engine.vectors import field_of
-from tests.gateway.writes.support import JSON, bulk_lines
+from tests.gateway import patient
+from tests.gateway.writes.support import JSON, bulk, bulk_lines
 
 TEXTS = {f"d{number}": f"The river and the river met number {number}." for number in range(8)}
 SEVEN_SHARDS: Json = {"number_of_shards": 7, "number_of_replicas": 0}
@@ -27,14 +28,7 @@ SEVEN_SHARDS: Json = {"number_of_shards": 7, "number_of_replicas": 0}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of name.
-
-    Attributes:
-        first, second: Properties of the alias for the two indices; None if it does not point there.
-        name: The name to use; `{alias}`, `{first}` and `{second}` are replaced. For date math, the alias of today
-            is created.
-        refused: The commands that refuse it: `add` (`SemanticIndex.add`), `load` (in place).
-    """
+    """A kind of name."""
 
     first: Json | None = None
     second: Json | None = None
@@ -76,14 +70,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Two indices of seven shards, and a name of a kind.
-
-    Attributes:
-        engine, gateway: Clients of the engine and of a gateway before it.
-        name: Index expression; `path` is percent-encoded.
-        indices: The concrete indices.
-        refused: See `Kind`.
-    """
+    """Two indices of seven shards, and a name of a kind."""
 
     engine: httpx.Client
     gateway: httpx.Client
@@ -97,11 +84,7 @@ class Place:
         object.__setattr__(self, "path", httpx.URL(f"http://x/{self.name.replace('/', '%2F')}").raw_path.decode())
 
     def documents(self, name: str) -> dict[tuple[str, str, str | None], Json]:
-        """Index, id and routing → `_source`, as the engine itself finds them by this name.
-
-        Args:
-            name: As in a path: `/` and the percent-encoded name.
-        """
+        """Index, id and routing → `_source`, as the engine itself finds them by this name."""
         self.engine.post(f"/{','.join(self.indices)}/_refresh").raise_for_status()
         answer = self.engine.post(f"{name}/_search", json={"size": 100, "version": True}).raise_for_status()
         hits = answer.json()["hits"]["hits"]
@@ -141,8 +124,8 @@ def place(
     indices = fresh_index(engine_url), fresh_index(engine_url)
     alias = f"alias-{uuid.uuid4().hex[:12]}"
     with (
-        httpx.Client(base_url=engine_url, timeout=300, trust_env=False) as engine,
-        httpx.Client(base_url=gateway_url, timeout=300, trust_env=False) as gateway,
+        patient.client(engine_url) as engine,
+        patient.client(gateway_url) as gateway,
         open_engine(engine_url) as library,
     ):
         body = index_body(library.info.engine_type, "embedding", field_of(tiny_encoder.info))
@@ -159,7 +142,7 @@ def place(
             for number, (id, text) in enumerate(TEXTS.items())
             for tenant in (index_tenants[number % 2],)
         ]
-        assert gateway.post("/_bulk", content=bulk_lines(lines), headers=JSON).json()["errors"] is False
+        bulk(gateway, lines)
         name = kind.name.format(alias=alias, first=indices[0], second=indices[1])
         yield Place(engine, gateway, library, name, indices, kind.refused)
 
@@ -179,12 +162,8 @@ def test_searches_find_the_documents_of_the_engine(place: Place, tiny_encoder: E
 def test_writes_go_where_the_engine_puts_them(place: Place, tiny_encoder: Encoder) -> None:
     direct = place.engine.put(f"{place.path}/_doc/direct", json={"text": "a cat"})
     ours = place.gateway.put(f"{place.path}/_doc/ours", json={"text": "a cat"})
-    bulk = place.gateway.post(
-        "/_bulk",
-        content=bulk_lines([("index", {"_index": place.name, "_id": "bulk"}, {"text": "a mat"})]),
-        headers=JSON,
-    )
-    [item] = bulk.json()["items"]
+    lines = bulk_lines([("index", {"_index": place.name, "_id": "bulk"}, {"text": "a mat"})])
+    [item] = place.gateway.post("/_bulk", content=lines, headers=JSON).json()["items"]
     assert (ours.status_code, item["index"]["status"]) == (direct.status_code, direct.status_code)
     assert place.placed("ours") == place.placed("bulk") == place.placed("direct")
     if direct.is_success:

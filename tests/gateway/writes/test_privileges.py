@@ -16,29 +16,19 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.gateway.app import Gateway
-from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
 from tests.engine.secured import Secured
 from tests.engine.vectors import field_of
-from tests.gateway.conftest import tiny_settings
-from tests.gateway.serving import served
+from tests.gateway import patient, serving
 
 INDEX = "docs-writes"
 
 
-@pytest.fixture(scope="module")
-def info(tiny: Path) -> Any:
-    encoder: Encoder
-    with Encoder(str(tiny), precision="fp32", threads=1) as encoder:
-        return encoder.info
-
-
 @pytest.fixture
-def index(secured_es8: Secured, info: Any) -> Iterator[str]:
+def index(secured_es8: Secured, tiny_encoder: Encoder) -> Iterator[str]:
     """An index of which a document's text is made of two fields."""
-    meta = field_of(info, "{title}. {text}")
+    meta = field_of(tiny_encoder.info, "{title}. {text}")
     secured_es8.ask("PUT", f"/{INDEX}", index_body(EngineType.ELASTICSEARCH, "embedding", meta))
     yield INDEX
     secured_es8.ask("DELETE", f"/{INDEX}")
@@ -46,12 +36,11 @@ def index(secured_es8: Secured, info: Any) -> Iterator[str]:
 
 def writer(url: str, key: str | None) -> httpx.Client:
     headers = {} if key is None else {"authorization": f"ApiKey {key}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=300, trust_env=False)
+    return patient.client(url, headers=headers)
 
 
 def gateway(server: Secured, tiny: Path, **own: Any) -> Any:
-    upstream = EngineSettings(url=server.url, ca_certs=server.ca_certs, **own)
-    return served(Gateway(GatewaySettings(upstream=upstream, models=tiny_settings(tiny))))
+    return serving.gateway(EngineSettings(url=server.url, ca_certs=server.ca_certs, **own), tiny)
 
 
 def text_of(server: Secured, document: str) -> str | None:
@@ -109,14 +98,14 @@ def test_date_math_needs_the_privileges_of_what_it_resolves_to(secured_es8: Secu
 
 @pytest.mark.parametrize("has_own", [False, True])
 def test_first_document_of_index_from_template_needs_manage_index_templates(
-    secured_es8: Secured, tiny: Path, info: Any, has_own: bool
+    secured_es8: Secured, tiny: Path, tiny_encoder: Encoder, has_own: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = {f"{name}-*": ["index", "create_index", "view_index_metadata"]}
     manager, writes = ["manage_index_templates"], {f"{name}-*": ["index", "create_index"]}
     own = SecretStr(secured_es8.api_key(cluster=manager, index=names)) if has_own else None
     key = secured_es8.api_key(index=writes) if has_own else secured_es8.api_key(cluster=manager, index=names)
-    template = index_body(EngineType.ELASTICSEARCH, "embedding", field_of(info))
+    template = index_body(EngineType.ELASTICSEARCH, "embedding", field_of(tiny_encoder.info))
     body = {"index_patterns": [f"{name}-*"], "template": template}
     secured_es8.ask("PUT", f"/_index_template/{name}", body)
     try:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import gzip
 import socket
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import httpx
+import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import text_hash
-from tests.engine.ingest_support import contents, same_vectors
-from tests.gateway.echo import Echo, Received
+from tests.engine.ingest_support import contents, open_engine, same_vectors, wait_until
+from tests.engine.vectors import field_of
+from tests.gateway import patient
+from tests.gateway.echo import Echo, Received, whole
 from tests.gateway.serving import gateway
-from tests.gateway.writes.bulks import Bulks, before, numbered, statuses, taken, whole
-from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents, vectors
+from tests.gateway.writes.support import (
+    JSON,
+    OUTCOMES,
+    Counters,
+    assert_vector,
+    body_like,
+    bulk_lines,
+    documents,
+    vectors,
+)
 
 pytestmark = pytest.mark.one_engine
 
@@ -34,14 +44,12 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_sbert.gateway.writes.write_handler._WINDOW_ITEMS", WINDOW)
 
 
-def results(client: httpx.Client, actions: list[Action], **options: Any) -> list[dict[str, Any]]:
+def results(client: httpx.Client, actions: list[Action]) -> list[dict[str, Any]]:
     """Results of the items of one request: action and result, without what differs from one write to the next."""
-    answer = client.post("/_bulk", content=bulk_lines(actions), headers=JSON, **options)
+    answer = client.post("/_bulk", content=bulk_lines(actions), headers=JSON)
     assert answer.status_code == 200, answer.text
-    said = answer.json()
-    items = [next(iter(item.items())) for item in said["items"]]
-    assert said["errors"] is any("error" in result for _, result in items)
-    assert said["took"] >= 0
+    items = [next(iter(item.items())) for item in answer.json()["items"]]
+    assert answer.json()["errors"] is any("error" in result for _, result in items)
     return [
         {"action": name} | {key: result.get(key) for key in ("_id", "status", "result", "_version")}
         for name, result in items
@@ -67,73 +75,35 @@ def mixed(index: str, unknown: str) -> list[Action]:
     return actions
 
 
-def same_documents(url: str, index: str, other: str) -> None:
-    one, two = contents(url, index), contents(url, other)
-    assert one.keys() == two.keys()
-    for name, source in one.items():
-        for field in ("text", "title", "_version"):
-            assert source.get(field) == two[name].get(field)
-        for meta in ("embedding_meta", "parts_meta"):
-            mine, others = source.get(meta) or {}, two[name].get(meta) or {}
-            assert mine.get("text_hash") == others.get("text_hash")
-        assert same_vectors(vectors(source), vectors(two[name]))
-
-
 def test_windowed_bulk_equals_single_requests(
     engine_url: str, client: httpx.Client, loaded: str, empty: str, unknown: str, fresh_index: Callable[[str], str]
 ) -> None:
     other = fresh_index(engine_url)
-    mapping = client.get(f"/{empty}").json()[empty]
-    knn = {"index.knn": True} if "knn" in mapping["settings"]["index"] else {}
-    client.put(f"/{other}", json={"mappings": mapping["mappings"], "settings": knn}).raise_for_status()
+    with open_engine(engine_url) as engine:
+        engine.create_index(other, body_like(engine, loaded))
     actions = mixed(empty, unknown)
     assert len(actions) > 5 * WINDOW
-    whole = results(client, actions)
-    single = [results(client, [action])[0] for action in mixed(other, unknown)]
-    assert whole == single
-    assert {503, 409, 404} <= {result["status"] for result in whole}
-    same_documents(engine_url, empty, other)
-    held = contents(engine_url, empty)
-    updated = [source for source in held.values() if str(source.get("title", "")).startswith("a mat")]
+    answered = results(client, actions)
+    assert answered == [results(client, [action])[0] for action in mixed(other, unknown)]
+    assert {503, 409, 404} <= {result["status"] for result in answered}
+    one, two = contents(engine_url, empty), contents(engine_url, other)
+    assert one.keys() == two.keys()
+    for name, source in one.items():
+        assert [source.get(field) == two[name].get(field) for field in ("text", "title", "_version")] == [True] * 3
+        for meta in ("embedding_meta", "parts_meta"):
+            assert (source.get(meta) or {}).get("text_hash") == (two[name].get(meta) or {}).get("text_hash")
+        assert same_vectors(vectors(source), vectors(two[name]))
+    updated = [source for source in one.values() if str(source.get("title", "")).startswith("a mat")]
     assert len(updated) > WINDOW
     for source in updated:
         assert source["parts_meta"]["text_hash"] == text_hash(f"{source['title']}. {source['text']}")
 
 
-def test_each_window_honors_encoding_and_filter_path(
-    engine_url: str, client: httpx.Client, empty: str, unknown: str, tiny_encoder: Encoder
-) -> None:
-    actions: list[Action] = [
-        ("index", {"_index": unknown if number % 7 == 3 else empty, "_id": str(number)}, {"text": f"a cat {number}"})
-        for number in range(35)
-    ]
-    lines = bulk_lines(actions)
-    compressed = client.post("/_bulk", content=gzip.compress(lines), headers={**JSON, "content-encoding": "gzip"})
-    statuses = [item["index"]["status"] for item in compressed.json()["items"]]
-    assert statuses == [503 if number % 7 == 3 else 201 for number in range(35)]
-    filtered = client.post("/_bulk", content=lines, headers=JSON, params={"filter_path": "items.*.status"}).json()
-    assert [item["index"]["status"] for item in filtered["items"]] == [
-        503 if number % 7 == 3 else 200 for number in range(35)
-    ]
-    errors = client.post("/_bulk", content=lines, headers=JSON, params={"filter_path": "took,items.*.error"}).json()
-    assert [item["index"]["status"] for item in errors["items"]] == [503] * 5
-    assert filtered["errors"] is errors["errors"] is True
-    for asked in ({"params": {"format": "yaml"}}, {"headers": {**JSON, "accept": "application/yaml"}}):
-        answer = client.post("/_bulk", content=lines, **{"headers": JSON, **asked})
-        assert len(answer.json()["items"]) == 35
-    good = bulk_lines([action for action in actions if action[1]["_index"] == empty])
-    answer = client.post("/_bulk", content=good, headers=JSON, params={"filter_path": "errors,items.*.error"})
-    assert answer.json() == {"errors": False}
-    for name, source in contents(engine_url, empty).items():
-        assert_vector(source, tiny_encoder, f"a cat {name}")
-
-
 @pytest.mark.parametrize(
     "filter_path",
     [
-        "errors", "-items", "items.*.error", "errors,items.*.status", "**.status", "**.errors", "items.index._id",
-        "items.*.create", "e*", "*,-items.*._[vs]*,-items.*._v*,-items.*._s*", "-items.*", "-**", "nothing", "errors,",
-        "-took,-items.*._version,-items.*._seq_no,-items.index.error.caused_by",
+        "errors", "-items", "items.*.error", "errors,items.*.status", "**.status", "items.*.create",
+        "*,-items.*._[vs]*,-items.*._v*,-items.*._s*", "-**", "nothing", "errors,",
         "-took,-items.*._version,-items.*._seq_no,-items.*.error.*",
     ],
 )  # fmt: skip
@@ -147,7 +117,7 @@ def test_filtered_response_to_windows_is_that_of_the_engine(
     client.post("/_bulk", content=lines, headers=JSON).raise_for_status()
     params = {"filter_path": filter_path}
     joined = client.post("/_bulk", content=lines, headers=JSON, params=params).json()
-    direct = httpx.post(f"{engine_url}/_bulk", content=lines, headers=JSON, params=params).json()
+    direct = patient.post(f"{engine_url}/_bulk", content=lines, headers=JSON, params=params).json()
     assert ("took" in joined) == ("took" in direct)
     assert joined | {"took": 0} == direct | {"took": 0}
 
@@ -174,30 +144,69 @@ def test_trailing_action_without_document_is_ignored(
         assert_vector(source, tiny_encoder, "a cat")
 
 
-def test_bulk_without_texts_passes_through(engine_url: str, client: httpx.Client, empty: str) -> None:
-    actions: list[Action] = [("index", {"_index": empty, "_id": str(number)}, {"n": number}) for number in range(25)]
-    assert [result["status"] for result in results(client, actions)] == [201] * 25
-    assert {source["n"] for source in contents(engine_url, empty).values()} == set(range(25))
+class Bulks:
+    """An engine with one index. It answers bulk requests as it is told; None hangs up. Beyond, all items are written.
+
+    Attributes:
+        sent: Of each bulk request that arrived, the body.
+    """
+
+    def __init__(self, encoder: Encoder, *answers: bytes | None) -> None:
+        self.sent: list[bytes] = []
+        self._answers = answers
+        meta = field_of(encoder.info).model_dump(mode="json")
+        self._mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}
+
+    def __call__(self, got: Received, out: BinaryIO) -> bool:
+        if got.target.partition(b"?")[0] != b"/docs/_bulk":
+            out.write(whole(orjson.dumps({"docs": {"mappings": self._mapping}})))
+            return True
+        self.sent.append(got.body)
+        number = len(self.sent) - 1
+        answer = self._answers[number] if number < len(self._answers) else written(got.body)
+        out.write(answer or b"")
+        return answer is not None
+
+
+def written(body: bytes) -> bytes:
+    ids = [orjson.loads(line)["index"]["_id"] for line in body.splitlines()[::2]]
+    items = [{"index": {"_id": id, "status": 201}} for id in ids]
+    return whole(orjson.dumps({"took": 1, "errors": False, "items": items}))
+
+
+@contextmanager
+def before(bulks: Bulks, tiny: Path) -> Iterator[str]:
+    with Echo(reply=bulks) as echo, gateway(echo.url, tiny) as url:
+        yield f"{url}/docs/_bulk"
+
+
+def numbered(count: int) -> bytes:
+    return bulk_lines([("index", {"_id": str(number)}, {"text": f"a cat {number}"}) for number in range(count)])
+
+
+def statuses(answer: httpx.Response) -> list[int]:
+    assert answer.status_code == 200, answer.text
+    items = [item["index"] for item in answer.json()["items"]]
+    assert [item["_id"] for item in items] == [str(number) for number in range(len(items))]
+    return [item["status"] for item in items]
 
 
 def test_first_window_error_is_returned(tiny: Path, tiny_encoder: Encoder) -> None:
     refused = b'{"error":{"type":"t","reason":"no"},"status":403}'
-    bulks = Bulks(tiny_encoder, [whole(refused, b"403 Forbidden"), None])
+    bulks = Bulks(tiny_encoder, whole(refused, b"403 Forbidden"), None)
     with before(bulks, tiny) as url:
-        answer = httpx.post(f"{url}/docs/_bulk", content=numbered(35), headers=JSON, timeout=300, trust_env=False)
-        assert (answer.status_code, answer.content) == (403, refused)
-        assert len(bulks.sent) == 1
-        answer = httpx.post(f"{url}/docs/_bulk", content=numbered(35), headers=JSON, timeout=300, trust_env=False)
+        answer = patient.post(url, content=numbered(35), headers=JSON)
+        assert (answer.status_code, answer.content, len(bulks.sent)) == (403, refused, 1)
+        answer = patient.post(url, content=numbered(35), headers=JSON)
         assert (answer.status_code, answer.json()["error"]["type"]) == (502, "es_sbert_upstream_unreachable")
         assert len(bulks.sent) == 2
 
 
 def test_later_window_error_affects_only_its_items(tiny: Path, tiny_encoder: Encoder) -> None:
     overloaded = whole(b'{"error":{"type":"busy","reason":"r"},"status":429}', b"429 Too Many Requests")
-    first = [str(number) for number in range(WINDOW)]
-    bulks = Bulks(tiny_encoder, [taken(first), overloaded, None])
+    bulks = Bulks(tiny_encoder, written(numbered(WINDOW)), overloaded, None)
     with before(bulks, tiny) as url:
-        answer = httpx.post(f"{url}/docs/_bulk", content=numbered(45), headers=JSON, timeout=300, trust_env=False)
+        answer = patient.post(url, content=numbered(45), headers=JSON)
     assert statuses(answer) == [201] * 10 + [429] * 10 + [502] * 10 + [201] * 15
     assert answer.json()["errors"] is True
     assert answer.json()["items"][12]["index"]["error"]["type"] == "busy"
@@ -205,56 +214,34 @@ def test_later_window_error_affects_only_its_items(tiny: Path, tiny_encoder: Enc
 
 
 def test_unreachable_engine_gets_no_more_windows(tiny: Path, tiny_encoder: Encoder) -> None:
-    first = [str(number) for number in range(WINDOW)]
-    bulks = Bulks(tiny_encoder, [taken(first), None, None])
+    bulks = Bulks(tiny_encoder, written(numbered(WINDOW)), None, None)
     with before(bulks, tiny) as url:
-        answer = httpx.post(f"{url}/docs/_bulk", content=numbered(95), headers=JSON, timeout=300, trust_env=False)
+        answer = patient.post(url, content=numbered(95), headers=JSON)
     assert statuses(answer) == [201] * 10 + [502] * 85
     assert len(bulks.sent) == 3
 
 
 def test_disconnected_client_stops_embedding_and_sending(tiny: Path, tiny_encoder: Encoder) -> None:
-    bulks = Bulks(tiny_encoder, [])
-    may_answer = threading.Event()
+    bulks = Bulks(tiny_encoder)
+    arrived, may_answer = threading.Event(), threading.Event()
 
     def slowly(got: Received, out: BinaryIO) -> bool:
         if got.target.startswith(b"/docs/_bulk"):
-            bulks.arrived.set()
+            arrived.set()
             may_answer.wait(120)
         return bulks(got, out)
 
-    with Echo(reply=slowly) as echo, gateway(echo.url, tiny) as url:
+    with Echo(reply=slowly) as echo, gateway(echo.url, tiny) as url, patient.client(url) as client:
+        counters = Counters(client)
         parts = urlsplit(url)
         with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=300) as connection:
             body = numbered(500)
             head = "POST /docs/_bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-            assert bulks.arrived.wait(120)
-        metrics = wait_until_quiet(url)
+            assert arrived.wait(120)
+        wait_until(lambda: "es_sbert_gateway_requests_running 0.0" in client.get("/metrics").text)
         may_answer.set()
         echo.start_anew()
-        assert metrics == wait_until_quiet(url)
+        assert "es_sbert_gateway_texts_waiting 0.0" in client.get("/metrics").text
+        assert counters.increase(OUTCOMES) == {"embedded": WINDOW}
     assert len(bulks.sent) <= 1
-    assert metrics["es_sbert_gateway_texts_waiting"] == 0
-    assert metrics['es_sbert_gateway_documents_total{outcome="embedded"}'] == WINDOW
-
-
-def wait_until_quiet(url: str) -> dict[str, float]:
-    """What the gateway tells of texts and documents once no request is under way."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        text = httpx.get(f"{url}/metrics", timeout=300, trust_env=False).text
-        lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
-        found = {name: float(value) for name, _, value in lines}
-        if found["es_sbert_gateway_requests_running"] == 0:
-            return {name: value for name, value in found.items() if "documents_total" in name or "texts" in name}
-        time.sleep(0.02)
-    raise TimeoutError("a request never ends")
-
-
-def test_bulk_without_vectors_passes_through_whole(tiny: Path) -> None:
-    bulks = Bulks(None, [])
-    with before(bulks, tiny) as url:
-        answer = httpx.post(f"{url}/docs/_bulk", content=numbered(95), headers=JSON, timeout=300, trust_env=False)
-    assert statuses(answer) == [201] * 95
-    assert bulks.bodies == [numbered(95)]
