@@ -200,6 +200,10 @@ def test_loads_through_the_alias_are_refused_with_the_write_index(
     with pytest.raises(VectorIndexError, match="an alias of 2 indices, but documents can be embedded"):
         load(rolling.url, encoder, rolling.alias, dead=dead)
     assert load(rolling.url, encoder, rolling.new, path, dead=dead, id_field="id").indexed == 1
+    reader = {"alias": rolling.alias, "is_write_index": False}
+    rolling.engine.update_aliases([{"add": {"index": index} | reader} for index in (rolling.old, rolling.new)])
+    with pytest.raises(IndexMismatch, match="none of them is its write index"):
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
 
 
 def test_semantic_index_deletes_through_an_alias(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:

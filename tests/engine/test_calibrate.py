@@ -14,7 +14,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.judgement_files import LabeledQuery
-from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index
 from tests.engine.ingest_support import (
     WORDS,
@@ -119,20 +118,6 @@ def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encod
         expected = [cosines[number][ids.index(id)] for id in query.ids]
         np.testing.assert_allclose(found.cosines.relevant[number], expected, atol=CLOSE)
         assert found.cosines.compared[number] == COUNT - len(query.ids)
-
-
-def test_recommended_min_cosine_keeps_recall_in_search(filled: str, engine: Engine, encoder: Encoder) -> None:
-    index = IndexCalibrator(engine, filled, "embedding")
-    queries = [LabeledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
-    report = index.calibrate(encoder, queries, keep=0.7)
-    row = report.recommended.row
-    kept = 0
-    with SemanticIndex(filled, engine.info.url, encoder=encoder) as searched:
-        for query in queries:
-            hits = searched.search(query.text, k=COUNT, min_cosine=row.min_cosine)
-            kept += query.ids[0] in {hit.id for hit in hits}
-    assert kept / len(queries) == pytest.approx(row.recall.mean)
-    assert row.recall.mean >= 0.7
 
 
 def test_filtered_alias_uses_only_its_documents(filled: str, engine: Engine, encoder: Encoder) -> None:

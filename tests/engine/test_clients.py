@@ -16,7 +16,7 @@ from opensearchpy import AsyncOpenSearch, OpenSearch
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import from_client
-from es_sbert.errors import EngineUnreachable, IndexMismatch, UnsupportedEngine, UsageError
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import SampleIndices, samples
@@ -101,14 +101,6 @@ def test_open_errors_are_raised_on_open(site: SampleIndices) -> None:
                     from_client(other)
 
     asyncio.run(search())
-
-
-def test_client_of_the_other_engine_raises(site: SampleIndices) -> None:
-    client: Any = Elasticsearch(site.engine.info.url) if site.opensearch else OpenSearch(site.engine.info.url)
-    # Elasticsearch's client checks by itself whom it talks to.
-    with pytest.raises((UnsupportedEngine, EngineUnreachable)):
-        from_client(client)
-    client.close()
 
 
 _CLIENT8 = """

@@ -14,7 +14,7 @@ from es_sbert.analysis.duplicates import DuplicateGroup, DuplicateSearchResult
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
-from es_sbert.errors import OutputError
+from es_sbert.errors import OutputError, UsageError
 from tests.engine.ingest_support import Loads, bulk, open_engine, update
 from tests.faulty_proxy import FaultyProxy, answer, cut_before
 
@@ -98,6 +98,14 @@ def test_groups_and_cosines_match_all_pairs(engine: Engine, index: str) -> None:
     assert found.compared == 120
     assert (progress[0], progress[-1]) == ((16, 120), (120, 120))
     assert [value["even"] for value in found.texts.values] == [int(name[1:]) % 2 == 0 for name in found.texts.ids]
+
+
+def test_more_near_duplicates_than_fit_into_memory_are_refused(
+    engine: Engine, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("es_sbert.analysis.duplicates.MAX_FOUND_BYTES", 1000)
+    with pytest.raises(UsageError, match="do not fit into 1.0 kB of memory\n  Analyze a part"):
+        search(engine, index)
 
 
 def test_copies_that_the_search_misses_are_found(engine: Engine, index: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,20 +64,6 @@ def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> fl
     return float(np.mean([len(one & other) / 10 for one, other in pairs]))
 
 
-def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(
-    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measure_only(monkeypatch, IndexType.FLAT)
-    field = fill(engine, index_name, COUNT, 80)
-    request = AdviceRequest(sample=300)
-    said: list[str] = []
-    found = advise(engine, index_name, field, request, report=said.append)
-    assert [row.dimensions for row in found.layouts] == [80]
-    assert any(message.startswith("64 dimensions are left out") for message in said)
-    # Queries are documents of the index that are not in the sample.
-    assert (found.sampled, found.queries, found.from_file) == (300, 100, False)
-
-
 def test_passages_are_measured_by_their_best_passage(
     engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,17 @@ def test_index_closed_during_load_stops_without_dead_letters(
 
 
 @each_client
+def test_engine_lost_during_lookup_leaves_the_rest(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
+    in_small_bodies(proxy, loads, write_jsonl(loads.folder / "one.jsonl", sentences(1)))
+    changed = [document | {"text": document["text"] + " Again."} for document in sentences(COUNT)]
+    proxy.faults = [last_of(proxy)]
+    summary = in_small_bodies(proxy, loads, write_jsonl(docs, changed), retry_seconds=0.3, batch_window=4)
+    assert summary.stopped is not None
+    assert summary.left == summary.read - summary.indexed > 0
+    assert not loads.dead.exists()
+
+
+@each_client
 def test_lost_update_response_is_not_a_conflict(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     loads.load(docs, id_field="id", vector_field="first")
     proxy.faults = [cut_after, cut_after]

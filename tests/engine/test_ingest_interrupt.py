@@ -89,20 +89,6 @@ def test_interrupt_starts_no_batch_and_sends_no_partial_document(
             assert same_vectors(vector_of(stored[document["id"]], field), vector)
 
 
-def test_interrupt_while_embedding_in_place_leaves_the_rest(
-    loads: Loads, batches: Callable[[LoadControl, int], list[bool]]
-) -> None:
-    control = LoadControl()
-    loads.load(loads.write(documents()), id_field="id", vectors=("one={text}",))
-    batches(control, 3)
-    summary = loads.load(vectors=FIELDS, control=control)
-    assert (summary.exit_code, summary.dead) == (130, 0)
-    assert 0 < summary.indexed < COUNT
-    assert summary.left == COUNT - summary.indexed
-    again = loads.load(vectors=FIELDS)
-    assert (again.unchanged, again.indexed, again.left) == (summary.indexed, COUNT - summary.indexed, 0)
-
-
 @pytest.mark.parametrize("paths", ["/_bulk", "/_mget"])
 def test_interrupt_ends_retry_backoff(loads: Loads, paths: str) -> None:
     control, options = LoadControl(), {"id_field": "id", "batch_window": 8}
