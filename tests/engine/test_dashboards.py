@@ -22,7 +22,7 @@ from tests.dashboards.import_api import ImportApi, serving
 from tests.dashboards.visualizations import fields_of, request
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.engine.ingest_support import bulk, open_engine
-from tests.engine.test_search_log import search_record, ship_searches
+from tests.engine.search_log import search_record, ship_searches
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 OLD, NEW = "a" * 64, "b" * 64

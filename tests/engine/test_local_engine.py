@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from es_sbert.engines.local import RunningEngine, find_servers
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.server_process import find_jdk, process_identity, server_account
+from es_sbert.engines.local.server_process import process_identity, server_account
 from es_sbert.filesystem import file_lock
 from tests.conftest import free_port
+from tests.faults.servers import call
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -30,17 +27,9 @@ COMMAND = [sys.executable, "-m", "es_sbert", "engine"]
 NAME = "es9-small"  # which is the quickest to unpack and to start
 
 
-def http(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
-    """The JSON that a server answers; HTTP errors are raised."""
-    request = urllib.request.Request(
-        f"{url}{path}",
-        method=method,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=300) as response:
-        return json.loads(response.read())
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    stdout, stderr = process.communicate(timeout=600)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @dataclass(frozen=True)
@@ -57,12 +46,12 @@ class Home:
         layout.create(server_account())
         return layout.state
 
-    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         if arguments[0] == "up" and "--timeout" not in arguments:
             arguments = (*arguments, "--timeout", "500")  # on a loaded machine a server takes minutes
         return subprocess.Popen(
             [*COMMAND, *arguments],
-            env={**self.environ, **environ},
+            env=self.environ,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -70,22 +59,16 @@ class Home:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def run(self, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
-        with self.start(*arguments, **environ) as process:
-            stdout, stderr = process.communicate(timeout=600)
-        assert process.returncode == code, stderr
-        assert "Traceback" not in stderr
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        with self.start(*arguments) as process:
+            done = finish(process)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
 
-    def servers(self, port: int) -> list[dict[str, Any]]:
+    def servers(self, port: int) -> list[RunningEngine]:
         """What runs on a port: nothing or one server."""
-        return [json.loads(each.model_dump_json()) for each in self.noted() if each.port == port]
-
-    def note(self, port: int, process: subprocess.Popen[str]) -> RunningEngine:
-        """The note of a server that a command is starting."""
-        while not (found := [each for each in self.noted() if each.port == port]):
-            assert process.poll() is None
-        return found[0]
+        return [each for each in self.noted() if each.port == port]
 
     def noted(self) -> list[RunningEngine]:
         with pytest.MonkeyPatch.context() as patch:
@@ -113,12 +96,7 @@ def port(home: Home) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Begun:
-    """The server of this module, as two commands at once started it.
-
-    Attributes:
-        first: Of the command that started it.
-        second: Of the command that found it running.
-    """
+    """The server of this module, and what the commands printed that started it and found it running."""
 
     port: int
     first: subprocess.CompletedProcess[str]
@@ -142,26 +120,22 @@ def begun(home: Home) -> Iterator[Begun]:
             for process in both:
                 assert process.stderr is not None
                 assert "Waiting for another es-sbert" in process.stderr.readline()
-        said = [process.communicate(timeout=600) for process in both]
-    ended = [
-        subprocess.CompletedProcess(process.args, process.returncode, out, err)
-        for process, (out, err) in zip(both, said, strict=True)
-    ]
+        ended = [finish(process) for process in both]
     first, second = sorted(ended, key=lambda done: "is already running" in done.stderr)
     yield Begun(port, first, second)
     home.run("down", NAME, "--port", str(port), "--purge", "--yes")
 
 
 @pytest.fixture
-def server(home: Home, begun: Begun) -> dict[str, Any]:
-    """What is listed of the module's server, which runs. A test may stop it: the next one starts it again."""
+def server(home: Home, begun: Begun) -> RunningEngine:
+    """The module's server, which runs. A test may stop it: the next one starts it again."""
     if not home.servers(begun.port):
         home.run(*begun.up)
     [server] = home.servers(begun.port)
     return server
 
 
-def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[str, Any]) -> None:
+def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: RunningEngine) -> None:
     assert [begun.first.returncode, begun.second.returncode] == [0, 0], (begun.first.stderr, begun.second.stderr)
     assert [begun.first.stdout, begun.second.stdout] == [f"{begun.url}\n"] * 2
     assert "Starting Elasticsearch 9." in begun.first.stderr
@@ -173,30 +147,30 @@ def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
-def test_server_started_by_root_runs_as_unprivileged_user(home: Home, server: dict[str, Any]) -> None:
+def test_server_started_by_root_runs_as_unprivileged_user(home: Home, server: RunningEngine) -> None:
     account = server_account()
     assert account is not None
-    assert Path(f"/proc/{server['pid']}").stat().st_uid == account.pw_uid
+    assert Path(f"/proc/{server.pid}").stat().st_uid == account.pw_uid
     program = [path.stat() for path in (home.folder / "engines" / "dist").rglob("*")]
     assert program
     assert not [status for status in program if status.st_uid == account.pw_uid or status.st_mode & 0o022]
 
 
-def test_down_and_up_keeps_data(home: Home, begun: Begun, server: dict[str, Any]) -> None:
-    http(begun.url, "/kept/_doc/1?refresh=true", "PUT", {"text": "precious"})
+def test_down_and_up_keeps_data(home: Home, begun: Begun, server: RunningEngine) -> None:
+    call(begun.url, "PUT", "/kept/_doc/1?refresh=true", {"text": "precious"})
     down = home.run("down")
     assert home.servers(begun.port) == []
     assert f"{NAME} on port {begun.port}: stopped; data kept." in down.stderr
-    assert process_identity(server["pid"]) != server["started"]
+    assert process_identity(server.pid) != server.started
     up = home.run(*begun.up)
     assert up.stdout == f"{begun.url}\n"
     assert "Starting Elasticsearch 9." in up.stderr
     assert "The server continues with the data of an earlier run" in up.stderr
     [now] = home.servers(begun.port)
-    assert process_identity(now["pid"]) == now["started"]
-    assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}
+    assert process_identity(now.pid) == now.started
+    assert call(begun.url, "GET", "/kept/_doc/1", None)["_source"] == {"text": "precious"}
     # That it has started, it writes after it answers.
-    for log in (Path(now["log"]), Path(server["log"]).with_name("console.previous.log")):
+    for log in (Path(now.log), Path(server.log).with_name("console.previous.log")):
         assert "starting" in log.read_text()
 
 
@@ -206,11 +180,12 @@ def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
         assert process.stderr is not None
         while "Starting" not in process.stderr.readline():
             assert process.poll() is None
-        server = home.note(port, process)
+        while not (servers := home.servers(port)):
+            assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
     assert process.returncode == 130
-    assert not server.is_alive
+    assert not servers[0].is_alive
     assert home.servers(port) == []
 
 
@@ -223,37 +198,3 @@ def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
     assert "Too small" in done.stderr  # the JVM's own words about a heap of 1 kB
     assert "--purge" in done.stderr
     assert home.servers(port) == []
-
-
-@pytest.mark.long
-def test_server_start_timeout_stops_it(home: Home, port: int) -> None:
-    done = home.run("up", NAME, "--port", str(port), "--timeout", "0.5", code=2)
-    assert f"does not answer on port {port} after 0.5 s" in done.stderr
-    assert "--timeout 600" in done.stderr
-    assert home.servers(port) == []
-
-
-@pytest.fixture
-def bare_home(home: Home, tmp_path: Path) -> Iterator[Home]:
-    """Nothing installed, and only the JDK of the other home known."""
-    folder = home.folder / "bare"
-    java = find_jdk(range(21, 1000), os.environ, server_account()).home
-    yield Home(folder, {**home.environ, "ES_SBERT_ENGINE_HOME": str(folder), "ES_JAVA_HOME": str(java)})
-    shutil.rmtree(folder)
-
-
-def test_up_without_maven_suggests_docker(bare_home: Home, tmp_path: Path) -> None:
-    bare_home.environ.pop("MAVEN_HOME", None)
-    bare_home.environ.pop("M2_HOME", None)
-    done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, PATH=str(tmp_path))
-    assert "Maven (mvn), which downloads packages, is not on PATH" in done.stderr
-    assert "docker-compose.yml" in done.stderr
-
-
-def test_up_without_network_suggests_maven_settings(bare_home: Home, tmp_path: Path) -> None:
-    nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_port()}"
-    options = f"-Dmaven.repo.local={tmp_path} {nowhere} {nowhere.replace('https', 'http')}"
-    done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, MAVEN_OPTS=options)
-    assert "Maven cannot fetch org.elasticsearch" in done.stderr
-    assert "settings.xml" in done.stderr
-    assert not list(bare_home.folder.glob("dist/*"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from es_sbert.index.adopt import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import with_meta_entry
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field
-from tests.engine.ingest_support import load, wait_until, write_jsonl
+from tests.engine.ingest_support import load, write_jsonl
 from tests.engine.vectors import state_of
 
 DIMENSIONS = 16
@@ -39,14 +38,6 @@ def ensure(engine: Engine, index: str, index_type: str | None = None) -> VectorF
     return ensure_vector_field(engine, index, request)
 
 
-def test_engine_fails_shards_without_index_knn(engine: Engine, index: str) -> None:
-    """The reason for the refusals below: a shard that fails gets another primary term."""
-    engine.create_index(index, {"mappings": {"properties": {"embedding": FLAT}}})
-    before = engine.primary_terms(index)
-    engine.put_mapping(index, {"_meta": {"owner": "app"}})
-    wait_until(lambda: engine.primary_terms(index) != before)
-
-
 def test_mapping_of_an_index_with_vectors_changes_without_failures(engine: Engine, index: str) -> None:
     assert ensure(engine, index).meta.index_type == "hnsw"
     before = engine.primary_terms(index)
@@ -62,12 +53,11 @@ def test_flat_field_is_refused_before_an_index_is_made(engine: Engine, index: st
     assert engine.get_index(index) is None
 
 
-@pytest.mark.parametrize("index_type", [None, "hnsw"])
-def test_index_without_index_knn_gets_no_vector_field(engine: Engine, index: str, index_type: str | None) -> None:
+def test_index_without_index_knn_gets_no_vector_field(engine: Engine, index: str) -> None:
     engine.create_index(index, {"mappings": {"properties": {"title": {"type": "keyword"}}}})
     before = state_of(engine, index).mappings
     with pytest.raises(IndexMismatch, match=WITHOUT_KNN) as caught:
-        ensure(engine, index, index_type)
+        ensure(engine, index)
     for command in ("es-sbert index create NEW", f"from {index} to NEW", "es-sbert ingest --index NEW"):
         assert command in caught.value.remedy
     assert state_of(engine, index).mappings == before
@@ -77,39 +67,24 @@ def test_index_without_index_knn_gets_no_vector_field(engine: Engine, index: str
 def test_load_into_index_without_index_knn_writes_nothing(
     engine: Engine, index: str, tiny: Encoder, tmp_path: Path, from_file: bool
 ) -> None:
-    documents: list[dict[str, Any]] = [{"id": "1", "text": "the cat sleeps"}]
     engine.create_index(index, {"mappings": {"properties": {"text": {"type": "text"}}}})
     engine.bulk(index, b'{"index":{"_id":"1"}}\n{"id":"1","text":"the cat sleeps"}\n')
     engine.refresh(index)
     before = engine.get_index(index), engine.search(index, {"seq_no_primary_term": True})["hits"]
-    source = [write_jsonl(tmp_path / "d.jsonl", documents)] if from_file else []
+    source = [write_jsonl(tmp_path / "d.jsonl", [{"id": "1", "text": "the cat sleeps"}])] if from_file else []
     with pytest.raises(IndexMismatch, match=WITHOUT_KNN):
         load(engine.info.url, tiny, index, *source, dead=tmp_path / "dead", **({"id_field": "id"} if source else {}))
     engine.refresh(index)
     assert (engine.get_index(index), engine.search(index, {"seq_no_primary_term": True})["hits"]) == before
 
 
-def test_vectors_in_index_without_index_knn_are_not_adopted(engine: Engine, index: str) -> None:
-    engine.create_index(index, {"mappings": {"properties": {"embedding": FLAT}}})
-    with pytest.raises(IndexMismatch, match=WITHOUT_KNN) as caught:
-        read_adoptable_field(engine, index, "embedding", None)
-    assert "es-sbert index adopt NEW" in caught.value.remedy
-
-
-def test_no_command_changes_the_mapping_of_such_an_index(engine: Engine, index: str) -> None:
+def test_no_command_changes_the_mapping_of_vectors_without_index_knn(engine: Engine, index: str) -> None:
     """As commands do that note or add something of their own: analyses, loads, calibration."""
     engine.create_index(index, {"mappings": {"properties": {"embedding": FLAT}}})
     state = state_of(engine, index)
+    with pytest.raises(IndexMismatch, match=WITHOUT_KNN) as caught:
+        read_adoptable_field(engine, index, "embedding", None)
+    assert "es-sbert index adopt NEW" in caught.value.remedy
     with pytest.raises(IndexMismatch, match=WITHOUT_KNN):
         update_mapping(engine, state, lambda found: {"_meta": with_meta_entry({}, "note", "new")})
     assert engine.get_index(index) == state
-
-
-def test_index_without_vectors_may_be_changed(engine: Engine, index: str) -> None:
-    engine.create_index(index, {})
-    state = state_of(engine, index)
-
-    def plan(found: Any) -> Json | None:
-        return None if "_meta" in found.mappings else {"_meta": with_meta_entry({}, "note", "new")}
-
-    assert "_meta" in update_mapping(engine, state, plan).mappings

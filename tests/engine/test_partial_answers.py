@@ -8,15 +8,17 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-import orjson
 import pytest
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import EngineResponse, Json
 from es_sbert.errors import EngineError
+from tests.engine.ingest_support import put
+from tests.engine.vectors import vector_mapping
 
 # Of a node that has left the cluster.
 NODE_LOST: Json = {
@@ -66,86 +68,63 @@ CLUSTER_STATE = {
 OTHERS = {"close", "send", "close_point_in_time", "hit_source", "start_force_merge", "is_task_done"}
 
 
-def without_parts(answer: Json) -> Iterator[tuple[str, Json]]:
-    """The answer with one part or another missing, as far as it has such parts."""
+def lose_shard(answer: Json, index: str, number: str) -> None:
+    answer["indices"][index]["shards"].pop(number)
 
-    def changed(change: Callable[[Json], object]) -> Json:
-        partial = copy.deepcopy(answer)
-        change(partial)
-        return partial
 
+def start_primary(answer: Json, index: str, number: str) -> None:
+    answer["indices"][index]["shards"][number][0]["routing"]["state"] = "INITIALIZING"
+
+
+def changes(answer: Json) -> Iterator[tuple[str, Callable[[Json], object]]]:
+    """Name → what takes one of the parts of an answer away that it has."""
     if "_shards" in answer:
-
-        def fail(partial: Json) -> None:
-            shards = partial["_shards"]
-            shards |= {"failed": 1, "successful": shards["successful"] - 1, "failures": [NODE_LOST]}
-
-        yield "a shard failed", changed(fail)
-        yield "a shard failed without a reason", changed(lambda partial: partial["_shards"].update(failed=1))
+        count = answer["_shards"]["successful"]
+        failed = {"failed": 1, "successful": count - 1, "failures": [NODE_LOST]}
+        yield "a shard failed", lambda whole: whole["_shards"].update(failed)
+        yield "a shard failed without a reason", lambda whole: whole["_shards"].update(failed=1)
     if answer.get("_shards") and answer.keys() == {"_shards"}:
         # A primary that is not active is not counted as failed.
-        yield "a shard is not counted", changed(lambda partial: partial["_shards"].update(successful=0))
-    for number in ("0", "1"):
-        indices = answer.get("indices", {})
-        for index, state in indices.items() if isinstance(indices, dict) else ():
-            if number in state.get("shards", {}):
-                yield (
-                    f"shard {number} is missing",
-                    changed(lambda partial, i=index, n=number: partial["indices"][i]["shards"].pop(n)),  # type: ignore[misc]
-                )
-                yield (
-                    f"the primary of shard {number} is starting",
-                    changed(
-                        lambda partial, i=index, n=number: [  # type: ignore[misc]
-                            copy["routing"].update(state="INITIALIZING") for copy in partial["indices"][i]["shards"][n]
-                        ]
-                    ),
-                )
+        yield "a shard is not counted", lambda whole: whole["_shards"].update(successful=0)
+    indices = answer.get("indices", {})
+    for index, state in indices.items() if isinstance(indices, dict) else ():
+        for number in state.get("shards", {}):
+            yield f"shard {number} is missing", partial(lose_shard, index=index, number=number)
+            yield f"the primary of shard {number} is starting", partial(start_primary, index=index, number=number)
     if "timed_out" in answer:
-        yield "timed out", changed(lambda partial: partial.update(timed_out=True))
+        yield "timed out", lambda whole: whole.update(timed_out=True)
     if "fields" in answer and "indices" in answer:
         failures = [{"indices": ["docs"], "failure": {"error": NODE_LOST["reason"]}}]
-        yield "an index is left out", changed(lambda partial: partial.update(failed_indices=1, failures=failures))
+        yield "an index is left out", lambda whole: whole.update(failed_indices=1, failures=failures)
     if "acknowledged" in answer:
-        yield "not acknowledged", changed(lambda partial: partial.update(acknowledged=False))
+        yield "not acknowledged", lambda whole: whole.update(acknowledged=False)
     if "hits" in answer:
         skipped = {"total": 2, "successful": 1, "skipped": 1, "running": 0, "partial": 0, "failed": 0}
-        yield "a remote cluster was skipped", changed(lambda partial: partial.update(_clusters=skipped))
-    for parts in ("items", "docs", "responses"):
-        if parts in answer:
-            yield f"one of the {parts} is missing", changed(lambda partial, p=parts: partial[p].pop())  # type: ignore[misc]
+        yield "a remote cluster was skipped", lambda whole: whole.update(_clusters=skipped)
+    if "items" in answer:
+        yield "one of the items is missing", lambda whole: whole["items"].pop()
     if "docs" in answer:
         error = {"type": "no_shard_available_action_exception", "reason": None}
-        yield (
-            "a document could not be looked up",
-            changed(lambda partial: partial["docs"].__setitem__(0, {"_index": "docs", "_id": "1", "error": error})),
-        )
+        lost = {"_index": "docs", "_id": "1", "error": error}
+        yield "one of the documents is missing", lambda whole: whole["docs"].pop()
+        yield "a document could not be looked up", lambda whole: whole["docs"].__setitem__(0, lost)
+    if "responses" in answer:
+        yield "one of the responses is missing", lambda whole: whole["responses"].pop()
+        for what, change in changes(answer["responses"][1]):
+            yield f"{what} in a response", lambda whole, change=change: change(whole["responses"][1])  # type: ignore[misc]
     if isinstance(answer.get("shards"), list):
-        yield "a shard has no active copy", changed(lambda partial: partial["shards"].append([]))
-    for number, response in enumerate(answer.get("responses", ())):
-        for what, partial in without_parts(response):
-            yield what, changed(lambda whole, n=number, p=partial: whole["responses"].__setitem__(n, p))  # type: ignore[misc]
+        yield "a shard has no active copy", lambda whole: whole["shards"].append([])
 
 
 @pytest.fixture
 def index(engine: Engine, index_name: str) -> str:
-    properties: Json = {"n": {"type": "integer"}}
     settings: Json = {"number_of_shards": 2, "number_of_replicas": 0}
     if engine.info.engine_type is EngineType.OPENSEARCH:
-        properties["vector"] = {
-            "type": "knn_vector",
-            "dimension": 2,
-            "method": {"name": "hnsw", "space_type": "l2", "engine": "lucene"},
-        }
         settings["knn"] = True
-    else:
-        properties["vector"] = {"type": "dense_vector", "dims": 2, "index_options": {"type": "hnsw"}}
+    properties = {"n": {"type": "integer"}, "vector": vector_mapping(engine, 2)}
     engine.create_index(index_name, {"settings": settings, "mappings": {"properties": properties}})
     engine.update_aliases([{"add": {"index": index_name, "alias": f"{index_name}-routed", "routing": "r"}}])
-    lines: list[Json] = []
-    for number in range(8):
-        lines += [{"index": {"_id": str(number)}}, {"n": number, "vector": [1.0, number]}]
-    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    put(engine, index_name, ({"id": str(number), "n": number, "vector": [1.0, number]} for number in range(8)))
     engine.refresh(index_name)
     return index_name
 
@@ -167,49 +146,25 @@ def test_partial_answer_is_an_error(engine: Engine, index: str, method: str, mon
 
     monkeypatch.setattr(engine, "send", record)
     CALLS[method](engine, index)  # complete answers are not an error
-    tried = 0
+    errors: dict[tuple[Any, str], EngineError | None] = {}
     for request, answer in answers.items():
-        for what, partial in without_parts(answer):
+        for what, change in changes(answer):
+            incomplete = copy.deepcopy(answer)
+            change(incomplete)
 
-            def replace(*args: Any, request: Any = request, partial: Json = partial, **kwargs: Any) -> EngineResponse:
-                is_replaced = (args[0], args[1]) == request
-                return EngineResponse(200, {}, copy.deepcopy(partial)) if is_replaced else send(*args, **kwargs)
+            def replace(*args: Any, request: Any = request, body: Json = incomplete, **kwargs: Any) -> EngineResponse:
+                if (args[0], args[1]) == request:
+                    return EngineResponse(200, {}, copy.deepcopy(body))
+                return send(*args, **kwargs)
 
             monkeypatch.setattr(engine, "send", replace)
-            error = _error_of(CALLS[method], engine, index)
-            assert error is not None, f"{method} takes an answer for complete although {what}"
-            assert "None" not in error.message
-            assert error.remedy
-            tried += 1
-    assert tried
-
-
-def _error_of(call: Callable[[Engine, str], Any], engine: Engine, index: str) -> EngineError | None:
-    try:
-        call(engine, index)
-    except EngineError as error:
-        return error
-    return None
-
-
-@pytest.mark.parametrize("missing", ["0", "1"])
-def test_shard_states_are_those_of_their_shards(
-    engine: Engine, index: str, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list of those that answered would give shard 0 the numbers of shard 1."""
-    before = engine.shard_states(index)
-    assert list(before) == [0, 1]
-    assert sum(state.max_seq_no + 1 for state in before.values()) == 8
-    assert all(state.history and state.node and state.copies == 1 for state in before.values())
-    assert before[0].history != before[1].history
-    send = engine.send
-
-    def lose_shard(*args: Any, **kwargs: Any) -> EngineResponse:
-        response = send(*args, **kwargs)
-        if "_stats" in args[1]:
-            response.body["indices"][index]["shards"].pop(missing)
-        return response
-
-    monkeypatch.setattr(engine, "send", lose_shard)
-    with pytest.raises(EngineError, match=rf"only 1 of 2 shards of {index}; without an active primary: {missing}\n"):
-        engine.shard_states(index)
+            errors[request, what] = None  # the answer is taken for a complete one
+            try:
+                CALLS[method](engine, index)
+            except EngineError as error:
+                errors[request, what] = error
+    assert errors
+    for each in errors.values():
+        assert each is not None, errors
+        assert "None" not in each.message
+        assert each.remedy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,11 +14,11 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.errors import RequestFailed, UsageError
-from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from es_sbert.errors import RequestFailed
+from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index
 from tests.e2e.cli_support import cli_in_process
-from tests.engine.ingest_support import ask, tiny_encoder
+from tests.engine.ingest_support import ask
 from tests.shared import alone_on_engines, folder_of_run
 from tests.tiny import write_tiny_bert
 
@@ -30,19 +29,13 @@ TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "the man sleeps"]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
-        yield encoder
-
-
-@pytest.fixture(scope="module")
-def names(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def names(engine_url: str, tiny: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """An index with three documents, and one whose only shard no node may hold: the engine's health is red."""
     here = f"test-partial-{uuid.uuid4().hex[:12]}"
     lost = f"{here}-lost"
     with alone_on_engines(folder_of_run(tmp_path_factory)), closing(connect(EngineSettings(url=engine_url))) as engine:
         try:
-            with SemanticIndex.create(here, engine, encoder=encoder, shards=1, text_template="{text}") as index:
+            with SemanticIndex.create(here, engine, encoder=tiny, shards=1, text_template="{text}") as index:
                 documents = ({"id": str(number), "text": text} for number, text in enumerate(TEXTS))
                 assert index.add(documents, id_field="id").indexed == len(TEXTS)
             state = engine.get_index(here)
@@ -59,8 +52,8 @@ def names(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def both(engine_url: str, names: list[str], encoder: Encoder) -> Iterator[SemanticIndex]:
-    with SemanticIndex(names, engine_url, encoder=encoder) as index:
+def both(engine_url: str, names: list[str], tiny: Encoder) -> Iterator[SemanticIndex]:
+    with SemanticIndex(names, engine_url, encoder=tiny) as index:
         yield index
 
 
@@ -73,14 +66,10 @@ SEARCHES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_partial_answer_is_an_error_that_says_why(both: SemanticIndex, search: str) -> None:
+def test_partial_answer_is_an_error_unless_it_is_allowed(both: SemanticIndex, names: list[str], search: str) -> None:
     with pytest.raises(RequestFailed, match="only 1 of 2 shards.*no active copy") as caught:
         SEARCHES[search](both)
     assert "_cluster/health" in caught.value.remedy
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-def test_allowed_partial_result_says_what_is_missing(both: SemanticIndex, names: list[str], search: str) -> None:
     result = SEARCHES[search](both, allow_partial=True)
     assert {hit.id for hit in result} == ({"0", "2"} if search == "similar" else {"0", "1", "2"})
     assert {hit.index for hit in result} == {names[0]}
@@ -88,28 +77,14 @@ def test_allowed_partial_result_says_what_is_missing(both: SemanticIndex, names:
     assert "no active copy" in str(result.partial)
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-def test_complete_result_is_not_partial(engine_url: str, names: list[str], encoder: Encoder, search: str) -> None:
-    with SemanticIndex(names[0], engine_url, encoder=encoder) as index:
-        assert SEARCHES[search](index, allow_partial=True).partial is None
+def test_complete_result_is_not_partial(engine_url: str, names: list[str], tiny: Encoder) -> None:
+    with SemanticIndex(names[0], engine_url, encoder=tiny) as index:
+        assert [search(index, allow_partial=True).partial for search in SEARCHES.values()] == [None] * 4
 
 
 def test_document_that_a_missing_shard_may_hold_is_not_called_missing(both: SemanticIndex) -> None:
     with pytest.raises(RequestFailed, match="no active copy"):
         both.similar_to("unknown", allow_partial=True)
-
-
-def test_document_that_no_shard_holds_is_reported(engine_url: str, names: list[str], encoder: Encoder) -> None:
-    with SemanticIndex(names[0], engine_url, encoder=encoder) as index, pytest.raises(UsageError, match="no document"):
-        index.similar_to("unknown", allow_partial=True)
-
-
-def test_async_index_allows_partial_results(engine_url: str, names: list[str], encoder: Encoder) -> None:
-    async def search() -> Any:
-        async with AsyncSemanticIndex(names, engine_url, encoder=encoder) as index:
-            return await index.search(QUERY, allow_partial=True)
-
-    assert asyncio.run(search()).partial.failed == 1
 
 
 def test_command_warns_and_marks_hits_of_a_partial_result(

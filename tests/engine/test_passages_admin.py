@@ -43,9 +43,8 @@ def test_passages_recall_size_and_migration_with_two_fields(
     expect_no_stragglers(monkeypatch)
     first, second = encoders
     place = Place(engine, f"{index_name}-alias", index_name, tmp_path / "dead.jsonl")
-    engine.create_index(
-        index_name, {"settings": {"index.knn": True}} if engine.info.engine_type is EngineType.OPENSEARCH else {}
-    )
+    knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
+    engine.create_index(index_name, {"settings": knn})
     engine.update_aliases([{"add": {"index": index_name, "alias": place.alias}}])
     place.write({str(number): long_document(number) for number in range(COUNT)})
     of_title = IngestSettings(index=index_name, vectors=("of_title={title}",), dead_letters=place.dead)

@@ -10,7 +10,7 @@ from es_sbert.diagnostics.recall import K, RecallQueries, force_merge, measure_i
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import OVERSAMPLE, IndexType
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
-from tests.engine.vectors import cosines, fill, load, random_vectors
+from tests.engine.vectors import cosines, fill, random_vectors
 
 pytestmark = pytest.mark.one_engine
 
@@ -48,15 +48,3 @@ def test_recall_of_the_whole_index_matches_numpy(
     if index_type is IndexType.HNSW:  # the scores of quantized vectors may rank a farther candidate first
         assert measured[0].recall.mean <= measured[-1].recall.mean
     assert measured[-1].recall.mean > 0.8
-
-
-def test_routed_documents_serve_as_queries_and_searches_of_flat_types_are_exact(
-    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("es_sbert.diagnostics.index_advice._MIN_DOCUMENTS", 40)
-    field = fill(engine, index_name, 0, DIMENSIONS, "flat", shards=3)
-    load(engine, index_name, "embedding", random_vectors(40, DIMENSIONS), lambda row: {"row": row}, routing="one shard")
-    sample = read_sample(engine, field, 40, None)
-    assert (len(sample.queries.own), len(sample.starts)) == (8, 32)
-    assert set(sample.queries.own) < {*map(str, range(40))}
-    assert measure_index(engine, field, sample.queries) == []

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
-from es_sbert.index.document_vectors import bulk_vector_value
-from es_sbert.index.vector_field import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
-from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of
 from tests.engine.vectors import cosines
 
@@ -27,14 +22,8 @@ CLOSE = 2e-5
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
-        yield encoder
-
-
-@pytest.fixture(scope="module")
-def site(engine_url: str, encoder: Encoder) -> Iterator[SampleIndices]:
-    with samples(engine_url, encoder) as made:
+def site(engine_url: str, tiny: Encoder) -> Iterator[SampleIndices]:
+    with samples(engine_url, tiny) as made:
         yield made
 
 
@@ -102,8 +91,6 @@ def test_mixed_models_raise(site: SampleIndices) -> None:
         open_at(site, [site.one, site.split])
     with pytest.raises(IndexMissing):
         open_at(site, [site.one, "test-of-no-index"])
-    with pytest.raises(UsageError, match="a search needs an index"):
-        open_at(site, [])
 
 
 def test_like_returns_nearest_other_documents(site: SampleIndices, one: SemanticIndex) -> None:
@@ -154,26 +141,8 @@ def test_source_and_highlight_options(site: SampleIndices, one: SemanticIndex) -
         assert ("guitar" in text_of(number(hit)).split()) == (
             "<em>guitar</em>" in "".join(hit.highlight.get("text", []))
         )
-    own = {"fields": {"text": {"highlight_query": {"match": {"text": "cat"}}}}, "pre_tags": ["["], "post_tags": ["]"]}
-    assert any("[cat]" in hit.highlight.get("text", [""])[0] for hit in one.search(TEXT, 60, highlight=own))
     with pytest.raises(UsageError, match="no words to highlight"):
         one.similar_to("1", highlight=["text"])
-
-
-def test_highlight_works_beside_very_long_text(site: SampleIndices) -> None:
-    document = {"text": "guitar " * 150_000, "v": bulk_vector_value(site.engine.info, site.query(TEXT))}
-    lines = [orjson.dumps({"index": {"_id": "book"}}), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), b""]
-    assert all(item.ok for item in site.engine.bulk(site.two, b"\n".join(lines)))
-    try:
-        site.engine.refresh(site.two)
-        with open_at(site, site.two) as index:
-            [book] = index.search(TEXT, 1, highlight=["text"]).hits
-            assert book.id == "book"
-            assert "<em>guitar</em>" in book.highlight["text"][0]
-            assert index.hybrid(TEXT, 3, highlight=["text"]).hits
-    finally:
-        assert all(item.ok for item in site.engine.bulk(site.two, b'{"delete":{"_id":"book"}}\n'))
-        site.engine.refresh(site.two)
 
 
 def lexical(site: SampleIndices, index: str, filter: Any = None) -> dict[str, float]:
@@ -206,12 +175,6 @@ def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, fi
             assert hit.lexical == pytest.approx(words[hit.id], rel=1e-5)
 
 
-def test_removed_options_are_refused_by_name(one: SemanticIndex) -> None:
-    for option in ("aggregations", "sort", "lexical"):
-        with pytest.raises(UsageError, match=f"unknown option: {option}"):
-            one.hybrid(TEXT, **{option: [{}]})  # type: ignore[arg-type]
-
-
 def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIndex) -> None:
     bodies = one.hybrid_bodies(text_of(7), 5, lexical_fields=["text"])
     answers = site.engine.multi_search(site.one, bodies)
@@ -219,74 +182,37 @@ def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIn
     assert all(answer["hits"]["hits"] for answer in answers)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "x" * 100_001])
-def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
-    for search in (one.search, one.hybrid, one.body, one.hybrid_bodies):
-        with pytest.raises(UsageError, match="the query text"):
-            search(text)
+def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> None:
+    options = {
+        "k": True, "filter": [], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
+        "source": np.array([1]), "highlight": "text", "allow_partial": "no", "rerank": "model", "window": 0,
+    }  # fmt: skip
+    wrong: list[tuple[Callable[..., object], dict[str, Any]]] = [
+        (partial(one.search, TEXT), options),
+        (partial(one.hybrid, TEXT), {"weights": (1,), "lexical_fields": "text"}),
+        (one.search, {"text": b"bytes"}),
+        (one.search_vector, {"vector": [None] * 16}),
+        (one.similar_to, {"id": ""}),
+        (one.delete, {"ids": [None]}),
+        (one.add, {"documents": {"a": 1}}),
+        (one.embed_missing, {"retry_seconds": float("nan")}),
+        (partial(SemanticIndex.create, "unused", site.engine), {"text_fields": "text", "passages": 0, "shards": "1"}),
+        (partial(AsyncSemanticIndex, site.one), {"concurrency": 0}),
+    ]
+    for call, values in wrong:
+        for name, value in values.items():
+            with pytest.raises(UsageError, match=rf"\b{name}\b"):
+                call(**{name: value})
 
 
-# Argument → a value of a wrong type or out of range. The error names the argument.
-_WRONG: dict[str, Any] = {
-    "k": True, "filter": [], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
-    "source": np.array([1]), "highlight": "text", "allow_partial": "no", "rerank": "model", "window": 0,
-}  # fmt: skip
-_WRONG_HYBRID: dict[str, Any] = {"weights": (1,), "lexical_fields": "text"}
-
-
-def _refused(name: str, value: object, call: Callable[..., object]) -> None:
-    with pytest.raises(UsageError, match=rf"\b{name}\b"):
-        call(**{name: value})
-
-
-def test_wrong_arguments_of_a_search_are_named(one: SemanticIndex) -> None:
-    for name, value in (_WRONG | _WRONG_HYBRID).items():
-        for search in (one.search, one.hybrid)[name in _WRONG_HYBRID :]:
-            _refused(name, value, partial(search, TEXT))
-    _refused("text", b"bytes", one.search)
-    for vector in ("abc", [None] * 16, ["1"] * 16, [[1.0], [1.0, 2.0]]):
-        _refused("vector", vector, one.search_vector)
-    _refused("id", "", one.similar_to)
-    _refused("index", 5, partial(one.similar_to, "1"))
-
-
-def test_values_of_numpy_and_views_of_a_dict_are_arguments(site: SampleIndices, one: SemanticIndex) -> None:
+def test_values_of_numpy_and_views_of_a_dict_are_arguments(one: SemanticIndex) -> None:
     fields = {"text": 1}
     for source in (np.array(["text"]), fields.keys(), set(fields)):
         assert one.body(TEXT, np.int64(3), source=source) == one.body(TEXT, 3, source=["text"])
-    assert one.body(TEXT, source=np.bool_(False)) == one.body(TEXT, source=False)
     expected = one.hybrid_bodies(TEXT, 3, weights=[0.25, 0.75], lexical_fields=["text"])
     for weights in (np.array([0.25, 0.75]), [np.float32(0.25), np.float32(0.75)], {"a": 0.25, "b": 0.75}.values()):
         options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys()}
         assert one.hybrid_bodies(TEXT, np.int64(3), **options) == expected
-    _refused("weights", {0.25, 0.75}, partial(one.hybrid, TEXT))  # in no order
-    vector = np.arange(1, one.field.meta.dimensions + 1)
-    hits = [one.search_vector(each, 3) for each in (vector, vector.astype(object))]
-    assert [hit.id for hit in hits[0]] == [hit.id for hit in hits[1]]
-    folder = Path(site.encoder.info.model)
-    indices: list[Any] = [np.array([site.one]), {site.one}]
-    for index in indices:
-        with SemanticIndex(index, site.engine, model=folder, vector_field="v", device="cpu") as opened:
-            assert opened.encoder.info.fingerprint == one.field.meta.fingerprint
-    assert request_vector_field(folder).fingerprint == one.field.meta.fingerprint
-
-
-def test_wrong_arguments_of_writing_and_opening_are_named(site: SampleIndices, one: SemanticIndex) -> None:
-    for ids in (None, [None], [""], ""):
-        _refused("ids", ids, one.delete)
-    for documents in ("abc", {"a": 1}):
-        _refused("documents", documents, one.add)
-    _refused("routing_field", 5, partial(one.add, [{"text": "a"}]))
-    for name, value in {"max_errors": -1, "retry_seconds": float("nan"), "dead_letters": 5}.items():
-        _refused(name, value, one.embed_missing)
-    opening = {"index": [5], "model": 5, "encoder": "x", "vector_field": [5], "device": 5, "threads": 0}
-    for name, value in opening.items():
-        for cls in (SemanticIndex, AsyncSemanticIndex):
-            _refused(name, value, partial(cls, index=site.one, engine=site.engine))
-    _refused("concurrency", 0, partial(AsyncSemanticIndex, site.one))
-    creating = {"name": ["a"], "text_fields": "text", "index_type": 5, "passages": 0, "shards": "1", "replicas": -1}
-    for name, value in creating.items():
-        _refused(name, value, partial(SemanticIndex.create, name="unused", engine=site.engine))
 
 
 def test_engine_rejections_raise_request_failed(site: SampleIndices, one: SemanticIndex) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,12 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines import detection, node_watch
 from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import EngineUnreachable, RequestFailed
-from tests.cluster import Cluster
 from tests.conftest import free_port
 from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.engine.relay import Relay
-from tests.faulty_proxy import Exchange, FaultyProxy, cut_after, cut_before
+from tests.faulty_proxy import Exchange, Fault, FaultyProxy, cut_after, cut_before
 
 # Far more than a test takes: a request that waits this long for a frozen node fails the test.
 TIMEOUT = 600.0
@@ -44,35 +44,42 @@ def nodes(engine_url: str) -> Iterator[tuple[Relay, Relay]]:
         yield one, other
 
 
-def addresses(*urls: str) -> EngineSettings:
-    return EngineSettings(url=",".join(urls), timeout=TIMEOUT)
+@contextmanager
+def connected(*urls: str) -> Iterator[Engine]:
+    with closing(connect(EngineSettings(url=",".join(urls), timeout=TIMEOUT))) as engine:
+        yield engine
 
 
-@one_engine
-def test_a_node_that_is_down_at_the_start_is_left_out(engine_url: str, index_name: str) -> None:
-    down = f"http://127.0.0.1:{free_port()}"
-    with closing(connect(addresses(down, engine_url))) as engine:
-        assert engine.info.url == f"{down},{engine_url}"
-        for number in range(4):
-            engine.create_index(f"{index_name}-{number}", {})
-        assert all(engine.get_index(f"{index_name}-{number}") for number in range(4))
-        for number in range(4):
-            engine.delete_index(f"{index_name}-{number}")
+@contextmanager
+def faulty(url: str, paths: str, *faults: Fault | None) -> Iterator[tuple[Engine, list[FaultyProxy]]]:
+    """An engine of several addresses, each with a fault on some paths."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultyProxy(url, paths=paths, always=fault)) for fault in faults]
+        yield stack.enter_context(connected(*(proxy.url for proxy in proxies))), proxies
 
 
-@one_engine
-def test_no_command_starts_while_all_nodes_are_down(engine_url: str) -> None:
+def test_no_command_starts_while_all_nodes_are_down() -> None:
     down = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    with pytest.raises(EngineUnreachable, match="none of the 2 addresses answers") as caught:
-        connect(addresses(*down))
+    with pytest.raises(EngineUnreachable, match="none of the 2 addresses answers") as caught, connected(*down):
+        pass
     assert all(f"nothing listens at {url}" in caught.value.message for url in down)
 
 
 @one_engine
-def test_any_request_to_a_node_that_died_is_sent_to_another(
+def test_a_node_that_is_down_or_frozen_at_the_start_is_left_out(
     nodes: tuple[Relay, Relay], engine_url: str, index_name: str
 ) -> None:
-    with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
+    nodes[0].freeze()
+    for away in (nodes[0].url, f"http://127.0.0.1:{free_port()}"):
+        with connected(away, engine_url) as engine:
+            assert engine.info.url == f"{away},{engine_url}"
+            for _ in range(4):
+                assert engine.get_index(index_name) is None
+
+
+@one_engine
+def test_any_request_to_a_node_that_died_is_sent_to_another(nodes: tuple[Relay, Relay], index_name: str) -> None:
+    with connected(nodes[0].url, nodes[1].url) as engine:
         for _ in range(4):
             assert engine.get_index(index_name) is None
         nodes[0].stop()
@@ -85,7 +92,7 @@ def test_any_request_to_a_node_that_died_is_sent_to_another(
 
 @each_engine
 def test_a_frozen_node_is_left_out(nodes: tuple[Relay, Relay], index_name: str) -> None:
-    with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
+    with connected(nodes[0].url, nodes[1].url) as engine:
         for _ in range(4):
             assert engine.get_index(index_name) is None
         nodes[0].freeze()
@@ -98,16 +105,8 @@ def test_a_frozen_node_is_left_out(nodes: tuple[Relay, Relay], index_name: str) 
 
 
 @one_engine
-def test_a_node_that_is_frozen_at_the_start_is_left_out(nodes: tuple[Relay, Relay], index_name: str) -> None:
-    nodes[0].freeze()
-    with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
-        for _ in range(4):
-            assert engine.get_index(index_name) is None
-
-
-@one_engine
 def test_a_write_to_a_frozen_node_is_broken_off_and_not_repeated(nodes: tuple[Relay, Relay], index_name: str) -> None:
-    with closing(connect(addresses(nodes[0].url, nodes[1].url))) as engine:
+    with connected(nodes[0].url, nodes[1].url) as engine:
         engine.create_index(index_name, {})
         nodes[0].freeze()
         failures = []
@@ -128,57 +127,39 @@ def test_a_slow_request_to_a_healthy_node_is_waited_for(engine_url: str, index_n
         time.sleep(8 * node_watch.UNANSWERED_SECONDS)
         return exchange.forward()
 
-    with (
-        FaultyProxy(engine_url, paths="/_search", always=slow) as one,
-        FaultyProxy(engine_url, paths="/_search", always=slow) as other,
-        closing(connect(addresses(one.url, other.url))) as engine,
-    ):
+    with faulty(engine_url, "/_search", slow, slow) as (engine, proxies):
         engine.create_index(index_name, {})
         assert engine.count(index_name) == 0
-        assert len(one.bulk_sizes) + len(other.bulk_sizes) == 1
+        assert sum(len(proxy.bulk_sizes) for proxy in proxies) == 1
 
 
 @one_engine
 def test_a_read_whose_connection_breaks_is_repeated_on_the_next_node(engine_url: str, index_name: str) -> None:
-    with (
-        FaultyProxy(engine_url, paths="/_search", always=cut_after) as one,
-        FaultyProxy(engine_url, paths="/_search") as other,
-        closing(connect(addresses(one.url, other.url))) as engine,
-    ):
+    with faulty(engine_url, "/_search", cut_after, None) as (engine, proxies):
         engine.create_index(index_name, {})
         for _ in range(4):
             assert engine.count(index_name) == 0
-        assert one.bulk_sizes
-        assert len(other.bulk_sizes) == 4
+        assert proxies[0].bulk_sizes
+        assert len(proxies[1].bulk_sizes) == 4
 
 
 @one_engine
 @pytest.mark.parametrize("fault", [cut_before, cut_after])
-def test_a_write_whose_connection_breaks_is_not_repeated(
-    engine_url: str, index_name: str, fault: Callable[[Exchange], tuple[int, bytes]]
-) -> None:
-    with (
-        FaultyProxy(engine_url, paths="/_aliases", always=fault) as one,
-        FaultyProxy(engine_url, paths="/_aliases", always=fault) as other,
-        closing(connect(addresses(one.url, other.url))) as engine,
-    ):
+def test_a_write_whose_connection_breaks_is_not_repeated(engine_url: str, index_name: str, fault: Fault) -> None:
+    with faulty(engine_url, "/_aliases", fault, fault) as (engine, proxies):
         engine.create_index(index_name, {})
         with pytest.raises(EngineUnreachable):
             engine.update_aliases([{"add": {"index": index_name, "alias": f"{index_name}-alias"}}])
-        assert len(one.bulk_sizes) + len(other.bulk_sizes) == 1
+        assert sum(len(proxy.bulk_sizes) for proxy in proxies) == 1
 
 
 @one_engine
 def test_a_bulk_request_whose_connection_breaks_is_left_to_the_caller(engine_url: str, index_name: str) -> None:
-    with (
-        FaultyProxy(engine_url, always=cut_after) as one,
-        FaultyProxy(engine_url, always=cut_after) as other,
-        closing(connect(addresses(one.url, other.url))) as engine,
-    ):
+    with faulty(engine_url, "/_bulk", cut_after, cut_after) as (engine, proxies):
         with pytest.raises(RequestFailed) as caught:
             engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"a":1}\n')
         assert caught.value.status == 0
-        assert len(one.bulk_sizes) + len(other.bulk_sizes) == 1
+        assert sum(len(proxy.bulk_sizes) for proxy in proxies) == 1
 
 
 @one_engine
@@ -204,27 +185,3 @@ def test_a_load_goes_on_when_its_entry_node_ends(
     assert {key: source["price"] for key, source in contents(engine_url, index_name).items()} == {
         document["id"]: document["price"] for document in documents
     }
-
-
-def test_a_cluster_is_loaded_and_searched_while_its_nodes_freeze_and_die(
-    es9_cluster: Cluster, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
-) -> None:
-    """The node that dies is the first address, the one that freezes the second; no copy of a document is lost."""
-    documents = sentences(200)
-    docs = write_jsonl(tmp_path / "docs.jsonl", documents)
-    with es9_cluster.restored() as cluster:
-        name = fresh_index(cluster.urls[2])
-        cluster.call(f"/{name}", "PUT", {"settings": {"number_of_replicas": 2}})
-        cluster.wait_until("green", index=name)
-        ends = {4: lambda: cluster.kill(0)}
-        summary = load(
-            cluster.url, Interposed(tiny, lambda window: ends.pop(window, lambda: None)()), name, docs,
-            dead=tmp_path / "dead", id_field="id", batch_window=8, bulk_bytes=20_000, retry_seconds=120,
-        )  # fmt: skip
-        assert (summary.indexed + summary.updated + summary.unchanged, summary.dead) == (200, 0)
-        cluster.restore()
-        with closing(connect(addresses(*cluster.urls))) as engine:
-            cluster.freeze(1)
-            cluster.wait_until("yellow", nodes=2)
-            for _ in range(6):
-                assert engine.count(name) == 200

@@ -42,6 +42,11 @@ def test_german_texts_and_a_model_for_english(
     assert command in warning
 
     run = cli_in_process(capfd)
+    arguments = ("ingest", "--index", index_name, "--url", engine_url, "--id-field", "id", file, "--dry-run",
+                 "--model", english.info.model, "--device", "cpu", "--precision", "fp32", "--json")  # fmt: skip
+    [warning] = run(*arguments).summary["warnings"]
+    assert f"mostly German, than {english.info.model} was trained on" in warning
+    assert command in warning
     shown = run("index", "show", index_name, "--url", engine_url)
     assert message in shown.out
     assert command in shown.out
@@ -54,24 +59,3 @@ def test_german_texts_and_a_model_for_english(
     [finding] = [finding for finding in findings if finding["message"].startswith(message)]
     assert (finding["level"], finding["about"]) == ("warning", "field embedding")
     assert command in finding["remedy"]
-
-
-GERMAN = [
-    {"id": f"d{number}", "text": f"Der Drucker {number} druckt seit dem Update nicht mehr."} for number in range(20)
-]
-
-
-def test_dry_run_warns(
-    engine_url: str, index_name: str, english: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    file = write_jsonl(tmp_path / "docs.jsonl", GERMAN)
-    run, message = cli_in_process(capfd), f"mostly German, than {english.info.model} was trained on"
-    arguments = ("ingest", "--index", index_name, "--url", engine_url, "--id-field", "id", file, "--dry-run",
-                 "--model", english.info.model, "--device", "cpu", "--precision", "fp32")  # fmt: skip
-    [warning] = [line for line in run(*arguments).out.splitlines() if line.startswith("Warning: ")]
-    assert message in warning
-    assert "`es-sbert model fetch intfloat/multilingual-e5-small`" in warning
-    load(engine_url, english, index_name, file, dead=tmp_path / "dead", id_field="id")
-    [warning] = run(*arguments, "--json").summary["warnings"]
-    assert message in warning
-    assert f"`es-sbert index migrate {index_name} --model multilingual-e5-small`" in warning

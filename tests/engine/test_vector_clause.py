@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,6 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.config import EngineSettings
-from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
@@ -23,6 +20,7 @@ from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector
 from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score, search_body, vector_clause
 from es_sbert.vectors import Vectors
+from tests.engine.ingest_support import open_engine
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, DIMENSIONS, SHARDS, LEAST = 300, 32, 3, 0.3
@@ -32,24 +30,16 @@ PASSAGES = 3  # vectors of a document of the type `passages`
 
 @dataclass(frozen=True)
 class Place:
-    """The same vectors under each index type, and an index that lacks the field."""
+    """The same vectors under each index type."""
 
     engine: Engine
     fields: dict[str, VectorField]
-    lacking: str
     vectors: Vectors  # (COUNT, DIMENSIONS)
 
     def query(self, kind: str, vector: Vectors, k: int, **more: Any) -> VectorQuery:
         meta = self.fields[kind].meta
-        return VectorQuery(
-            "v",
-            vector,
-            k,
-            oversample=choose_oversample(meta),
-            num_candidates=COUNT,
-            passages=meta.passages is not None,
-            **more,
-        )
+        more |= {"oversample": choose_oversample(meta), "passages": meta.passages is not None}
+        return VectorQuery("v", vector, k, num_candidates=COUNT, **more)
 
     def method(self, kind: str) -> SearchMethod:
         return choose_method(self.engine.info.engine_type, self.fields[kind].meta, False)
@@ -79,39 +69,25 @@ class Place:
         return {str(row): float(values[row]) for row in order if group is None or row % 10 == group}
 
 
+def make_field(engine: Engine, index: str, index_type: str, *, passages: bool) -> VectorField:
+    rules = ChunkRules(tokens=8, overlap=0) if passages else None
+    request = FieldRequest("v", "f" * 32, "random", DIMENSIONS, index_type=index_type, passages=rules)
+    return ensure_vector_field(engine, index, request, shards=SHARDS, replicas=0)
+
+
 @pytest.fixture(scope="module")
 def place(engine_url: str) -> Iterator[Place]:
-    engine = connect(EngineSettings(url=engine_url))
     vectors = random_vectors(COUNT, DIMENSIONS)
     stem = f"test-{uuid.uuid4().hex[:12]}"
-    with closing(engine):
-        fields = {
-            kind: ensure_vector_field(
-                engine,
-                f"{stem}-{kind}",
-                FieldRequest(
-                    name="v",
-                    fingerprint="f" * 32,
-                    model_name="random",
-                    dimensions=DIMENSIONS,
-                    index_type="hnsw" if kind == "passages" else kind,
-                    passages=ChunkRules(tokens=8, overlap=0) if kind == "passages" else None,
-                ),
-                shards=SHARDS,
-                replicas=0,
-            )
-            for kind in TYPES
-        }
-        lacking = f"{stem}-lacking"
-        engine.create_index(lacking, {"mappings": {"properties": {"title": {"type": "text"}}}})
-        engine.bulk(lacking, b'{"index":{"_id":"other"}}\n{"title":"document"}\n')
-        engine.refresh(lacking)
-        for kind in TYPES[:3]:
-            load(engine, fields[kind].index, "v", vectors, lambda number: {"group": number % 10, "title": "document"})
+    with open_engine(engine_url) as engine:
+        fields = {kind: make_field(engine, f"{stem}-{kind}", kind, passages=False) for kind in TYPES[:3]}
+        for field in fields.values():
+            load(engine, field.index, "v", vectors, lambda number: {"group": number % 10, "title": "document"})
+        fields["passages"] = make_field(engine, f"{stem}-passages", "hnsw", passages=True)
         load_passages(engine, fields["passages"].index, vectors)
-        yield Place(engine, fields, lacking, vectors)
-        for name in [lacking, *(field.index for field in fields.values())]:
-            engine.delete_index(name)
+        yield Place(engine, fields, vectors)
+        for field in fields.values():
+            engine.delete_index(field.index)
 
 
 def load_passages(engine: Engine, index: str, vectors: Vectors) -> None:
@@ -128,8 +104,7 @@ def load_passages(engine: Engine, index: str, vectors: Vectors) -> None:
 
 @pytest.fixture(params=TYPES)
 def kind(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+    return str(request.param)
 
 
 QUERY = random_vectors(1, DIMENSIONS, seed=9)[0]
@@ -156,19 +131,14 @@ def test_clause_returns_k_documents_per_shard(place: Place, kind: str) -> None:
     assert found == pytest.approx({id: expected[id] for id in found}, abs=1e-5)
 
 
-def test_body_returns_k_documents(place: Place, kind: str) -> None:
-    body = search_body(place.engine.info.engine_type, place.method(kind), place.query(kind, QUERY, 4))
-    assert_same(place.found(kind, body), dict(list(place.true(kind, QUERY).items())[:4]))
-
-
 def test_fewer_matches_than_k_are_all_found(place: Place, kind: str) -> None:
     expected = place.true(kind, QUERY, group=3)
     query = place.query(kind, QUERY, 2 * len(expected), filter={"term": {"group": 3}})
     assert_same(place.found(kind, {"query": place.clause(kind, query)}), expected)
 
 
-@pytest.mark.parametrize("boost", [1.0, 2.5])
-def test_min_cosine_is_exact_under_any_boost(place: Place, kind: str, boost: float) -> None:
+def test_min_cosine_is_exact_under_any_boost(place: Place, kind: str) -> None:
+    boost = 2.5
     expected = place.true(kind, QUERY, LEAST)
     assert 0 < len(expected) < COUNT / 3
     clause = place.clause(kind, place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, boost=boost))
@@ -177,81 +147,30 @@ def test_min_cosine_is_exact_under_any_boost(place: Place, kind: str, boost: flo
     assert_same(place.found(kind, {"query": around}, 3 * boost), expected)
     as_filter = {"bool": {"must": [{"match_all": {}}], "filter": [clause], "boost": 3.0}}
     assert set(place.found(kind, {"query": as_filter})) == set(expected)
-
-
-def test_min_cosine_of_body_is_exact(place: Place, kind: str) -> None:
-    query = place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, filter={"term": {"group": 3}}, boost=2.0)
-    body = search_body(place.engine.info.engine_type, place.method(kind), query)
-    assert_same(place.found(kind, body, 2.0), place.true(kind, QUERY, LEAST, 3))
+    grouped = place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, filter={"term": {"group": 3}}, boost=boost)
+    body = search_body(place.engine.info.engine_type, place.method(kind), grouped)
+    assert_same(place.found(kind, body, boost), place.true(kind, QUERY, LEAST, 3))
 
 
 def test_min_cosine_hits_have_passages_when_quantized(place: Place) -> None:
     """Elasticsearch chooses it by quantized vectors, of which all of a hit's may be below the minimum."""
-    info = place.engine.info
-    index = f"{place.lacking}-quantized"
-    made = ensure_vector_field(
-        place.engine,
-        index,
-        FieldRequest(
-            name="v",
-            fingerprint="f" * 32,
-            model_name="random",
-            dimensions=DIMENSIONS,
-            index_type="int4_flat" if info.engine_type is EngineType.ELASTICSEARCH else "int8_hnsw",
-            passages=ChunkRules(tokens=8, overlap=0),
-        ),
-        replicas=0,
-        shards=1,
-    )
+    engine, index = place.engine, f"{place.fields['passages'].index}-quantized"
+    index_type = "int4_flat" if engine.info.engine_type is EngineType.ELASTICSEARCH else "int8_hnsw"
+    made = make_field(engine, index, index_type, passages=True)
     try:
-        load_passages(place.engine, index, place.vectors)
-        expected = place.true("passages", QUERY, LEAST)
+        load_passages(engine, index, place.vectors)
         query = VectorQuery(
-            "v",
-            QUERY,
-            COUNT // 3,
-            oversample=choose_oversample(made.meta),
-            num_candidates=COUNT,
-            passages=True,
-            min_cosine=LEAST,
-            boost=2.0,
-            inner_hits="near",
-        )
-        body = search_body(info.engine_type, SearchMethod.KNN, query) | {
-            "aggs": {"all": {"value_count": {"field": "group"}}}
-        }
-        answer = place.engine.search(index, body)
+            "v", QUERY, COUNT // 3, oversample=choose_oversample(made.meta), num_candidates=COUNT, passages=True,
+            min_cosine=LEAST, boost=2.0, inner_hits="near",
+        )  # fmt: skip
+        counted = {"aggs": {"all": {"value_count": {"field": "group"}}}}
+        answer = engine.search(index, search_body(engine.info.engine_type, SearchMethod.KNN, query) | counted)
     finally:
-        place.engine.delete_index(index)
-    hits = answer["hits"]["hits"]
+        engine.delete_index(index)
+    hits, expected = answer["hits"]["hits"], place.true("passages", QUERY, LEAST)
     assert {hit["_id"] for hit in hits} == set(expected)
     assert answer["aggregations"]["all"]["value"] == answer["hits"]["total"]["value"] == len(expected)
     assert all(hit["inner_hits"]["near"]["hits"]["hits"] for hit in hits)
-
-
-def test_index_without_the_field_adds_no_hits(place: Place, kind: str) -> None:
-    query = place.query(kind, QUERY, 4, inner_hits="near" if kind == "passages" else None)
-    for body in (
-        {"query": place.clause(kind, query)},
-        search_body(place.engine.info.engine_type, place.method(kind), query),
-    ):
-        assert place.engine.search(place.lacking, body)["hits"]["hits"] == []
-
-
-def test_two_passage_clauses_use_separate_inner_hits(place: Place) -> None:
-    other = random_vectors(1, DIMENSIONS, seed=10)[0]
-    clauses = [
-        place.clause("passages", place.query("passages", vector, 20, inner_hits=name))
-        for name, vector in (("first", QUERY), ("second", other))
-    ]
-    body = {"query": {"bool": {"should": clauses}}, "size": 5}
-    hits = place.engine.search(place.fields["passages"].index, body)["hits"]["hits"]
-    assert len(hits) == 5
-    for hit in hits:
-        own = place.vectors.reshape(-1, PASSAGES, DIMENSIONS)[int(hit["_id"])]
-        for name, vector in (("first", QUERY), ("second", other)):
-            for inner in hit["inner_hits"][name]["hits"]["hits"]:
-                assert inner["_nested"]["offset"] == int(np.argmax(cosines(vector, own)))
 
 
 def test_clause_without_inner_hits_works_in_aggregation(place: Place, kind: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from es_sbert.analysis import read_index, search_duplicates
@@ -18,7 +17,6 @@ from es_sbert.diagnostics.recall import RecallQueries, measure_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.vector_field import read_vector_field
@@ -28,13 +26,13 @@ from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import SemanticIndex
 from tests.conftest import on_every_version
-from tests.engine.ingest_support import load, sentences, write_jsonl
+from tests.engine.ingest_support import load, put, sentences, write_jsonl
 from tests.engine.vectors import state_of
 
 
-def create(engine: Engine, index: str, source: Json) -> None:
+def create(engine: Engine, index: str) -> None:
     knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
-    engine.create_index(index, {"settings": knn, "mappings": {"_source": source}})
+    engine.create_index(index, {"settings": knn, "mappings": {"_source": {"excludes": ["embedding"]}}})
 
 
 @on_every_version
@@ -49,7 +47,7 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
     monkeypatch.setattr("es_sbert.diagnostics.index_advice._MIN_DOCUMENTS", 60)
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(60))
     indices = [fresh_index(engine_url) for _ in range(2)]
-    create(engine, indices[1], {"excludes": ["embedding"]})
+    create(engine, indices[1])
     for index in indices:
         load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
         engine.refresh(index)
@@ -83,9 +81,8 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
 def test_documents_are_embedded_in_place_and_migrated(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    create(engine, index_name, {"excludes": ["embedding"]})
-    lines = [each for one in sentences(20) for each in ({"index": {"_id": one["id"]}}, one)]
-    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    create(engine, index_name)
+    put(engine, index_name, sentences(20))
     dead = tmp_path / "dead"
     for _ in range(2):
         load(engine_url, tiny, index_name, dead=dead)
@@ -104,32 +101,16 @@ def test_documents_are_embedded_in_place_and_migrated(
         engine.delete_index(f"{index_name}-new")
 
 
-def test_vectors_inside_and_outside_source_are_read_together(
-    engine: Engine, engine_url: str, index_name: str, tiny: Encoder
-) -> None:
-    kept = f"{index_name}-kept"
-    create(engine, index_name, {"excludes": ["embedding"]})
-    try:
-        for name in (index_name, kept):
-            with SemanticIndex.create(name, engine, encoder=tiny, text_fields=["text"]) as index:
-                index.add({"_id": f"{name}-{number}", "text": f"river {number}"} for number in range(3))
-        with SemanticIndex([index_name, kept], engine, encoder=tiny) as both:
-            assert [len(both.similar_to(f"{name}-1")) for name in (index_name, kept)] == [5, 5]
-    finally:
-        engine.delete_index(kept)
-
-
 def test_passages_are_refused_before_anything_is_written(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
-    create(engine, index_name, {"excludes": ["embedding"]})
+    create(engine, index_name)
     for files in ((path,), ()):
         with pytest.raises(IndexMismatch, match="does not keep embedding in its _source"):
             load(engine_url, tiny, index_name, *files, dead=dead, id_field="id" if files else None, passages=8)
         if files:
             engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river"}\n')
             engine.refresh(index_name)
-    state = state_of(engine, index_name)
-    assert "_meta" not in state.mappings
+    assert "_meta" not in state_of(engine, index_name).mappings
     assert engine.count(index_name) == 1

@@ -1,12 +1,11 @@
-"""The search log in an index, shipped as docs/kibana.md says; and the privileges of reports of loads."""
+"""The search log in an index, shipped as docs/kibana.md says."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import subprocess
-import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import orjson
@@ -14,8 +13,6 @@ import orjson
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.search_log import SearchLog
 from es_sbert.gateway.settings import SearchLogSettings
-from tests.conftest import delete_index
-from tests.engine.ingest_support import open_engine
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,12 +25,7 @@ def search_record(kind: str, at: datetime, **more: object) -> Json:
 
 
 def ship_searches(url: str, name: str, records: list[Json], folder: Path) -> str:
-    """Write searches as the gateway does, and ship the file by the commands of docs/kibana.md; the index of the month.
-
-    Args:
-        name: Name of the log in the engine.
-        folder: For the file.
-    """
+    """Write searches as the gateway does, and ship the file as docs/kibana.md does; the index of the month."""
     path = folder / "searches.jsonl"
     log = SearchLog(SearchLogSettings(path, True, "here", close_seconds=60))
     log.start()
@@ -51,23 +43,3 @@ def ship_searches(url: str, name: str, records: list[Json], folder: Path) -> str
         done = subprocess.run(["bash", "-ec", command], cwd=folder, capture_output=True, text=True, check=True)
         assert orjson.loads(done.stdout).get("errors") in (None, False), done.stdout
     return f"{name}-2026.01"
-
-
-def test_shipped_lines_have_the_types_of_the_template(engine_url: str, tmp_path: Path) -> None:
-    name, at = f"test-searches-{uuid.uuid4().hex[:12]}", datetime(2026, 1, 31, 12, tzinfo=UTC)
-    records = [
-        search_record("semantic", at, texts=["plants"], k=10, hits=0),
-        search_record("lexical", at, status=400),
-    ]
-    month = ship_searches(engine_url, name, records, tmp_path)
-    try:
-        with open_engine(engine_url) as engine:
-            engine.refresh(month)
-            [state] = engine.resolve_indices(month)
-            assert state.mappings["properties"]["query_hash"]["type"] == "keyword"
-            assert state.mappings["dynamic"] == "false"
-            hits = engine.search(month, {"query": {"term": {"zero_hits": True}}})["hits"]["hits"]
-        assert [(hit["_source"]["kind"], hit["_source"]["query"]) for hit in hits] == [("semantic", ["plants"])]
-    finally:
-        delete_index(engine_url, month)
-        subprocess.run(["curl", "-sS", "-X", "DELETE", f"{engine_url}/_index_template/{name}"], check=True)
