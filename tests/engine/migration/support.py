@@ -21,7 +21,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
@@ -30,7 +30,7 @@ from es_sbert.migration.migrate import MigrationResult, migrate
 from es_sbert.migration.migration_state import MigrationState, read_migration_state, with_migration_state
 from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.ingest_support import same_vectors
-from tests.engine.vectors import state_of
+from tests.engine.vectors import request_for, state_of, vector_mapping
 from tests.tiny import WORDS, write_tiny_bert
 
 COUNT = 300
@@ -39,14 +39,14 @@ THEIRS = [0.5, -0.25, 1.0, 0.125]
 
 def text_of(number: int) -> str:
     """A sentence of the tiny vocabulary, no two alike below a few thousand."""
-    words = [WORDS[number // 11**place % 11] for place in range(4)]
-    return " ".join(words)
+    return " ".join(WORDS[number // 11**place % 11] for place in range(4))
 
 
 def document(number: int, version: int = 0) -> Json:
     """With fields of several kinds: a vector of somebody else's, and a number that no machine word holds."""
     return {
         "text": text_of(number + 37 * version),
+        "title": WORDS[number % 3],
         "number": number,
         "version": version,
         "raw": {"big": 2**70 + number},
@@ -61,12 +61,7 @@ def everything() -> dict[str, Json]:
 
 
 class Overheard:
-    """An engine that passes every call on; tests put other writers between two calls of a migration.
-
-    Args:
-        engine: The real one.
-        before: Told the name of what is used of it, right before that.
-    """
+    """An engine that passes every call on, and tells `before` its name right before."""
 
     def __init__(self, engine: Engine, before: Callable[[str], None] = lambda name: None) -> None:
         self._engine = engine
@@ -102,12 +97,7 @@ def killed_after(place: Place, call: str, times: int = 1) -> Iterator[None]:
 
 @dataclass
 class Place:
-    """An index behind an alias, both with names of their own.
-
-    Attributes:
-        alias: What applications use.
-        index: The old index.
-    """
+    """An index behind an alias."""
 
     engine: Engine
     alias: str
@@ -156,8 +146,7 @@ class Place:
 
     def behind(self) -> str:
         """The index that the alias points to."""
-        state = state_of(self.engine, self.alias)
-        return state.name
+        return state_of(self.engine, self.alias).name
 
     def contents(self, index: str | None = None) -> dict[str, Json]:
         """id → document with vectors and its routing."""
@@ -189,30 +178,13 @@ def make_place(
     ensure_vector_field(
         engine,
         place.index,
-        FieldRequest(
-            name="embedding",
-            fingerprint=encoder.info.fingerprint,
-            model_name=encoder.info.model,
-            dimensions=encoder.info.dimensions,
-            text="{text}",
-        ),
+        request_for(encoder, text="{text}"),
         shards=shards,
         replicas=replicas,
     )
-    theirs: Json = {
-        "type": "knn_vector",
-        "dimension": 4,
-        "space_type": "l2",
-        "method": {"name": "hnsw", "engine": "lucene"},
-    }
-    if engine.info.engine_type is EngineType.ELASTICSEARCH:
-        theirs = {
-            "type": "dense_vector",
-            "dims": 4,
-            "index": True,
-            "similarity": "l2_norm",
-            "index_options": {"type": "hnsw"},
-        }
+    theirs = vector_mapping(engine, 4, similarity="l2_norm")  # not normalized, so that it is returned unchanged
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        theirs = vector_mapping(engine, 4)
     engine.put_mapping(
         place.index,
         {"properties": {"theirs": theirs, "number": {"type": "long"}, "raw": {"type": "object", "enabled": False}}},
@@ -227,9 +199,8 @@ def make_place(
 
 
 def indices_of(engine: Engine, alias: str) -> list[str]:
-    """Every index whose name begins with the alias's."""
-    listed = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
-    return [name for name in listed.get("indices", {}) if name.startswith(alias)]
+    """Every index whose name, or an alias of which, begins with the alias's."""
+    return [state.name for state in engine.resolve_indices(f"{alias}*")]
 
 
 def models(tmp: Path) -> tuple[Path, Path]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import orjson
 import pytest
 
@@ -14,32 +11,17 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import without_retries
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.privileges import count_all_documents
-from tests.engine.migration.support import COUNT, Overheard, Place
+from tests.engine.migration.support import COUNT, Place, indices_of
 
 
-class Filtered(Overheard):
-    """The engine as a user sees it whose role hides documents from all searches of some indices."""
-
-    hidden: tuple[str, ...] = ()
-
-    def count(self, name: str, query: Json | None = None) -> int:
-        return 1 if name in self.hidden else self._engine.count(name, query)
-
-
-@contextmanager
-def hidden_in(place: Place, *names: str) -> Iterator[None]:
-    engine, filtered = place.engine, Filtered(place.engine)
-    filtered.hidden = names
-    place.engine = filtered  # type: ignore[assignment]
-    yield
-    place.engine = engine
-
-
-def test_migration_refuses_what_this_user_does_not_see(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_migration_refuses_what_this_user_does_not_see(
+    place9: Place, encoders: tuple[Encoder, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place9.engine, "count", lambda name, query=None: 1)
     message = f"{place9.index} holds {COUNT} documents, but searches of this user find only 1"
-    with hidden_in(place9, place9.index), pytest.raises(IndexMismatch, match=message):
+    with pytest.raises(IndexMismatch, match=message):
         place9.migrate(encoders[1])
-    assert [state.name for state in place9.engine.resolve_indices(f"{place9.alias}-*")] == [place9.index]
+    assert indices_of(place9.engine, place9.alias) == [place9.index]
 
 
 def test_nested_objects_are_counted_apart_from_their_documents(engine: Engine, index_name: str) -> None:
@@ -49,5 +31,3 @@ def test_nested_objects_are_counted_apart_from_their_documents(engine: Engine, i
     source = {"a": [{"inner": [{"n": 1}, {"n": 2}]}, {"inner": {"n": 3}}], "o": {"b": [{"n": 1}]}}
     engine.bulk(index_name, b"".join(b'{"index":{}}\n%b\n' % orjson.dumps(source) for _ in range(3)))
     assert count_all_documents(engine, index_name, without_retries) == 3
-    stored = sum(shard.documents for shard in engine.shard_states(index_name).values())
-    assert stored == 3 * (1 + 2 + 3 + 1)

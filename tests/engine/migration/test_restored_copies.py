@@ -13,7 +13,6 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.vector_field import require_index
 from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migration_state import find_begun, kept_index, read_migration_state
 from tests.engine.migration.support import Place, killed_after
@@ -36,8 +35,7 @@ def restore(place: Place, name: str, restored: str, alias: str | None = None) ->
 
 
 def target_of(place: Place) -> str:
-    source = state_of(place.engine, place.index)
-    begun = find_begun(place.engine, source)
+    begun = find_begun(place.engine, state_of(place.engine, place.index))
     assert begun is not None
     return begun.target.name
 
@@ -46,12 +44,10 @@ def test_copy_of_a_finished_migration_leaves_the_original_alone(place: Place, en
     place.migrate(encoders[1])
     copied = replace(place, alias=f"{place.alias}-copy")
     restore(place, place.behind(), f"{copied.alias}-new", copied.alias)
-    assert kept_of(copied) is None
-    assert kept_of(place) == place.index
-
-
-def kept_of(place: Place) -> str | None:
-    return kept_index(place.engine, read_migration_state(require_index(place.engine, place.alias)))
+    kept = [
+        kept_index(each.engine, read_migration_state(state_of(each.engine, each.alias))) for each in (copied, place)
+    ]
+    assert kept == [None, place.index]
 
 
 def test_cancel_of_a_copy_does_not_cancel_the_original(place: Place, encoders: Encoders) -> None:
@@ -74,12 +70,7 @@ def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: P
     restore(place, place.index, place.index, place.alias)
     with pytest.raises(IndexMismatch, match="cannot be finished: its other index") as caught:
         cancel_migration(place.engine, target)
-    assert caught.value.remedy == f"Delete {target} if it is not needed. It may lack documents."
-    state = state_of(place.engine, target)
-    found = find_begun(place.engine, state)
-    assert found is not None
-    assert found.error().remedy == caught.value.remedy
     # Without it, a new migration begins.
+    assert f"Delete {target}" in caught.value.remedy
     place.engine.delete_index(target)
     assert place.migrate(encoders[1]).exit_code == 0
-    assert place.behind() == target
