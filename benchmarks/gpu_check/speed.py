@@ -76,7 +76,7 @@ def _side_by_side(
         return make_texts(words, number, tokens, next(seeds))
 
     encoder.encode(new_texts(min(count, encoder.window)))
-    best, tried = best_batch(network and partial(_by, network), new_texts, their_count)
+    best, tried = best_batch(None if network is None else partial(_by, network), new_texts, their_count)
     ours, theirs, at_best, token_counts = [], [], [], []
     model = read_sentence_model(folder)
     shape = Shape.of_config(model.transformer_config)
@@ -168,7 +168,9 @@ def sentence_transformers_model(kind: str, folder: Path) -> Any:
         return None
     if not torch.cuda.is_available():
         return None
-    return getattr(sentence_transformers, kind)(str(folder), device="cuda", local_files_only=True).half()
+    network = getattr(sentence_transformers, kind)(str(folder), device="cuda", local_files_only=True)
+    (network if kind == "SentenceTransformer" else network.model).half()
+    return network
 
 
 def _grown(before: float | None) -> float | None:

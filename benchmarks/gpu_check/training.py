@@ -123,7 +123,7 @@ def reranker(context: Context) -> JSON:
         def predict(size: int) -> Callable[[list[tuple[str, str]]], Any]:
             return lambda batch: theirs.predict(batch, batch_size=size)
 
-        best, tried = best_batch(theirs and predict, new_pairs, count)
+        best, tried = best_batch(None if theirs is None else predict, new_pairs, count)
         mine: list[float] = []
         others: list[float] = []
         for _ in range(context.rounds):
