@@ -47,13 +47,6 @@ def labels(found: Clustering) -> NDArray[np.int64]:
     return np.array([number_of[text] for text in range(len(number_of))])
 
 
-def test_separated_groups_are_found() -> None:
-    vectors, groups = blobs()
-    found = cluster_texts(vectors)
-    assert len(found.clusters) == 4
-    assert same(labels(found), groups)
-
-
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_each_text_is_clustered_once_most_central_first(seed: int, count: int) -> None:
@@ -113,28 +106,6 @@ def test_auto_k_is_the_candidate_with_the_greatest_silhouette(monkeypatch: pytes
     assert found == cluster_texts(vectors)
 
 
-def test_auto_k_below_three_texts_is_one_cluster() -> None:
-    assert members(cluster_texts(np.eye(2, dtype=np.float32))) == [(0, 1)]
-
-
-def test_one_text_is_a_cluster_and_none_have_none() -> None:
-    assert cluster_texts(np.empty((0, 3), np.float32)) == ((), None)
-    found = cluster_texts(np.ones((1, 3), np.float32))
-    assert (members(found), found.silhouette) == ([(0,)], None)
-
-
-@settings(max_examples=15)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_duplicate_texts_share_a_cluster(seed: int, different: int) -> None:
-    random = np.random.default_rng(seed)
-    chosen = np.append(np.arange(different), random.integers(0, different, 40))
-    vectors = random.normal(size=(different, 4)).astype(np.float32)[chosen]
-    found = cluster_texts(vectors, k=different)
-    assert all(len(set(labels(found)[chosen == one])) == 1 for one in range(different))
-    assert len(found.clusters) == different
-    assert cluster_texts(vectors) == cluster_texts(vectors)
-
-
 def test_k_above_the_number_of_distinct_texts_is_rejected() -> None:
     with pytest.raises(UsageError, match="4 clusters requested for 3 texts"):
         cluster_texts(np.eye(3, dtype=np.float32), k=4)
@@ -158,24 +129,3 @@ def test_chunks_of_a_text_are_averaged_by_direction() -> None:
 def test_text_whose_chunks_cancel_out_is_clustered_by_the_first() -> None:
     vectors = np.array([[1, 0], [0, 1], [0, -1], [0, 1]], np.float32)
     assert members(cluster_texts(vectors, k=2, starts=np.array([0, 1, 3]))) == [(1, 2), (0,)]
-
-
-def test_opposite_vectors_have_no_center() -> None:
-    found = cluster_texts(np.array([[1, 0], [-1, 0]], np.float32), k=1)
-    assert found.clusters == (module.TextCluster((0, 1), (0.0, 0.0)),)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"k": 0}, "number of clusters is 0"), ({"starts": np.array([1])}, "starts do not ascend")],
-)
-def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        cluster_texts(np.ones((4, 2), np.float32), **options)
-
-
-def test_zero_and_non_finite_vectors_are_rejected() -> None:
-    with pytest.raises(UsageError, match="vector 1 is zero"):
-        cluster_texts(np.array([[1, 0], [0, 0]], np.float32))
-    with pytest.raises(UsageError, match="vector 0 is zero or holds a value that is not finite"):
-        cluster_texts(np.array([[np.nan, 0], [0, 1]], np.float32))

@@ -10,8 +10,7 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics.pairwise import cosine_similarity
 
 import es_sbert.analysis.duplicates as module
-from es_sbert.analysis import duplicate_groups, pairs_above
-from es_sbert.errors import UsageError
+from es_sbert.analysis import duplicate_groups
 
 
 @settings(max_examples=60)
@@ -51,31 +50,3 @@ def test_chunked_texts_are_compared_by_their_nearest_chunks() -> None:
     vectors = np.array([[1, 0], [0, 1], [0.6, 0.8], [-1, 0], [0, 2]], np.float32)
     [group] = duplicate_groups(vectors, 0.99, starts=np.array([0, 2, 3]))
     assert (group.members, group.cosines) == ((0, 2), (1.0, 1.0))
-
-
-def test_many_identical_texts_are_one_group() -> None:
-    vectors = np.vstack([np.ones((5000, 8)), np.eye(8)]).astype(np.float32)
-    [group] = duplicate_groups(vectors, 0.999)
-    assert group.members == tuple(range(5000))
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_fewer_than_two_texts_have_no_duplicates(count: int) -> None:
-    assert duplicate_groups(np.ones((count, 3), np.float32)) == []
-
-
-def test_a_threshold_out_of_range_is_refused() -> None:
-    with pytest.raises(UsageError, match="Use a value from -1 to 1"):
-        duplicate_groups(np.ones((2, 2), np.float32), 1.5)
-
-
-def test_pairs_above_threshold_are_found_across_blocks() -> None:
-    vectors = np.random.default_rng(1).normal(size=(50, 5)).astype(np.float32)
-    found = {
-        (int(i), int(j)): float(cosine)
-        for first, second, cosines in pairs_above(vectors, 0.5, block=7)
-        for i, j, cosine in zip(first, second, cosines, strict=True)
-    }
-    cosines = cosine_similarity(vectors.astype(np.float64)).round(5)
-    expected = {(i, j): cosines[i, j] for i in range(50) for j in range(i + 1, 50) if cosines[i, j] >= 0.5}
-    assert found == pytest.approx(expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,14 @@ import pytest
 from benchmarks import cluster_faults, model_choice, pairs_results
 from benchmarks.common import replaced
 from benchmarks.encode_peers import results as encode
-from benchmarks.gpu_check import results as gpu_check
-from benchmarks.gpu_check.steps import STEPS
 from benchmarks.ingest_peers import results as ingest
 from benchmarks.kept_runs import RESULTS_PAGE, Section, read_kinds
 from benchmarks.reliability import kept as reliability
-from benchmarks.reliability.kept import FaultRun
 from benchmarks.search_peers import results as search
 from benchmarks.tables.__main__ import TABLES, section
 from benchmarks.tables.lab import Lab
 from benchmarks.tables.profiles import PROFILES
 from es_sbert.bundle.catalog import MODELS
-
-_GPU = Path(__file__).parents[3] / "benchmarks/results/gpu"
 
 # Page, markers and benchmark → the section as the benchmark writes it.
 _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
@@ -53,36 +47,6 @@ def test_results_page_matches_kept_tables(name: str, tmp_path: Path) -> None:
     page = RESULTS_PAGE.read_text(encoding="utf-8")
     lab = Lab(tmp_path / "data", tmp_path / "work", PROFILES["cpu"], run=False)
     assert replaced(page, f"cpu {name}", section(name, TABLES[name], lab), maker="benchmarks.tables") == page
-
-
-@pytest.mark.parametrize("path", sorted(_GPU.glob("*.json")), ids=lambda path: path.stem)
-def test_gpu_results_say_where_each_step_ran(path: Path) -> None:
-    """And name no folder of that machine: of a library, its file name is enough."""
-    steps = gpu_check.read(path)["steps"]
-    assert set(steps) <= {step.name for step in STEPS}
-    assert all("ran_on" in step for step in steps.values())
-    assert not re.search(r'"(?:[^"]* )?/\w', path.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("loss", [{"lost": 1}, {"doubled": 1}, {"read": 11}])
-def test_fault_run_with_a_loss_is_not_good(loss: dict[str, int]) -> None:
-    run = FaultRun(
-        commands=1,
-        read=10,
-        indexed=5,
-        updated=0,
-        unchanged=2,
-        skipped=1,
-        dead=2,
-        left=0,
-        retries=0,
-        documents=7,
-        doubled=0,
-        lost=0,
-        seconds=1.0,
-    )
-    assert run.good
-    assert not replace(run, **loss).good
 
 
 def test_page_has_license_size_and_limits_of_every_model_of_the_catalog() -> None:

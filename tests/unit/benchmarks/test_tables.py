@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.tables import lab
 from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, NotRun
-from benchmarks.tables.mlm import masked
 from benchmarks.tables.profiles import PROFILES
 from es_sbert.training.example_augmentation import TorchPairScorer
 from tests.unit.checkpoints import write_checkpoint
@@ -35,24 +33,6 @@ def test_result_is_computed_once_and_contains_no_local_paths(own_results: Path) 
     assert made["seconds"] >= 0
     with pytest.raises(NotRun):
         make_lab(own_results, run=False).kept("sts/other", dict)
-
-
-def test_masking_follows_the_bert_rules() -> None:
-    random = np.random.default_rng(0)
-    ids = random.integers(10, 100, (500, 40))
-    real = (np.arange(40) < random.integers(3, 41, (500, 1))).astype(np.int64)
-    inputs, labels = masked(ids, real, 4, 100, random)
-    chosen = labels != -100
-    ends = np.zeros_like(chosen)
-    ends[:, 0] = True
-    ends[np.arange(500), real.sum(axis=1) - 1] = True
-    assert not (chosen & (ends | (real == 0))).any()
-    assert np.array_equal(labels[chosen], ids[chosen])
-    assert np.array_equal(inputs[~chosen], ids[~chosen])
-    share = chosen.sum() / (real.astype(bool) & ~ends).sum()
-    assert share == pytest.approx(0.15, abs=0.02)
-    assert (inputs[chosen] == 4).mean() == pytest.approx(0.8, abs=0.04)
-    assert (inputs[chosen] == ids[chosen]).mean() == pytest.approx(0.1, abs=0.03)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle import model_files
 from es_sbert.bundle.model_files import read_header, read_json, read_module_entries
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
@@ -72,16 +71,6 @@ def test_huge_files_are_refused_unread(tmp_path: Path) -> None:
             read(tmp_path / name)
     with pytest.raises(BundleInvalid):
         read_header(tmp_path / "config.json")
-
-
-def test_huge_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_tiny_bert(tmp_path / "model")
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
-    (folder / "vocab.txt").write_text("word\n" * 10_000)
-    monkeypatch.setattr(model_files, "_MAX_TEXT_BYTES", 40_000)
-    with pytest.raises(BundleInvalid, match=r"vocab.txt has 50\.0 kB, more than the limit"):
-        read_sentence_model(folder, "tiny")
 
 
 def test_tokenizer_without_an_unknown_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

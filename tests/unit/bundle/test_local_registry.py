@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -14,18 +13,15 @@ import pytest
 
 from es_sbert.bundle.local_registry import (
     FolderState,
-    _warn_if_others_may_write,
     fingerprint_of,
     read_registry,
     register_model,
     registered_model_folder,
     registry_path,
-    try_register_model,
     unregister_model,
 )
 from es_sbert.bundle.model_lookup import IndexModel, find_index_model, installed_model_folder, resolve_model
-from es_sbert.cli.main import main
-from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
+from es_sbert.errors import ModelNotFound, RegistryInvalid, UsageError
 from tests.tiny import write_tiny_bert
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -94,29 +90,6 @@ def test_moved_model_keeps_its_name(tuned: Path, tmp_path: Path) -> None:
     assert [(m.name, m.fingerprint, m.folder) for m in read_registry()] == [("support", mark, tmp_path / "new")]
 
 
-def test_copy_is_registered_separately_and_original_stays_found(tuned: Path, tmp_path: Path) -> None:
-    mark = registered(tuned)
-    shutil.copytree(tuned, tmp_path / "copy")
-    registered(tmp_path / "copy")
-    assert [m.name for m in read_registry()] == ["tuned", "copy"]
-    shutil.rmtree(tmp_path / "copy")
-    assert find_index_model("docs", "tuned", mark).folder == tuned
-
-
-def test_registering_again_under_another_name_renames(tuned: Path) -> None:
-    registered(tuned)
-    registered(tuned, name="support")
-    registered(tuned)
-    assert [m.name for m in read_registry()] == ["support"]
-
-
-@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "~me", "--name", "two\nlines"])
-def test_names_like_paths_or_hub_ids_are_rejected(tuned: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be registered as"):
-        registered(tuned, name=name)
-    assert read_registry() == []
-
-
 def test_unregister_by_name_folder_or_hash_keeps_the_folder(tuned: Path) -> None:
     mark = registered(tuned)
     for key in ("tuned", str(tuned), mark, mark[:8]):
@@ -159,50 +132,6 @@ def test_broken_registry_is_reported_and_not_overwritten(content: str, registry:
     assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_model_folder(DEFAULT)
     with pytest.raises(ModelNotFound, match="the model registry"):
         find_index_model("docs", "tuned", "0" * 32)
-
-
-def test_unwritable_registry_raises_output_error(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "file/models.json"))
-    with pytest.raises(OutputError, match="cannot be written") as caught:
-        registered(tuned)
-    assert "ES_SBERT_REGISTRY" in caught.value.remedy
-
-
-def test_failed_registration_is_a_warning(tuned: Path, registry: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registry.write_text("{")
-    try_register_model(tuned, fingerprint_of(tuned))
-    [warning] = caplog.records
-    assert (warning.levelno, warning.__dict__["event"]) == (logging.WARNING, "model_not_registered")
-    assert f"es-sbert model add {tuned}" in warning.__dict__["text"]
-    registry.unlink()
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        try_register_model(tuned, fingerprint_of(tuned), name="recipe")
-    assert caplog.records[0].__dict__["event"] == "model_registered"
-    assert [m.name for m in read_registry()] == ["recipe"]
-
-
-def test_registry_without_home_is_empty_and_cannot_register(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("ES_SBERT_REGISTRY")
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
-    assert read_registry() == []
-    with pytest.raises(UsageError, match="no home folder") as caught:
-        registered(tuned)
-    assert "ES_SBERT_REGISTRY" in caught.value.remedy
-
-
-def test_registry_path_is_in_the_user_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ES_SBERT_REGISTRY")
-    monkeypatch.setenv("HOME", "/home/ada")
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert registry_path() == Path("/home/ada/.local/share/es-sbert/models.json")
-    monkeypatch.setenv("XDG_DATA_HOME", "/big")
-    assert registry_path() == Path("/big/es-sbert/models.json")
 
 
 def test_concurrent_registrations_lose_no_entry(tmp_path: Path, registry: Path) -> None:
@@ -249,57 +178,6 @@ def test_index_model_is_found_by_fingerprint_under_any_name(tuned: Path) -> None
     mark = registered(tuned)
     for name in ("quickstart", "/elsewhere/tuned", "./tuned", "org/name", DEFAULT, ""):
         assert find_index_model("docs", name, mark) == IndexModel(tuned, name)
-
-
-@pytest.mark.parametrize("folder", [DEFAULT, "two\nlines", "n" * 201, "\x1b[2J"])
-def test_name_of_a_folder_is_checked_like_a_given_one(tuned: Path, folder: str) -> None:
-    named = tuned.rename(tuned.parent / folder)
-    with pytest.raises(SystemExit) as ended:
-        main(["model", "add", str(named)])
-    assert ended.value.code == 2
-    assert read_registry() == []
-    with pytest.raises(SystemExit) as ended:
-        main(["model", "add", str(named), "--name", "other"])
-    assert ended.value.code == 0
-    assert [model.name for model in read_registry()] == ["other"]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_registry_that_is_not_a_file_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "models.json"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        path.mkdir()
-    code = "from es_sbert.bundle.local_registry import read_registry; read_registry()"
-    environment = os.environ | {"ES_SBERT_REGISTRY": str(path)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert f"RegistryInvalid: the model registry {path} is not a file" in done.stderr
-
-
-def test_registry_that_others_may_write_is_warned_about(tuned: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registered(tuned)
-    path = registry_path()
-    for mode, folder_mode, problem in (
-        (0o600, 0o755, None),
-        (0o666, 0o755, "can be written by all users"),
-        (0o600, 0o777, "can be replaced by all users"),
-        (0o600, 0o1777, None),
-    ):
-        path.chmod(mode)
-        path.parent.chmod(folder_mode)
-        caplog.clear()
-        _warn_if_others_may_write.cache_clear()
-        with caplog.at_level(logging.WARNING, "es_sbert"):
-            read_registry()
-            read_registry()
-        warnings = [record.getMessage() for record in caplog.records if "the model registry" in record.getMessage()]
-        assert [problem in warning for warning in warnings if problem] == ([True] if problem else [])
-        assert len(warnings) == (problem is not None)
-    path.parent.chmod(0o755)
 
 
 def test_folder_in_cwd_is_used_only_if_the_fingerprint_matches(tuned: Path) -> None:
@@ -352,9 +230,3 @@ def test_registered_model_with_another_fingerprint_is_not_used(tuned: Path, hub:
     in_hub_cache(hub, "quickstart", seed=2)
     with pytest.raises(ModelNotFound, match=f"the registered model of that name is a different one .{mark[:12]}"):
         find_index_model("docs", "quickstart", "0" * 32)
-
-
-@pytest.mark.parametrize("name", ["org/name", "unknown"])
-def test_unregistered_index_model_is_requested_from_the_hub(name: str) -> None:
-    with pytest.raises(ModelNotFound, match=f"the index docs needs the model '{name}'.*the hub cannot be reached"):
-        find_index_model("docs", name, "0" * 32)

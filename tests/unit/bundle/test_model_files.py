@@ -21,14 +21,6 @@ def _save(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] |
     return path
 
 
-def test_read_header(tmp_path: Path) -> None:
-    header = read_header(_save(tmp_path / "model.safetensors", TENSORS, {"format": "pt"}))
-    assert {name: (entry["dtype"], entry["shape"]) for name, entry in header.items()} == {
-        "a": ("F32", [2, 3]),
-        "b": ("F16", [4]),
-    }
-
-
 def test_hash_ignores_shards_and_metadata(tmp_path: Path) -> None:
     whole = _save(tmp_path / "whole", TENSORS, {"format": "pt"})
     shards = [_save(tmp_path / name, {name: tensor}) for name, tensor in TENSORS.items()]

@@ -10,7 +10,6 @@ import pytest
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.local_registry import fingerprint_of, register_model, registry_path, unregister_model
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
-from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UnsupportedArchitecture
 from tests.tiny import add_router, write_tiny_bert
@@ -83,19 +82,3 @@ def test_index_that_names_a_pair_is_refused_although_its_model_for_documents_is_
     assert find_index_model("docs", "large", fingerprint).folder == large
     unregister_model(str(pair))
     assert find_index_model("docs", name, fingerprint).folder == large
-
-
-def test_entry_of_a_pair_survives_other_registrations(pair: Path, large: Path, tmp_path: Path) -> None:
-    moved = large.rename(tmp_path / "moved")
-    assert register_model(moved, fingerprint_of(moved)).name == "large"
-    assert [entry.get("query_fingerprint") for entry in json.loads(registry_path().read_text())["models"]] == [
-        "f" * 32,
-        None,
-    ]
-
-
-def test_record_of_a_pair_beside_ordinary_modules_changes_nothing(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "large")
-    expected = read_sentence_model(folder).fingerprint
-    (folder / "es_sbert_pair.json").write_text("{}")
-    assert read_sentence_model(folder).fingerprint == expected

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -18,10 +15,9 @@ from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import shortened_model_folder, shortened_name, split_shortened_name
-from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import ModelNotFound, OutputError, UsageError
-from tests.tiny import HIDDEN, rotate_vectors, write_tiny_bert
+from es_sbert.errors import ModelNotFound, UsageError
+from tests.tiny import HIDDEN, write_tiny_bert
 
 TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "query : guitar"]
 
@@ -64,28 +60,6 @@ def test_folder_has_the_same_vectors_in_sentence_transformers(pooling: str | lis
         np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
 
 
-def test_plain_transformer_keeps_its_pooling(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "tiny")
-    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
-        (folder / name).unlink()
-    shutil.rmtree(folder / "1_Pooling")
-    with Encoder(folder, precision="fp32") as whole, Encoder(f"{folder}@6", precision="fp32") as short:
-        np.testing.assert_allclose(short.encode(TEXTS), cut(whole.encode(TEXTS), 6), atol=1e-6)
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_folder_with_a_rotation_opens_exactly_and_is_cut(normalize: bool, tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "tiny", normalize=normalize)
-    axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(HIDDEN, HIDDEN)))
-    rotated = shutil.copytree(folder, tmp_path / "rotated")
-    rotate_vectors(rotated, axes.astype(np.float32))
-    with Encoder(folder, precision="fp32") as plain, Encoder(rotated, precision="fp32") as opened:
-        expected = plain.encode(TEXTS) @ axes.T
-        np.testing.assert_allclose(opened.encode(TEXTS), expected, atol=1e-5)
-    with Encoder(f"{rotated}@5", precision="fp32") as short:
-        np.testing.assert_allclose(short.encode(TEXTS), cut(expected, 5), atol=1e-5)
-
-
 def test_model_with_truncate_dim_is_cut_further(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "tiny")
     settings = folder / "config_sentence_transformers.json"
@@ -105,29 +79,6 @@ def test_no_more_dimensions_than_the_model_has(dimensions: int, tmp_path: Path) 
     assert not (tmp_path / "cache").exists()
 
 
-def test_exported_bundle_is_cut_without_its_graphs(tmp_path: Path) -> None:
-    from es_sbert.bundle.variants import Variant
-    from es_sbert.exporters.export_bundle import export_bundle
-
-    folder = write_tiny_bert(tmp_path / "tiny")
-    export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Variant.FP32])
-    short = resolve_model(f"{tmp_path / 'bundle'}@4")
-    assert not list(short.rglob("*.onnx"))
-    assert not (short / "es_sbert.json").exists()
-    assert read_sentence_model(short).fingerprint == read_sentence_model(resolve_model(f"{folder}@4")).fingerprint
-
-
-def test_folder_of_that_very_name_comes_first(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "tiny@4")
-    assert resolve_model(str(folder)) == folder
-
-
-def test_registered_name_can_be_cut(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "tiny")
-    register_model(folder, read_sentence_model(folder).fingerprint, name="mine")
-    assert read_sentence_model(resolve_model("mine@3")).dimensions == 3
-
-
 def test_index_model_is_found_by_its_name(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "tiny")
     register_model(folder, read_sentence_model(folder).fingerprint, name="mine")
@@ -140,23 +91,6 @@ def test_index_model_is_found_by_its_name(tmp_path: Path) -> None:
         find_index_model("docs", "mine@400", fingerprint)
 
 
-def test_several_threads_write_one_folder(tmp_path: Path) -> None:
-    folder, found, start = write_tiny_bert(tmp_path / "tiny"), [], threading.Barrier(4)
-
-    def make() -> None:
-        start.wait()
-        found.append(shortened_model_folder(folder, 5))
-
-    threads = [threading.Thread(target=make) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(found)) == 1
-    assert len(found) == 4
-    assert read_sentence_model(found[0]).dimensions == 5
-
-
 def test_half_a_folder_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "tiny")
     partial = tmp_path / "cache/shortened" / f"{read_sentence_model(folder).fingerprint}-5.partial"
@@ -164,13 +98,6 @@ def test_half_a_folder_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     (partial / "config.json").write_text("{")
     assert read_sentence_model(shortened_model_folder(folder, 5)).dimensions == 5
     assert not partial.exists()
-
-
-def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "tiny")
-    (tmp_path / "cache").write_text("a file in its place")
-    with pytest.raises(OutputError, match="cannot be written"):
-        shortened_model_folder(folder, 5)
 
 
 @given(st.text(min_size=1), st.integers(1, 10**9 - 1))
@@ -182,10 +109,3 @@ def test_name_is_split_as_it_was_put_together(name: str, dimensions: int) -> Non
 @pytest.mark.parametrize("name", ["model", "model@", "@5", "model@0", "model@05", "model@5x", "a@b", "model@-3"])
 def test_other_names_are_left_alone(name: str) -> None:
     assert split_shortened_name(name) is None
-
-
-def test_export_writes_the_cut_model(tmp_path: Path) -> None:
-    folder, output = write_tiny_bert(tmp_path / "tiny"), tmp_path / "bundle"
-    done = CliRunner().invoke(cli, ["export", f"{folder}@4", "-o", str(output), "--precision", "fp32"])
-    assert done.exit_code == 0, done.output
-    assert read_sentence_model(output).dimensions == 4

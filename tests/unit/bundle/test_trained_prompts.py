@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -53,29 +50,18 @@ def fetch(*arguments: str) -> str:
     ("name", "prompts"),
     [
         (HUB_ID, E5),
-        (f"{HUB_ID}@128", E5),
         ("/models/e5-base-v2", E5),
-        ("intfloat/e5-large-unsupervised", E5),
-        ("nomic-ai/nomic-embed-text-v1.5", {"query": "search_query: ", "passage": "search_document: "}),
         (
             "mixedbread-ai/mxbai-embed-large-v1",
             {"query": "Represent this sentence for searching relevant passages: "},
         ),
         ("intfloat/multilingual-e5-large-instruct", {}),
         ("me/my-multilingual-e5-small", {}),
-        ("BAAI/bge-small-en-v1.5", {}),
-        ("all-MiniLM-L6-v2", {}),
-        ("", {}),
     ],
 )
 def test_prompts_of_known_models(name: str, prompts: dict[str, str]) -> None:
     assert missing_prompts(name, Path("models/x"), {}) == prompts
     assert missing_prompts(name, Path("models/x"), {"clustering": "cluster: "}) == {}, "the folder states its own"
-
-
-def test_empty_prompts_are_replaced_under_their_names() -> None:
-    stated = {"query": "", "document": ""}
-    assert missing_prompts(HUB_ID, Path("x"), stated) == {"query": "query: ", "document": "passage: "}
 
 
 def test_warning_names_the_command(folder: Path, hub: Path) -> None:
@@ -89,16 +75,6 @@ def test_warning_names_the_command(folder: Path, hub: Path) -> None:
         warning = prompt_warning(model)
         assert warning is not None
         assert f"`es-sbert model fetch multilingual-e5-small --from {model.folder}`" in warning
-
-
-def test_encoder_warns_and_keeps_its_vectors(folder: Path) -> None:
-    """The prompts are never added to a folder that states none: existing vectors were made without."""
-    shutil.copytree(folder, other := folder.parent / "other")
-    with Encoder(folder, precision="fp32") as known, Encoder(other, precision="fp32") as unknown:
-        assert known.info.fingerprint == unknown.info.fingerprint
-        assert known.prompt("query") == ""
-        assert [warning for warning in known.info.warnings if "prompts" in warning]
-        assert not [warning for warning in unknown.info.warnings if "prompts" in warning]
 
 
 def test_copy_has_the_prompts(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -128,14 +104,6 @@ def test_copy_of_a_hub_model_is_made_once(hub: Path) -> None:
     assert registered.folder.name == "multilingual-e5-small"
 
 
-def test_folder_that_holds_something_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/letter.txt").write_text("mine")
-    command = ["model", "fetch", "multilingual-e5-small", "--from", str(folder), "-o", str(tmp_path / "out")]
-    assert "does not hold this copy" in str(CliRunner().invoke(cli, command).exception)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
-
-
 def test_model_that_needs_no_copy_is_refused_with_the_way_out(folder: Path) -> None:
     error = CliRunner().invoke(cli, ["model", "fetch", "mine", "--from", str(folder)]).exception
     assert isinstance(error, UsageError)
@@ -144,12 +112,3 @@ def test_model_that_needs_no_copy_is_refused_with_the_way_out(folder: Path) -> N
     error = CliRunner().invoke(cli, ["model", "fetch", "mine", "--from", str(folder)]).exception
     assert isinstance(error, BundleInvalid)
     assert "model.safetensors" in str(error)
-
-
-def test_export_warns(folder: Path, tmp_path: Path) -> None:
-    command = ["export", str(folder), "-o", str(tmp_path / "bundle"), "--precision", "fp32"]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
-    assert re.search(r"Warning: .*multilingual-e5-small was trained with the prompts", done.output)
-    settings = json.loads((tmp_path / "bundle/config_sentence_transformers.json").read_text())
-    assert not settings.get("prompts")

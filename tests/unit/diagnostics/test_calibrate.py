@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from es_sbert.diagnostics import index_calibration
 from es_sbert.diagnostics.index_calibration import (
     COSINE_GRID,
-    Calibration,
     CosineSample,
-    calibration_lines,
     count_unrelated,
     recommend_cosine,
 )
-from es_sbert.diagnostics.recall import document_cosines
-from es_sbert.evaluation.judgement_files import LabeledQuery
 from tests.engine.vectors import cosines, random_vectors
 
 # One cosine a query and document, on and beside values of the grid.
@@ -91,69 +87,3 @@ def test_unrelated_counts_equal_brute_force(queries: int, documents: int, most_v
             assert abs(passed[number, place] - sum(cosine >= value for cosine in nearest)) <= sum(
                 abs(cosine - value) < 1e-9 for cosine in nearest
             )
-
-
-def test_document_cosine_is_that_of_the_nearest_chunk() -> None:
-    query = np.array([[3.0, 0.0]], dtype=np.float32)
-    vectors = np.array([[0, 1], [5, 0], [-1, 0], [1, 1]], dtype=np.float32)
-    found = document_cosines(query, vectors, np.array([0, 2, 3]))
-    assert found[0].tolist() == [1.0, -1.0, pytest.approx(0.5**0.5)]
-
-
-def test_interval_narrows_with_more_queries() -> None:
-    random = np.random.default_rng(0)
-
-    few, many = (
-        recommend_cosine(sample_of([([cosine], [0.0]) for cosine in random.uniform(0.3, 0.9, count)]), 0.95)[1]
-        for count in (5, 1000)
-    )
-    assert few.low is None
-    assert many.low is not None
-    assert 0.3 <= many.low <= many.row.min_cosine <= many.high <= 0.37
-
-
-def report_of(queries: Sequence[tuple[list[float], list[float]]], *, labeled: bool) -> Calibration:
-    return Calibration(
-        index="docs",
-        field="embedding",
-        model="m",
-        documents=20_000,
-        sample=100,
-        queries=[LabeledQuery("q", ("d",))] * len(queries),
-        kinds={} if labeled else {"first sentence": len(queries)},
-        left_out={"documents without a vector": 7},
-        keep=0.75,
-        cosines=sample_of(queries),
-        **dict(zip(("rows", "recommended"), recommend_cosine(sample_of(queries), 0.75), strict=True)),
-    )
-
-
-def test_report_ends_with_the_command_to_run() -> None:
-    queries = [([0.5], [0.1] * 99 + [0.45])] * 4
-    lines = calibration_lines(report_of(queries, labeled=True))
-    assert lines[-1] == (
-        "Use it for all searches: `es-sbert serve --min-cosine 0.50`, or in one request: "
-        '`{"match": {"semantic": {"query": "…", "min_cosine": 0.50}}}`'
-    )
-    assert lines[0] == "docs.embedding: 20,000 documents with vectors of m"
-    assert lines[2] == "left out: 7 documents without a vector"
-    assert " ".join(lines[3].split()) == "min_cosine recall 95 % interval unrelated per 100,000"
-    [row] = [line.split() for line in lines if line.split()[0] == "0.40"]
-    assert row == ["0.40", "1.000", "0.510–1.000", "1.000%", "1,000"]
-    assert "for each query" in lines[-2]
-    assert "does not separate them" not in "".join(lines)
-
-
-def test_report_explains_pseudo_queries_and_overlaps() -> None:
-    queries = [([0.5], [0.6] * 50 + [0.1] * 50)] * 4
-    text = "\n".join(calibration_lines(report_of(queries, labeled=False)))
-    assert "4 queries made of documents (first sentence: 4)" in text
-    assert "not real queries" in text
-    assert "a minimum cosine does not separate them from relevant ones" in text
-    assert "about 10,000 of 20,000 for each query" in text
-
-
-def test_json_has_the_figures_but_no_cosines_of_queries() -> None:
-    found = report_of([([0.5], [0.1])] * 4, labeled=True).as_json()
-    assert (found["queries"], found["labelled"], "cosines" in found) == (4, True, False)
-    assert found["recommended"]["row"] in found["rows"]

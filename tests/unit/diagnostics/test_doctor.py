@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from es_sbert.diagnostics.doctor import (
-    Finding,
     Severity,
     disk_finding,
     field_findings,
@@ -16,10 +15,8 @@ from es_sbert.diagnostics.doctor import (
 )
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.index_state import IndexState
-from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.index.text_languages import language_warning
 
 INFO = EncoderInfo(
     model="tiny",
@@ -83,16 +80,3 @@ def test_vector_field_findings() -> None:
     # Nothing that could be named would search it.
     changed = replace(INFO, fingerprint="0" * 32)
     assert levels(field_findings("docs", field(), 10, changed)) == [Severity.ERROR, Severity.OK]
-
-
-def test_languages_that_the_model_was_not_trained_on_are_a_warning() -> None:
-    german = replace(field(), language_warning=language_warning({"de": 9}, "docs", "all-MiniLM-L6-v2", "f" * 32))
-    *_, found = field_findings("docs", german, 10, INFO)
-    assert (found.level, found.about) == (Severity.WARNING, "field embedding")
-    assert "mostly German, than all-MiniLM-L6-v2 was trained on" in found.message
-    assert found.remedy.endswith("`es-sbert index migrate docs --model multilingual-e5-small`.")
-
-
-def test_finding_from_error() -> None:
-    finding = Finding.from_error("engine", UsageError("broken", "Mend it."))
-    assert asdict(finding) == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}

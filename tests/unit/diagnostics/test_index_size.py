@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from es_sbert.diagnostics.index_advice import estimate_size
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import IndexType
-from es_sbert.messages import size_text
 
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://es9")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://es8")
@@ -23,10 +20,6 @@ OPENSEARCH_2 = EngineInfo(EngineType.OPENSEARCH, (2, 19, 1), "http://opensearch"
         (ES9, "hnsw", 0, 48, 0, 1536 + 48),
         (ES9, "int8_hnsw", 400, 48, 0, 448),
         (ES8, "int8_hnsw", 388, 48, 4416, 436),
-        (ES8, "int4_flat", 196, 0, 4416, 196),
-        (ES9, "bbq_hnsw", 62, 48, 0, 110),
-        (OPENSEARCH, "int8_hnsw", 388, 48, 0, 436),
-        (OPENSEARCH, "flat", 0, 0, 4416, 1536),
         (OPENSEARCH_2, "hnsw", 0, 48, 4416, 1536 + 48),
     ],
 )
@@ -37,16 +30,3 @@ def test_size_of_a_million_vectors_of_384_dimensions(
     parts = (size.vectors, size.quantized, size.graph, size.source, size.memory)
     assert parts == tuple(1_000_000 * part for part in (1536, quantized, graph, source, memory))
     assert size.disk == sum(parts[:4])
-
-
-@given(st.sampled_from(list(IndexType)), st.integers(1, 10**9), st.integers(64, 4096))
-def test_size_grows_proportionally(index_type: IndexType, count: int, dimensions: int) -> None:
-    one, two = (estimate_size(ES8, index_type, times * count, dimensions) for times in (1, 2))
-    assert two.disk == pytest.approx(2 * one.disk, abs=2)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (62_000_000, "62.0 MB"), (10**12, "1000.0 GB")]
-)
-def test_size_text(count: int, text: str) -> None:
-    assert size_text(count) == text

@@ -83,20 +83,11 @@ def test_json_report_has_figures_and_settings(tiny: Path, data: Path, capsys: py
     ("arguments", "message"),
     [
         (["--task", "sts"], "exactly one of --data and --file is required"),
-        (["--task", "sts", "--data", ".", "--file", "x.tsv"], "exactly one of --data and --file is required"),
         (["--task", "sts", "--data", "nowhere"], "there is no folder nowhere"),
-        (["--task", "sts", "--file", "nowhere.tsv"], "nowhere.tsv does not exist"),
-        (["--task", "sts", "--data", ".", "--index", "docs"], "--index requires the task retrieval"),
-        (["--task", "retrieval", "--file", "x"], "needs documents, queries and judgements"),
-        (["--task", "sts", "--data", ".", "--compare", "x"], "--compare requires the task retrieval"),
-        (["--task", "retrieval", "--judgements", "x.csv"], "--judgements requires --index"),
         (["--task", "retrieval", "--index", "a"], "--index requires either --judgements FILE or --data FOLDER"),
-        (["--task", "retrieval", "--index", "a", "--data", ".", "--judgements", "x"], "--index requires either"),
         (["--task", "transfer", "--data", "."], "'transfer' is not one of"),
         (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare cannot be combined"),
         (["--task", "retrieval", "--data", ".", *["--index", "a"] * 3], "at most two indices can be compared"),
-        (["--task", "everything", "--data", "."], "'everything' is not one of"),
-        (["--data", "."], "Missing option '--task'"),
     ],
 )
 def test_invalid_options_exit_with_code_2(
@@ -111,34 +102,6 @@ def test_invalid_options_exit_with_code_2(
     code, out, err = run(capsys, tiny, *arguments)
     assert (code, out) == (2, "")
     assert message in err
-
-
-def test_broken_file_is_reported_before_the_model_loads(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = data / "sts/small-test.tsv"
-    path.write_text(path.read_text().replace("1.5", "much"))
-    code, _, err = run(capsys, "no/such-model-at-all", "--task", "sts", "--data", data)
-    assert code == 2
-    assert "small-test.tsv, line 4: score is not a finite number: 'much'" in err
-
-
-def test_several_collections_are_averaged(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("one", "two"):
-        cat = {"corpus": [{"_id": "d", "text": "a cat"}], "queries": [{"_id": "q", "text": "cat"}]}
-        write_collection(tmp_path / "retrieval" / name, **cat, judgements="q\td\t1\n")
-    arguments = ("--task", "retrieval", *CPU)
-    code, _, err = run(capsys, *arguments, "--data", tmp_path / "retrieval", "--index", "docs")
-    assert code == 2
-    assert "holds 0 test collections, not one" in err
-    code, out, _ = run(capsys, tiny, *arguments, "--data", tmp_path)
-    assert code == 0
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[1] == [
-        *("data", "part", "queries", "ndcg@10", "mrr@10", "map@100", "precision@10", "recall@10", "recall@100"),
-        *("success@1", "unjudged@10"),
-    ]
-    assert [line[0] for line in lines[2:]] == ["one", "two", "average"]
-    assert all(line[-8:] == ["100.00"] * 3 + ["10.00"] + ["100.00"] * 3 + ["0.00"] for line in lines[2:])
-    assert lines[4][1:4] == ["2", "collections", "2"]
 
 
 def write_grammar(folder: Path) -> Path:
@@ -175,17 +138,6 @@ def test_compare_prints_the_verdict_and_all_metrics(
     assert [difference["first"], difference["second"]] == pytest.approx(figures)
     assert difference["difference"] == pytest.approx(figures[0] - figures[1])
     assert "scores" not in first["rows"][0]
-
-
-def test_documents_without_text_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = [{"_id": str(number), "text": "" if number < 6 else "a cat sleeps"} for number in range(8)]
-    queries, judgements = [{"_id": "q", "text": "the cat"}], "q\t1\t1\nq\t7\t1\n"
-    folder = write_collection(tmp_path / "small", corpus=corpus, queries=queries, judgements=judgements)
-    code, out, err = run(capsys, tiny, "--task", "retrieval", "--data", folder, "--device", "cpu", "--json")
-    assert code == 0
-    assert "Warning: 6 documents of small without title and text count as not found: 0, 1, 2, 3, 4, …" in err
-    (row,) = json.loads(out)["rows"]
-    assert row["figures"]["recall@100"] == 50.0
 
 
 def test_evaluate_function(tiny: Path, data: Path) -> None:

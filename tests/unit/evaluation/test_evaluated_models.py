@@ -11,7 +11,7 @@ from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
-from es_sbert.errors import ModelError, UnsupportedArchitecture, UsageError
+from es_sbert.errors import UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
@@ -68,8 +68,3 @@ def test_poly_encoder_is_refused_by_name(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedArchitecture, match="poly is a poly-encoder") as caught:
         open_model(str(folder), device="cpu")
     assert "cross-encoder" in caught.value.remedy
-
-
-def test_non_model_folder_raises_model_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError):
-        open_model(str(tmp_path))

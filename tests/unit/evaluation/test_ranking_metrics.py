@@ -8,38 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, RR, Judged, P, R, Success, nDCG
 
-from es_sbert.errors import SourceError
-from es_sbert.evaluation.ranking_metrics import METRICS, measure_queries, measure_ranking
+from es_sbert.evaluation.ranking_metrics import METRICS, measure_ranking
 
 
 def by_score(scores: dict[str, float]) -> list[str]:
     """A ranking as trec_eval makes it: of equal scores, the larger id first."""
     return sorted(scores, key=lambda document: (scores[document], document), reverse=True)
-
-
-def test_hits_without_a_grade_are_unjudged_and_those_with_zero_are_not() -> None:
-    assert measure_ranking(["a", "b", "c", "d"], {"a": 0, "b": 2})["unjudged@10"] == 50
-    assert measure_ranking([], {"a": 1})["unjudged@10"] == 0
-
-
-def test_metrics_are_cut_off_at_their_depth() -> None:
-    ranking = [f"d{place:03}" for place in range(120)]
-    assert measure_ranking(ranking, {"d009": 1})["mrr@10"] == pytest.approx(10)
-    assert measure_ranking(ranking, {"d010": 1})["mrr@10"] == 0
-    assert measure_ranking(ranking, {"d010": 1})["recall@10"] == 0
-    assert measure_ranking(ranking, {"d099": 1})["recall@100"] == 100
-    assert measure_ranking(ranking, {"d100": 1})["recall@100"] == 0
-    assert measure_ranking(ranking, {"d100": 1})["map@100"] == 0
-
-
-def test_judgements_without_a_relevant_document_are_rejected() -> None:
-    with pytest.raises(SourceError, match="no query has a relevant document"):
-        measure_queries({"q": ["a"]}, {"q": {"a": 0, "b": -1}})
-
-
-def test_queries_without_a_relevant_document_are_left_out() -> None:
-    found = measure_queries({"q": ["a"], "r": ["a"]}, {"q": {"a": 0}, "r": {"a": 1}})
-    assert list(found) == ["r"]
 
 
 _DOCUMENTS = [f"d{number}" for number in range(14)]

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from es_sbert.errors import ModelError
 from es_sbert.evaluation import exact_search
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.exact_search import rank_in_memory, search_exact
@@ -78,9 +77,3 @@ def test_equal_cosines_rank_by_document_id_from_the_end() -> None:
     embedder = FixedEmbedder({"x": [1, 0], "y": [0, 1], "z": [2, 0]})
     data = RetrievalCollection("ties", {"a": "x", "c": "z", "b": "y", "d": "x"}, {"q": "z"}, {"q": {"a": 1}})
     assert rank_in_memory(embedder, data) == {"q": ["d", "c", "a", "b"]}
-
-
-def test_non_finite_vectors_raise_model_error() -> None:
-    good = np.ones((2, 2), dtype=np.float32)
-    with pytest.raises(ModelError, match="NaN or infinite"):
-        search_exact(good * np.float32(np.nan), good, 1)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection
-from es_sbert.evaluation.evaluated_models import embed_columns
 from es_sbert.evaluation.evaluation_report import ReportRow
-from es_sbert.evaluation.task_data import EvaluationTask, TaskData, TaskTexts
+from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts
 from es_sbert.evaluation.task_runner import run_task
 from tests.unit.evaluation.support import FixedEmbedder, FixedScorer
 
@@ -42,13 +40,6 @@ def test_sts_with_an_embedder() -> None:
     assert embedder.texts == 4  # each text once, however often it stands in the data
 
 
-def test_sts_with_a_pair_scorer() -> None:
-    scorer = FixedScorer({("a", "b"): 0.1, ("a", "c"): 0.2, ("a", "d"): 0.3})
-    row = run_task(scorer, EvaluationTask.STS, [STS]).rows[0]
-    assert list(row.figures) == ["spearman", "pearson"]
-    assert row.figures["spearman"] == pytest.approx(-50)
-
-
 def test_triplets() -> None:
     row = only(run_task(FixedEmbedder(PLANE), EvaluationTask.TRIPLET, [TRIPLETS]).rows)
     assert row.figures == {"accuracy_cosine": 50.0, "accuracy_euclidean": 50.0, "accuracy_manhattan": 50.0}
@@ -74,27 +65,3 @@ def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
         "unjudged@10": 50.0,
     }
     assert embedder.kinds == ["query", "document"]
-
-
-@pytest.mark.parametrize(
-    ("task", "data"),
-    [
-        (EvaluationTask.TRIPLET, TRIPLETS),
-        (EvaluationTask.RETRIEVAL, COLLECTION),
-    ],
-)
-def test_tasks_that_need_vectors_reject_a_pair_scorer(task: EvaluationTask, data: TaskData) -> None:
-    with pytest.raises(UsageError, match=f"the task {task} needs sentence vectors, but scorer only scores pairs"):
-        run_task(FixedScorer({}), task, [data])
-
-
-def test_errors_name_the_data_set() -> None:
-    data = TaskTexts("flat", (["a", "a"], ["b", "c"]), np.array([1.0, 1.0]))
-    with pytest.raises(SourceError, match="^flat: 2 pairs"):
-        run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [data])
-
-
-def test_embed_columns_keeps_order() -> None:
-    first, second = embed_columns(FixedEmbedder(PLANE), ["b", "a", "b"], ["a", "d"])
-    np.testing.assert_array_equal(first, np.float32([[1, 0.2], [1, 0], [1, 0.2]]))
-    np.testing.assert_array_equal(second, np.float32([[1, 0], [0, 1]]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.errors import UnsupportedArchitecture, UsageError
+from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.bi_encoder_task import evenly_spaced_layers, remove_layers
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
@@ -33,14 +33,6 @@ def test_layers_keep_their_weights(tmp_path: Path, architecture: str) -> None:
     vectors = encoder.embed(TEXTS)
     assert both(tmp_path / "saved", vectors) < 1e-5
     assert read_sentence_model(tmp_path / "saved").architecture == architecture
-
-
-@pytest.mark.parametrize("kept", [3, 7])
-def test_possible_numbers_of_layers_are_named(tmp_path: Path, kept: int) -> None:
-    encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model", layers=3))
-    with pytest.raises(UsageError, match=rf"a-name has 3 layers, so {kept} cannot be kept") as caught:
-        remove_layers(encoder.transformer, kept, "a-name")
-    assert caught.value.remedy == "Keep 1 to 2."
 
 
 def test_architectures_whose_layers_differ_are_refused(tmp_path: Path) -> None:

@@ -1,16 +1,12 @@
 """Siamese encoders as sentence-transformers folders: both libraries give the same vectors, both ways."""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, Pooling
@@ -76,17 +72,6 @@ def test_every_pooling_survives_saving(tmp_path: Path, mode: Pooling) -> None:
     assert both(tmp_path / "saved", encoder.embed(TEXTS)) < 1e-5
 
 
-def test_several_poolings_and_a_dense_layer_survive_saving(tmp_path: Path) -> None:
-    dense = Dense(96, 20, activation_function=torch.nn.Tanh())
-    folder = write_checkpoint(tmp_path / "model", pooling=["max", "cls"], dense=[dense])
-    encoder = open_siamese_encoder(folder)
-    vectors = encoder.embed(TEXTS)
-    assert both(folder, vectors) < 1e-5
-    save_siamese_encoder(encoder, tmp_path / "saved")
-    assert both(tmp_path / "saved", vectors) < 1e-5
-    assert read_sentence_model(tmp_path / "saved").pooling == (Pooling.MAX, Pooling.CLS)
-
-
 def test_saved_model_keeps_its_fingerprint(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", prompts={"query": "find: ", "document": ""})
     save_siamese_encoder(open_siamese_encoder(folder), tmp_path / "saved")
@@ -113,35 +98,6 @@ def test_a_recipe_changes_pooling_dense_length_and_prompts(tmp_path: Path) -> No
     np.testing.assert_allclose(encoder.embed(TEXTS, "query"), queries, atol=1e-5)
 
 
-def test_a_bare_transformer_gets_mean_pooling(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "model")
-    bare = tmp_path / "model-transformer"
-    assert not (bare / "modules.json").exists()
-    encoder = open_siamese_encoder(bare)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(bare))
-    network = transformers.AutoModel.from_pretrained(str(bare)).eval()
-    inputs = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = network(**inputs).last_hidden_state
-    real = inputs["attention_mask"].unsqueeze(-1)
-    expected = (hidden * real).sum(1) / real.sum(1)
-    np.testing.assert_allclose(encoder.embed(TEXTS[:2]), expected.numpy(), atol=1e-5)
-
-
-def test_vector_is_independent_of_the_batch(tmp_path: Path) -> None:
-    encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model"))
-    alone = np.concatenate([encoder.embed([text]) for text in TEXTS])
-    np.testing.assert_allclose(encoder.embed(TEXTS), alone, atol=1e-6)
-
-
-def test_embedding_keeps_training_mode(tmp_path: Path) -> None:
-    encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model"))
-    encoder.train()
-    first = encoder.embed(TEXTS)
-    assert encoder.training
-    np.testing.assert_array_equal(encoder.embed(TEXTS), first)  # no dropout
-
-
 def test_a_pickled_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model")
     for place in (folder, tmp_path / "model-transformer"):
@@ -150,35 +106,6 @@ def test_a_pickled_checkpoint_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BundleInvalid, match="pickle") as caught:
             open_siamese_encoder(place)
         assert "safetensors" in caught.value.remedy
-
-
-def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model")
-    bare = tmp_path / "model-transformer"
-    (bare / "tokenizer.json").unlink()
-    with pytest.raises(BundleInvalid, match=r"tokenizer\.json") as caught:
-        open_siamese_encoder(bare)
-    assert "save_pretrained" in caught.value.remedy
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(BundleInvalid, match=r"tokenizer\.json"):
-        open_siamese_encoder(folder)
-
-
-def test_unknown_architecture_is_rejected(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "no-such-thing"}))
-    with pytest.raises(BundleInvalid, match="transformers cannot open"):
-        open_siamese_encoder(folder)
-
-
-def test_bare_folder_without_hidden_size_is_rejected(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "model")
-    bare = tmp_path / "copy"
-    shutil.copytree(tmp_path / "model-transformer", bare)
-    (bare / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(BundleInvalid, match="width of a token vector"):
-        open_siamese_encoder(bare)
 
 
 def test_weights_missing_tensors_are_rejected(tmp_path: Path) -> None:

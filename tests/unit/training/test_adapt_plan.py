@@ -11,19 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.cli.adapt import default_name
-from es_sbert.errors import CheckpointInvalid, UsageError
-from es_sbert.evaluation.judgement_files import LabeledQuery
-from es_sbert.runtime.tokenizer import SentenceTokenizer
+from es_sbert.errors import CheckpointInvalid
 from es_sbert.training.adapt import Adaptation
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
     AdaptSettings,
     FieldChoice,
-    first_passages,
-    make_plan,
-    text_fields,
     training_recipe,
 )
 from es_sbert.training.run_folder import hash_model
@@ -38,10 +32,8 @@ from tests.unit.checkpoints import write_checkpoint
             {"query": "query: ", "passage": "passage: "},
             {"anchor": "query", "positive": "passage", "negative": "passage"},
         ),
-        ({"query": "Search: "}, {"anchor": "query"}),
         # Searches and loads take the first name that there is, like sentence-transformers, even if its prompt is empty.
         ({"query": "query: ", "document": "", "passage": "passage: "}, {"anchor": "query"}),
-        ({"query": "", "document": "", "passage": "passage: "}, {}),
     ],
 )
 def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, str], expected: dict[str, str]) -> None:
@@ -58,61 +50,6 @@ def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, 
     assert stage.dev is not None
     assert stage.dev.prompts == {"anchor": "query", "positive": "document"}
     assert stage.data[0].columns == {"anchor": "query", "positive": "text", "negative": ("negative1", "negative2")}
-
-
-def test_only_fields_that_may_hold_words_are_looked_at() -> None:
-    properties = {
-        "title": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
-        "topic": {"type": "keyword"},
-        "created": {"type": "date"},
-        "embedding": {"type": "dense_vector"},
-        "embedding_meta": {"properties": {"fingerprint": {"type": "keyword"}}},
-        "author": {"properties": {"name": {"type": "text"}, "born": {"type": "date"}}},
-        "all": {"type": "text"},
-        "subtitle": {"type": "text", "copy_to": "all"},
-    }
-    assert text_fields(properties, {"embedding", "embedding_meta"}) == ["title", "topic", "author.name", "subtitle"]
-
-
-def test_digest_tells_queries_apart() -> None:
-    one, other = [LabeledQuery("a", ("1",))], [LabeledQuery("a", ("2",))]
-    inputs = [AdaptInputs(), AdaptInputs([]), AdaptInputs(one), AdaptInputs(other), AdaptInputs(None, one)]
-    assert len({each.digest() for each in inputs}) == len(inputs)
-    assert AdaptInputs(one).digest() == AdaptInputs(list(one)).digest()
-
-
-def test_title_that_no_pair_uses_is_refused() -> None:
-    settings = AdaptSettings(index="docs", name="docs-tuned", pairs="sentence", title_field="title")
-    with pytest.raises(UsageError, match='`pairs="sentence"` does not use titles'):
-        make_plan(Mock(), Mock(), settings, lambda message: None)
-
-
-@pytest.mark.parametrize(
-    ("index", "name"),
-    [
-        ("docs", "docs-tuned"),
-        ("logs-2026.01", "logs-2026.01-tuned"),
-        (".ds-a,b", "ds-a-b-tuned"),
-        ("日本", "index-tuned"),
-    ],
-)
-def test_default_name_is_one_that_models_may_have(index: str, name: str) -> None:
-    assert default_name(index) == name
-
-
-def test_training_reads_whole_sentences_at_the_beginning(tmp_path: Path) -> None:
-    model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1, max_tokens=64)
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}")
-    sentence = "The cat sleeps on the mat."
-    long = " ".join([sentence] * 20)
-    passages = first_passages([sentence, long, "", long], plan, 32)
-    assert (passages[0], passages[2], passages[3]) == (sentence, "", passages[1])
-    assert long.startswith(passages[1])
-    assert passages[1].endswith("mat.")
-    tokenizer = SentenceTokenizer(read_sentence_model(model))
-    assert 16 < len(tokenizer([passages[1]]).ids[0]) <= 32
-    # More than the model reads is nothing to train on.
-    assert len(tokenizer([first_passages([long], plan, 1000)[0]]).ids[0]) <= 64
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import bi_encoder_task
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.losses import Objective, build_objective
-from es_sbert.training.recipe import InBatchSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.recipe import InBatchSpec, RegressionSpec
 from es_sbert.training.training_examples import Examples
 from tests.unit.training.support import STILL, write_model
 
@@ -73,15 +73,6 @@ def test_mini_batches_repeat_their_dropout(tmp_path: Path, monkeypatch: pytest.M
         torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
 
 
-def test_columns_share_a_pass_only_with_little_padding(model: Path) -> None:
-    task = BiEncoderTask(open_siamese_encoder(model), {"even": regression(), "uneven": regression()})
-    even = task.collate(scored("even"), [0, 1, 2])
-    uneven = task.collate(scored("uneven", second=LONG), [0, 1, 2])
-    assert [[len(part["ids"]) for part in parts] for parts in even["passes"]] == [[6]]
-    assert [[len(part["ids"]) for part in parts] for parts in uneven["passes"]] == [[3], [3]]
-    assert uneven["passes"][0][0]["ids"].shape[1] < uneven["passes"][1][0]["ids"].shape[1]
-
-
 @pytest.mark.parametrize("second", ["a cat sleeps", LONG])
 def test_loss_is_the_objective_of_the_column_vectors(model: Path, second: str) -> None:
     task = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()}).eval()
@@ -91,13 +82,6 @@ def test_loss_is_the_objective_of_the_column_vectors(model: Path, second: str) -
     with torch.no_grad():
         loss = task("pairs", task.collate(data, list(range(12))))
     torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_lengths_are_of_the_longest_column(model: Path) -> None:
-    task = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()})
-    data = scored(second=LONG)
-    longest = [len(ids) for ids in task.encoder.tokenize(data.texts[1])]
-    assert task.lengths(data).tolist() == longest
 
 
 def test_prompts_are_prepended_to_their_column(model: Path) -> None:
@@ -110,11 +94,3 @@ def test_prompts_are_prepended_to_their_column(model: Path) -> None:
     passes, expected = (task.collate(texts, [0, 1])["passes"] for task, texts in ((prompted, data), (plain, by_hand)))
     for (part,), (other,) in zip(passes, expected, strict=True):
         assert torch.equal(part["ids"], other["ids"])
-
-
-def test_data_sets_sharing_an_objective_share_its_head(model: Path) -> None:
-    spec = SoftmaxSpec(kind="softmax", classes=("a", "b"))
-    shared, own = build_objective(spec, 32), build_objective(spec, 32)
-    task = BiEncoderTask(open_siamese_encoder(model), {"one": shared, "two": shared, "three": own})
-    heads = {name for name in task.state_dict() if name.startswith("objectives.")}
-    assert {name.split(".")[1] for name in heads} == {"0", "1"}

@@ -158,14 +158,11 @@ MASK = torch.tensor([True, False])
     "read",
     [
         lambda: bool(MASK.all()),
-        lambda: int(MASK.sum()),
-        lambda: float(MASK.sum()),
         lambda: MASK.sum().item(),
         lambda: MASK.tolist(),
         lambda: MASK.cpu(),
         lambda: MASK[MASK],
         lambda: MASK.nonzero(),
-        lambda: torch.masked_select(MASK, MASK),
         lambda: torch.tensor([1, 2]),
     ],
 )
@@ -174,10 +171,3 @@ def test_device_read_is_detected(read: Callable[[], object]) -> None:
     with DeviceReads() as reads:
         read()
     assert reads.found
-
-
-def test_on_device_operations_are_not_reads() -> None:
-    values = torch.ones(2, requires_grad=True)
-    with DeviceReads() as reads:
-        torch.where(MASK, 1.0, values).masked_fill(MASK, 0).softmax(dim=0)[torch.arange(2)].sum().backward()
-    assert reads.found == []

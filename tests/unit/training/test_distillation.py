@@ -15,9 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import (
     CheckpointInvalid,
     ModelNotFound,
-    RecipeInvalid,
     SourceError,
-    UnsupportedArchitecture,
     UsageError,
 )
 from es_sbert.exporters.parity import parity_sentences
@@ -25,10 +23,8 @@ from es_sbert.training import distill, train
 from es_sbert.training.adapt import adapt
 from es_sbert.training.adapt_plan import AdaptSettings
 from es_sbert.training.distillation import Student, distillation_recipe, split_texts
-from es_sbert.training.recipe import load_recipe
-from es_sbert.training.run_folder import RunFolder
 from tests.e2e.cli_support import cli_in_process
-from tests.unit.training.support import Cut, recipe, train_here, write_model, write_recipe
+from tests.unit.training.support import write_model
 
 TEXTS = [text for text in parity_sentences(400) if text.strip()]
 
@@ -72,16 +68,6 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
         distill(str(model), output, TEXTS, layers=layers)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layers", [1, None])
-def test_student_of_a_cut_model_has_its_dimensions(model: Path, tmp_path: Path, layers: int | None) -> None:
-    made = distill(f"{model}@8", tmp_path / "student", TEXTS[:150], layers=layers, epochs=1, batch=32)
-    assert made.cosine is not None
-    assert made.start_cosine is not None
-    assert made.cosine > made.start_cosine
-    assert open_encoder_bundle(tmp_path / "student").model.dimensions == 8
-
-
 def test_interrupted_run_resumes_with_the_same_texts_only(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,16 +86,6 @@ def test_interrupted_run_resumes_with_the_same_texts_only(
 
 def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_untrained_static_student_needs_no_texts(model: Path, tmp_path: Path) -> None:
-    made = distill(str(model), tmp_path / "student")
-    assert (made.texts, made.cosine) == (0, None)
-    assert open_encoder_bundle(tmp_path / "student").model.architecture == "static"
-    with pytest.raises(UsageError, match="is not empty"):
-        distill(str(model), tmp_path / "student")
-    with pytest.raises(UnsupportedArchitecture, match="is a StaticEmbedding already"):
-        distill(str(tmp_path / "student"), tmp_path / "again")
 
 
 def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_path: Path) -> None:
@@ -149,12 +125,6 @@ def test_student_from_another_model_learns_the_space_of_its_teacher(
     np.testing.assert_allclose(_vectors(tmp_path / "student", TEXTS[:5]), expected, atol=1e-5)
 
 
-def test_student_starts_from_one_transformer(model: Path, tmp_path: Path) -> None:
-    distill(str(model), tmp_path / "static")
-    with pytest.raises(UnsupportedArchitecture, match="is a StaticEmbedding, so no student can start from it"):
-        distill(str(model), tmp_path / "student", TEXTS, base=str(tmp_path / "static"))
-
-
 def _teacher(prompts: dict[str, str], model: Path) -> SentenceModel:
     return read_sentence_model(model).model_copy(update={"prompts": prompts})
 
@@ -170,49 +140,6 @@ def test_prompts_take_turns_where_they_differ(model: Path) -> None:
     # A static student has no prompts: its vectors of texts are drawn to those of the prompted texts.
     assert prompts(asymmetric, Student()) == [(None, "document")]
     assert prompts(_teacher({}, model), Student(layers=1)) == [(None, "document")]
-
-
-@pytest.mark.slow
-def test_student_with_prompts_is_trained_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher = write_model(tmp_path / "teacher", prompts={"query": "query: ", "document": "a document: "})
-    student = tmp_path / "student"
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "publish", Mock(side_effect=Cut))  # a finished run removes the teacher's vectors
-        with pytest.raises(Cut):
-            distill(str(teacher), student, TEXTS, layers=1, epochs=1)
-    labels = [np.load(student / f"training/distillation/teacher-{number}.npy") for number in (0, 1)]
-    texts = split_texts(list(dict.fromkeys(TEXTS)), 42)[0]
-    with Encoder(teacher, device="cpu", precision="fp32") as encoder:
-        for vectors, own, kind in zip(labels, (texts[::2], texts[1::2]), ("document", "query"), strict=True):
-            expected = encoder.encode(own, kind)  # type: ignore[arg-type]
-            assert (vectors * expected).sum(axis=1).min() > 0.98
-    distill(str(teacher), student, TEXTS, layers=1, epochs=1, resume=True)
-    assert not list(student.rglob("teacher-*.npy"))
-    assert read_sentence_model(student).prompts == read_sentence_model(teacher).prompts
-
-
-def test_recipes_measure_the_cosine_to_the_teacher(model: Path, folder: Path) -> None:
-    settings = recipe(model, objective={"kind": "vector-distillation", "teacher": str(model)}, epochs=1)
-    settings["model"]["layers"] = 1
-    stage = settings["stages"][0]
-    stage["data"] = [{"path": "train.tsv", "columns": {"source": "sentence1"}}]
-    stage["dev"] = {"task": "vectors", "path": "dev.tsv", "columns": {"text": "sentence2"}}
-    trained = train_here(write_recipe(folder, settings), folder / "out")
-    (result,) = trained.stages
-    assert result.dev_name == "dev cosine to the teacher × 100"
-    assert result.start_dev is not None
-    assert result.best_dev is not None
-    assert result.start_dev < result.best_dev <= 100
-    stage["objective"] = {"kind": "in-batch"}
-    with pytest.raises(RecipeInvalid, match=r"dev\.task vectors needs a teacher"):
-        load_recipe(str(write_recipe(folder / "other", settings)))
-
-
-def test_static_settings_that_do_not_apply_are_refused(model: Path, folder: Path) -> None:
-    settings = recipe(model)
-    settings["model"] |= {"static": True, "pooling": ["cls"]}
-    with pytest.raises(RecipeInvalid, match="static model"):
-        train_here(write_recipe(folder, settings), folder / "out")
 
 
 def test_command_distils_texts_of_files(

@@ -11,39 +11,10 @@ from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.training.example_augmentation import (
     choose_negatives,
-    fill_up,
-    keep_below_margin,
-    merge_rankings,
     relevant_rows,
 )
 from es_sbert.training.recipe import HardNegativesSpec, load_recipe
 from tests.unit.training.support import read_json, recipe, train_here, write_recipe
-
-
-def test_rankings_alternate_within_the_ranks() -> None:
-    first, second = np.array([[4, 1, 2, 3]]), np.array([[9, 2, 5, -1]])
-    assert merge_rankings([first, second], 1, 4) == [[4, 9, 1, 2, 5, 3]]
-    assert merge_rankings([first, second], 2, 3) == [[1, 2, 5]]
-
-
-def test_negatives_are_farther_than_the_positive_by_the_margin() -> None:
-    angles = np.radians([10, 20, 30, 40, 80])
-    documents = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    query = np.array([[1, 0]], np.float32)
-    candidates = [[0, 1, 2, 3, 4]]
-    # cos 20° is 0.94: without a margin the farther ones remain, with 0.1 those up to 0.84, which is 33°.
-    assert keep_below_margin(candidates, [[1]], query, documents, 0) == [[2, 3, 4]]
-    assert keep_below_margin(candidates, [[1]], query, documents, 0.1) == [[3, 4]]
-    # The first positive is the pair's own; another one is never a negative.
-    assert keep_below_margin(candidates, [[1, 3]], query, documents, 0.1) == [[4]]
-
-
-def test_random_documents_fill_up_and_are_never_positives() -> None:
-    chosen = fill_up([[3], [1, 2, 4]], [[0, 1], [0]], 6, 3, seed=0)
-    assert chosen[0, 0] == 3
-    assert chosen[1].tolist() == [1, 2, 4]
-    assert set(chosen[0, 1:].tolist()) <= {2, 4, 5}
-    assert np.array_equal(chosen, fill_up([[3], [1, 2, 4]], [[0, 1], [0]], 6, 3, seed=0))
 
 
 def test_positives_of_equal_queries_and_the_query_itself_are_relevant() -> None:
@@ -88,13 +59,11 @@ def test_run_mines_negatives_once(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"objective": {"kind": "regression"}}, "requires the objective in-batch"),
         (
             {"objective": {"kind": "margin-distillation"}},
             r"no longer has .*\(GPL\).*transformers",
         ),
         ({"hard_negatives": {"ranks": [5, 2]}}, "are not in ascending order"),
-        ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "without a column negative"),
     ],
 )
 def test_hard_negatives_of_other_data_are_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:

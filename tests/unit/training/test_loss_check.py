@@ -21,15 +21,6 @@ def batch(step: int) -> np.ndarray:
     return np.array([step, step + 1])
 
 
-def test_cpu_loss_is_checked_at_once() -> None:
-    losses = LossCheck(CPU)
-    losses.add(torch.tensor(0.5), 1, EXAMPLES, batch(1))
-    with pytest.raises(TrainingDiverged, match=r"step 2 is nan.*pairs\.tsv, lines 4, 5\n"):
-        losses.add(torch.tensor(float("nan")), 2, EXAMPLES, batch(2))
-    with pytest.raises(TrainingDiverged, match=r"lines 2, 3, 4, 5, 6, 7, 8, 9 and 4 more\n"):
-        losses.add(torch.tensor(float("inf")), 3, EXAMPLES, np.arange(12))
-
-
 @pytest.mark.parametrize("delay", [1, 3, CHECK_DELAY])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_delayed_check_names_the_step_and_batch_of_the_loss(delay: int, value: float) -> None:
@@ -42,15 +33,6 @@ def test_delayed_check_names_the_step_and_batch_of_the_loss(delay: int, value: f
         losses.add(torch.tensor(float("nan")), step, EXAMPLES, batch(step))
     with pytest.raises(TrainingDiverged, match=rf"step 40 is {value}, .*lines 42, 43\n"):
         losses.add(torch.tensor(1.0), 40 + delay, EXAMPLES, batch(0))
-
-
-def test_finish_checks_the_remaining_losses() -> None:
-    losses = LossCheck(CPU, 8)
-    losses.add(torch.tensor(1.0), 1, EXAMPLES, batch(1))
-    losses.finish()
-    losses.add(torch.tensor(float("nan")), 2, EXAMPLES, batch(2))
-    with pytest.raises(TrainingDiverged, match="step 2 is nan"):
-        losses.finish()
 
 
 @pytest.mark.slow

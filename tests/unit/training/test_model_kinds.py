@@ -11,9 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
 
-from es_sbert.errors import DeviceError, ModelError, RecipeInvalid, SourceError
-from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.training_stage import choose_training_device
+from es_sbert.errors import ModelError
 from tests.unit.checkpoints import write_cross_encoder
 from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_model, write_recipe
 
@@ -73,33 +71,6 @@ def test_several_data_sets_with_their_own_objectives(folder: Path, model: Path) 
     assert notes["stages"][0]["steps"] == 2 * (16 + 13 + 12)
 
 
-def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, model: Path) -> None:
-    """The student starts from other weights; its vectors of sentence and translation come near the teacher's."""
-    student = write_model(folder / "student", seed=1, config=STILL)
-    sentences = [
-        f"{who} {does} {what}"
-        for who in ("he", "she", "a man", "the dog")
-        for does in ("sees", "hears")
-        for what in ("the sea", "a song", "the news", "a friend", "the train")
-    ]
-    rows = [{"en": text, "xx": " ".join(word[::-1] for word in text.split())} for text in sentences]
-    (folder / "parallel.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    settings = recipe(student, epochs=20)
-    settings["stages"][0] |= {
-        "data": [{"path": "parallel.jsonl", "columns": {"source": "en", "target": ["xx"]}}],
-        "objective": {"kind": "vector-distillation", "teacher": str(model)},
-        "dev": {"task": "pairs", "path": "parallel.jsonl", "columns": {"anchor": "en", "positive": "xx"}},
-        "learning_rate": 3e-3,
-    }
-    output = train(folder, settings)
-    teacher, tuned, before = open_siamese_encoder(model), open_siamese_encoder(output), open_siamese_encoder(student)
-    gold = teacher.embed(sentences)
-    for column in ("en", "xx"):
-        texts = [row[column] for row in rows]
-        near, far = ((encoder.embed(texts) * gold).sum(axis=1).mean() for encoder in (tuned, before))
-        assert near > far + 0.1
-
-
 def margin_recipe(folder: Path, model: Path, teacher: Path) -> Path:
     """Write a recipe that distills a cross-encoder, and its triplets."""
     rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:61]]
@@ -137,44 +108,3 @@ def test_teacher_without_one_trained_score_is_refused(folder: Path, model: Path,
     save_file(encoder, teacher / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=message):
         train_here(margin_recipe(folder, model, teacher), folder / "out")
-
-
-def test_more_tokens_than_the_base_reads_are_rejected(folder: Path, model: Path) -> None:
-    settings = recipe(model)
-    settings["model"]["max_tokens"] = 33
-    with pytest.raises(RecipeInvalid, match="reads no more than 32 tokens"):
-        train_here(write_recipe(folder, settings), folder / "out")
-
-
-def test_unknown_prompt_is_rejected(folder: Path, model: Path) -> None:
-    settings = recipe(model)
-    settings["stages"][0]["data"][0]["prompts"] = {"sentence1": "question"}
-    with pytest.raises(RecipeInvalid, match="no prompt question"):
-        train_here(write_recipe(folder, settings), folder / "out")
-
-
-def test_cuda_without_a_device_raises_device_error() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        assert choose_training_device("cuda") == "cuda"
-    else:
-        with pytest.raises(DeviceError, match="torch cannot use CUDA"):
-            choose_training_device("cuda")
-    with pytest.raises(DeviceError, match="not on 'tpu'"):
-        choose_training_device("tpu")
-    assert choose_training_device("cpu") == "cpu"
-
-
-def test_in_batch_rejects_pairs_without_negatives(folder: Path, model: Path) -> None:
-    pairs = [(f"question {number}", "the one answer" if number < 5 else f"answer {number}") for number in range(8)]
-    settings = recipe(model, objective={"kind": "in-batch"}, dev=None)
-    settings["stages"][0]["data"] = [{"path": "p.csv", "columns": {"anchor": "a", "positive": "p"}}]
-    path = write_recipe(folder, settings)
-    (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs))
-    said: list[str] = []
-    train_here(path, folder / "some", report=said.append)
-    assert any("p.csv: repeated texts" in line and "5 batches of 1.6 pairs" in line for line in said)
-    (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs[:5]))
-    with pytest.raises(SourceError, match="each batch would hold only one of the 5 pairs"):
-        train_here(path, folder / "none")

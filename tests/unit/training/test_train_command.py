@@ -12,17 +12,16 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 from torch import Tensor
 
-import es_sbert
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.main import cli
-from es_sbert.errors import ModelNotFound, OutOfMemory, RecipeInvalid, SourceError, TrainingDiverged, UsageError
+from es_sbert.errors import OutOfMemory, SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
-from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint
+from es_sbert.training.run_folder import RunFolder
 from tests.unit.training.support import Cut, read_json, recipe, train_here, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -69,13 +68,6 @@ def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Pa
     assert notes["stages"][0]["start_dev"] == pytest.approx(measured[0])
 
 
-@pytest.mark.usefixtures("without_metadata")
-def test_training_runs_in_a_checkout(folder: Path, model: Path) -> None:
-    output = folder / "out"
-    train_here(write_recipe(folder, recipe(model, epochs=1)), output)
-    assert read_json(output / "training.json")["versions"]["es-sbert"] == es_sbert.__version__
-
-
 def test_stages_run_in_sequence(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = recipe(model)
     first = dict(settings["stages"][0], name="first", objective={"kind": "cosent"}, dev=None)
@@ -97,24 +89,6 @@ def test_stages_run_in_sequence(folder: Path, model: Path, monkeypatch: pytest.M
     assert not (folder / "out/training/first/model").exists()
 
 
-def test_non_finite_model_is_not_saved(folder: Path, model: Path) -> None:
-    """One step: no loss comes after it that could tell."""
-    settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30, batch=128)
-    for number, dev in enumerate((settings["stages"][0]["dev"], None)):
-        settings["stages"][0]["dev"] = dev
-        output = folder / f"out{number}"
-        with pytest.raises(TrainingDiverged, match="after step 1 the model returns NaN or infinite values") as caught:
-            train_here(write_recipe(folder, settings), output)
-        assert "Lower learning_rate" in caught.value.remedy
-        assert last_complete_checkpoint(output / "training/pairs") is None
-
-
-def test_an_output_that_is_a_file_is_refused(folder: Path, model: Path) -> None:
-    path = write_recipe(folder, recipe(model))
-    with pytest.raises(UsageError, match=r"recipe\.yaml is a file"):
-        train_here(path, path)
-
-
 def test_invalid_data_stops_the_run_before_writing(folder: Path, model: Path) -> None:
     path = write_recipe(folder, recipe(model))
     lines = (folder / "train.tsv").read_text().splitlines()
@@ -127,30 +101,6 @@ def test_invalid_data_stops_the_run_before_writing(folder: Path, model: Path) ->
         train_here(path, folder / "out")
     assert "`data`" in caught.value.remedy
     assert not (folder / "out").exists()
-
-
-@pytest.mark.parametrize("missing", ["base", "teacher", "hard_negatives"])
-def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, missing: str) -> None:
-    settings = recipe(folder / "nowhere" if missing == "base" else model)
-    if missing != "base":
-        columns = {"anchor": "sentence1", "positive": "sentence2"}
-        settings["stages"][0]["data"] = [{"path": "train.tsv", "columns": columns}]
-    if missing == "teacher":
-        settings["stages"][0]["data"][0]["columns"] = {"source": "sentence1"}
-        settings["stages"][0]["objective"] = {"kind": "vector-distillation", "teacher": str(folder / "nowhere")}
-    if missing == "hard_negatives":
-        settings["stages"][0]["objective"] = {"kind": "in-batch"}
-        settings["stages"][0]["data"][0]["hard_negatives"] = {"model": str(folder / "nowhere")}
-    with pytest.raises(ModelNotFound, match="nowhere"):
-        train_here(write_recipe(folder, settings), folder / "out")
-    assert not (folder / "out").exists()
-
-
-def test_duplicate_data_set_names_are_rejected(folder: Path, model: Path) -> None:
-    settings = recipe(model)
-    settings["stages"][0]["data"] *= 2
-    with pytest.raises(RecipeInvalid, match="different names, not train.tsv, train.tsv"):
-        train_here(write_recipe(folder, settings), folder / "out")
 
 
 def test_out_of_memory_names_the_setting_to_lower(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,29 +4,10 @@ import errno
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors import SafetensorError
 
-from es_sbert.errors import OutOfMemory, OutputError
-from es_sbert.training.training_errors import translate_disk_errors, translate_out_of_memory
-
-
-def test_out_of_memory_names_the_setting_to_lower() -> None:
-    """A real allocation of more memory than there is."""
-    with pytest.raises(OutOfMemory, match="with batch: 64") as caught, translate_out_of_memory(64, None):
-        torch.empty(2**50)
-    assert "Lower batch in the recipe to 32" in caught.value.remedy
-    assert "mini_batch: 32" in caught.value.remedy
-    with pytest.raises(OutOfMemory, match="with mini_batch: 8") as caught, translate_out_of_memory(64, 8):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-    assert "Lower mini_batch in the recipe to 4" in caught.value.remedy
-
-
-def test_other_torch_errors_pass_through() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), translate_out_of_memory(64, None):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-    with pytest.raises(RuntimeError, match="shapes"), translate_disk_errors(Path("out")):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+from es_sbert.errors import OutputError
+from es_sbert.training.training_errors import translate_disk_errors
 
 
 @pytest.mark.parametrize(

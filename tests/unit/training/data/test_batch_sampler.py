@@ -45,12 +45,6 @@ def test_resumed_epoch_continues_with_unseen_batches() -> None:
     assert list(resumed) == whole[3:]
 
 
-def test_batches_of_all_data_sets_are_mixed() -> None:
-    numbers = [batch[0].dataset for batch in batches(make_sampler(planned(200), planned(120)), 0)]
-    assert Counter(numbers) == {0: 25, 1: 15}
-    assert set(numbers[:20]) == {0, 1}
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(3, 90)), min_size=1, max_size=3),
@@ -69,24 +63,9 @@ def test_every_epoch_covers_every_example_in_equal_batch_counts(
         assert seen == Counter((number, row) for number, (size, _) in enumerate(sizes) for row in range(size))
 
 
-def test_epochs_have_equal_batch_counts_despite_conflicts() -> None:
-    # Of 60 rows with 12 texts, some orders need one batch more than others.
-    datasets = planned(60, 12)
-    lone = {len(make_sampler(datasets, epochs=1, seed=seed)) for seed in range(20)}
-    assert len(lone) > 1
-    sampler = make_sampler(datasets, epochs=20)
-    assert {len(batches(sampler, epoch)) for epoch in range(20)} == {len(sampler)}
-
-
 def test_plan_is_deterministic_in_any_epoch_order() -> None:
     one, two = (make_sampler(planned(40), planned(30, 50)) for _ in range(2))
     assert batches(one, 2) == batches(two, 2)
     assert batches(one, 1) == batches(two, 1)
     assert batches(one, 1) != batches(one, 2)
     assert batches(one, 1) != batches(make_sampler(planned(40), planned(30, 50), seed=8), 1)
-
-
-def test_equal_data_sets_are_shuffled_differently() -> None:
-    found = batches(make_sampler(planned(64), planned(64)), 0)
-    orders = [{tuple(item.row for item in items) for items in found if items[0].dataset == each} for each in (0, 1)]
-    assert orders[0] != orders[1]

@@ -79,14 +79,7 @@ class GivenVectors(nn.Module):
 def assert_same_as_reference(
     objective: Objective, make: Callable[[Any], Any], vectors: Sequence[Tensor], labels: Tensor | None
 ) -> None:
-    """Loss and gradients are those of sentence-transformers.
-
-    Args:
-        objective: Ours.
-        make: From a model to the loss of sentence-transformers.
-        vectors: The columns.
-        labels: As both take them.
-    """
+    """Loss and gradients are those of sentence-transformers; `make` turns a model into its loss."""
     ours = objective(vectors, labels)
     theirs = make(GivenVectors())([{"vectors": column} for column in vectors], labels)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)

@@ -39,17 +39,6 @@ def test_zero_and_equal_vectors_give_finite_gradients(values: dict[str, Any]) ->
 
 
 @every_objective
-def test_autocast_changes_nothing(values: dict[str, Any]) -> None:
-    objective = build(values)
-    vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
-    plain = objective(vectors, labels)
-    with torch.autocast("cpu", torch.bfloat16):
-        cast = objective(vectors, labels)
-    assert plain.dtype == cast.dtype == torch.float32
-    assert plain.item() == cast.item()
-
-
-@every_objective
 def test_half_precision_vectors_are_computed_with_in_float32(values: dict[str, Any]) -> None:
     objective = build(values)
     halves = [column.detach().bfloat16().requires_grad_() for column in columns(len(objective.schema.roles))]
@@ -66,33 +55,3 @@ def test_batch_of_one_example_has_a_finite_loss(values: dict[str, Any]) -> None:
     objective = build(values)
     roles, label = objective.schema.roles, objective.schema.label
     assert objective(columns(len(roles), batch=1), labels_for(label, batch=1)).isfinite()
-
-
-@every_objective
-def test_wrong_number_of_columns_raises_value_error(values: dict[str, Any]) -> None:
-    objective = build(values)
-    labels = labels_for(objective.schema.label)
-    count = len(objective.schema.roles)
-    with pytest.raises(ValueError, match="columns of vectors for the roles"):
-        objective(columns(count - 1 - objective.schema.repeats_last), labels)
-    if not objective.schema.repeats_last:
-        with pytest.raises(ValueError, match="columns of vectors for the roles"):
-            objective(columns(count + 1), labels)
-
-
-@every_objective
-def test_wrong_shapes_raise_value_error(values: dict[str, Any]) -> None:
-    objective = build(values)
-    vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
-    with pytest.raises(ValueError, match="columns of shapes"):
-        objective([*vectors[:-1], vectors[-1][1:]], labels)
-    if labels is None:
-        with pytest.raises(ValueError, match="unexpected labels"):
-            objective(vectors, torch.zeros(BATCH))
-    else:
-        with pytest.raises(ValueError, match="no labels"):
-            objective(vectors, None)
-        with pytest.raises(ValueError, match="labels of shape"):
-            objective(vectors, labels[:, None])  # would be broadcast against (batch,)
-        with pytest.raises(ValueError, match="labels of shape"):
-            objective(vectors, labels[:1])

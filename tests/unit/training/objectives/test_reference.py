@@ -1,7 +1,6 @@
 """Each objective has loss and gradients of sentence-transformers' loss; and what that library lacks, by hand."""
 
 from itertools import permutations
-from math import log
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from sentence_transformers.sentence_transformer.losses import TripletDistanceMet
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.training.losses import Objective, SoftmaxLoss, build_objective
-from es_sbert.training.recipe import PairFeature, SoftmaxSpec, TripletDistance
+from es_sbert.training.recipe import PairFeature, SoftmaxSpec
 from tests.unit.training.objectives.samples import (
     BATCH,
     DIMENSIONS,
@@ -95,18 +94,6 @@ def test_softmax_features_are_in_recipe_order_and_by_default_those_of_the_paper(
     assert SoftmaxSpec(kind="softmax", classes=("a", "b")).features == paper
 
 
-def test_cosent_compares_pairs_of_different_scores() -> None:
-    # Cosines 1, 0 and −1 with scores 0, 1 and 1: the first lies 1 above the second and 2 above the third, though its
-    # score is lower. Times log 2, exp makes 2 and 4 of that; the pairs of score 1 are not compared.
-    u, v = tensor([1, 0], [1, 0], [1, 0]), tensor([2, 0], [0, 1], [-3, 0])
-    objective = build("cosent", scale=log(2))
-    assert objective([u, v], torch.tensor([0.0, 1, 1])).item() == pytest.approx(log(1 + 2 + 4))
-    vectors = columns(2)
-    loss = build("cosent")(vectors, torch.full((BATCH,), 0.5))
-    assert loss.item() == 0
-    assert not any(gradient.any() for gradient in torch.autograd.grad(loss, vectors))
-
-
 def test_margin_scale_multiplies_the_margin_of_the_student() -> None:
     # (1, 2)·(3, 1) − (1, 2)·(0, 1) = 3 and 1 − 0 = 1; times 3, they are 8 and 2 above the teacher's margin.
     vectors = [tensor([1, 2], [0, 1]), tensor([3, 1], [1, 1]), tensor([0, 1], [1, 0])]
@@ -118,15 +105,3 @@ def test_teacher_of_another_width_is_rejected_with_remedy() -> None:
     with pytest.raises(RecipeInvalid, match="teacher's vectors have 20 dimensions, the student's 12") as caught:
         build("vector-distillation")(columns(2), torch.zeros(BATCH, 20))
     assert "dense: {out_features: 20}" in caught.value.remedy
-
-
-def test_triplet_gradient_is_that_of_the_negative_if_the_positive_is_the_anchor() -> None:
-    anchor, negative = tensor([3, 4]).requires_grad_(), tensor([3, 5])
-    # d(a, p) = 0 and d(a, n) = 1, so that the loss is 0 − 1 + 2; only n pulls: −∂d(a, n)/∂a = (0, 1).
-    loss = build("triplet, euclidean", distance=TripletDistance.EUCLIDEAN, margin=2)(
-        [anchor, anchor.detach().clone(), negative], None
-    )
-    loss.backward()
-    assert loss.item() == pytest.approx(1)
-    assert anchor.grad is not None
-    assert anchor.grad.flatten().tolist() == [0, 1]
