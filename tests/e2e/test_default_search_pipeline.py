@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import orjson
 import pytest
 
@@ -27,9 +26,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.training.adapt import rank_by_bm25
 from tests.conftest import delete_index
 from tests.e2e.cli_support import Cli
-from tests.e2e.test_migrate_cli import kill_at
-from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of, write_jsonl
-from tests.engine.migration.support import Place
+from tests.engine.ingest_support import contents, open_engine, write_jsonl
 from tests.engine.sources import read_sources
 from tests.engine.test_ingest_watch import until, watching
 from tests.engine.vectors import vector_value
@@ -179,8 +176,7 @@ def analyses(at: Indices) -> Iterator[Any]:
     at.run(*load, write_jsonl(folder / "docs.jsonl", documents))
     asked = [document(number)["text"] for number in range(0, 60, 2)]
     labeled = [{"query": text, "ids": [str(2 * number)]} for number, text in enumerate(asked)]
-    judged = [{"query": text, "document": str(2 * number), "grade": 1} for number, text in enumerate(asked)]
-    labels, judgements = write_jsonl(folder / "labeled.jsonl", labeled), write_jsonl(folder / "judged.jsonl", judged)
+    labels = write_jsonl(folder / "labeled.jsonl", labeled)
     exact: list[tuple[str | Path, ...]] = [
         ("index", "show", name),
         ("pairs", "--index", name),
@@ -191,18 +187,6 @@ def analyses(at: Indices) -> Iterator[Any]:
     for command in exact:
         yield at.run(*command, "--json", with_model=False)
     yield at.run("doctor", "--index", name, "--json")
-    yield at.run(
-        "evaluate",
-        at.model,
-        "--task",
-        "retrieval",
-        "--judgements",
-        judgements,
-        "--index",
-        name,
-        "--json",
-        with_model=False,
-    )
     # Random samples differ from index to index, but not how many documents they have.
     advise = ("index", "advise", name, "--dimensions", "8")
     yield counts(at.run(*advise, "--json", with_model=False))
@@ -248,46 +232,6 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
         check(has_vectors=True)
         [report] = at.run("index", "migrate", at.name("second"), "--replace-index", *options, cut="@4")
         check(has_vectors=True)
-
-
-@pytest.mark.long
-def test_resumed_migration_loses_no_document(both: list[Indices], tmp_path: Path) -> None:
-    """It is killed once it has copied documents, and other programs write before it is resumed."""
-    _, at = both
-    wanted = {str(number): document(number) for number in range(COUNT)}
-    with open_engine(at.url) as engine, Encoder(str(at.model), precision="fp32", threads=1) as encoder:
-        old = at.fill(engine, "old", vectors_of(at), aliases=("alias",))
-        new, place = at.name("new"), Place(engine, at.name("alias"), old, tmp_path / "dead")
-        at.run("index", "adopt", old, "--text-field", "text", "--json")
-
-        def others_write(step: int) -> None:
-            changes = {f"new-{step}": document(COUNT + step), str(step): document(COUNT + 10 + step)}
-            place.write(changes)
-            place.delete(str(100 + step))
-            wanted.update(changes)
-            del wanted[str(100 + step)]
-            assert engine.get_index(place.alias) is not None
-
-        def has_copied(index: str, id: str) -> bool:
-            return engine.get_index(index) is not None and bool(read_sources(engine, index, [id], source_includes=[]))
-
-        def check(index: str, dimensions: int) -> None:
-            assert list(engine.get_aliases(place.alias)) == [index]
-            engine.refresh(index)
-            assert engine.count(index) == len(wanted)
-            found = read_sources(engine, index, list(wanted), source_includes=["*"])
-            vectors = encoder.encode([source["text"] for source in wanted.values()], "document")[:, :dimensions]
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            for (id, source), vector in zip(wanted.items(), vectors, strict=True):
-                assert found[id].items() >= source.items()
-                assert same_vectors(vector_of(found[id]), vector)
-
-        with_model = ("--model", f"{at.model}@8", "--precision", "fp32", "--threads", "1")
-        options = ("--name", new, "--yes", "--json")
-        kill_at(lambda: has_copied(new, "200"), place, *options, *with_model)
-        others_write(1)
-        at.run("index", "migrate", place.alias, *options, cut="@8")
-        check(new, dimensions=8)
 
 
 def test_searches_of_users_keep_the_pipeline(both: list[Indices]) -> None:

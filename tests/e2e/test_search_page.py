@@ -33,23 +33,12 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
     ):
         vectors = encoder.encode([text for _, text in TEXTS], "document")
         for name in (names["docs"], names["news"]):
-            request = FieldRequest(
-                name="embedding",
-                fingerprint=encoder.info.fingerprint,
-                text="{title}",
-                model_name=encoder.info.model,
-                dimensions=encoder.info.dimensions,
-                index_type="hnsw",
-            )
+            info = encoder.info
+            request = FieldRequest("embedding", info.fingerprint, info.model, info.dimensions, "hnsw", text="{title}")
             ensure_vector_field(engine, name, request)
             engine.put_mapping(name, {"properties": {"language": {"type": "keyword"}, "title": {"type": "text"}}})
-            load(
-                engine,
-                name,
-                "embedding",
-                vectors,
-                lambda number: {"language": TEXTS[number][0], "title": TEXTS[number][1], "year": 2020 + number},
-            )
+            sources = [{"language": code, "title": text, "year": 2020 + n} for n, (code, text) in enumerate(TEXTS)]
+            load(engine, name, "embedding", vectors, sources.__getitem__)
         yield names
         for name in names.values():
             engine.delete_index(name)

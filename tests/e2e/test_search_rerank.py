@@ -14,7 +14,6 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.rest import Json
-from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex
 from es_sbert.search.semantic_index import SemanticIndex
@@ -46,36 +45,10 @@ def search(engine_url: str, index_name: str, model: Path, cli: Cli, tmp_path: Pa
     file = tmp_path / "documents.jsonl"
     rows = [{"id": number, "title": "the", "body": body} for number, body in DOCUMENTS.items()]
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
-    done = cli(
-        "ingest",
-        "--index",
-        index_name,
-        "--url",
-        engine_url,
-        "--model",
-        model,
-        "--precision",
-        "fp32",
-        "--id-field",
-        "id",
-        "--text-template",
-        "{title} {body}",
-        file,
-    )
+    where = ("--index", index_name, "--url", engine_url, "--model", str(model), "--precision", "fp32")
+    done = cli("ingest", *where, "--id-field", "id", "--text-template", "{title} {body}", file)
     assert done.code == 0, done.err
-    return lambda *more: [
-        "search",
-        QUESTION,
-        "--index",
-        index_name,
-        "--url",
-        engine_url,
-        "--model",
-        str(model),
-        "--precision",
-        "fp32",
-        *map(str, more),
-    ]
+    return lambda *more: ["search", QUESTION, *where, *map(str, more)]
 
 
 def test_rerank_order_matches_sentence_transformers(
@@ -122,26 +95,4 @@ def test_rerank_from_python(
         done = best.reranking
         assert done is not None
         assert (done.scored, done.truncated, done.without_text) == (len(DOCUMENTS), 0, 0)
-        unread = index.search(QUESTION, k=3, rerank=opened, source=["id"])
-        assert unread.reranking is not None
-        assert (unread.reranking.scored, unread.reranking.without_text) == (0, len(DOCUMENTS))
-        blended = index.hybrid(QUESTION, k=3, rerank=opened)
-        assert [hit.id for hit in blended] == [hit["id"] for hit in from_cli]
-        assert blended.hits[0].rerank_score == pytest.approx(from_cli[0]["rerank_score"], abs=1e-6)
         assert asyncio.run(_search_async(index_name, engine_url, opened)) == from_cli
-        with pytest.raises(UsageError, match="needs a reranker"):
-            index.search(QUESTION, window=3)
-        window = index.search(QUESTION, k=2, rerank=opened, window=3)
-        assert window.reranking is not None
-        assert (len(window), window.reranking.scored) == (2, 3)
-
-
-def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
-    for options, message in [
-        (["--like", "1", "--rerank", reranker], "exactly one of TEXT and --like is required"),
-        (["--rerank", plain], "is a cross-encoder that has not been exported yet"),
-        (["--rerank", "./nowhere"], "there is no folder './nowhere'"),
-    ]:
-        done = cli(*search(*options))
-        assert (done.code, done.out) == (2, "")
-        assert message in done.err

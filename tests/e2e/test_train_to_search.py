@@ -10,40 +10,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from es_sbert.bundle.local_registry import read_registry
 from tests.e2e.cli_support import Cli
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.support import STILL
 
 # What is asked shares no word with what is answered: only training can bring them together.
-QUESTIONS = [
-    "river",
-    "winter",
-    "music",
-    "bread",
-    "planet",
-    "doctor",
-    "garden",
-    "engine",
-    "forest",
-    "market",
-    "school",
-    "island",
-    "window",
-    "letter",
-    "silver",
-    "dragon",
-]
+QUESTIONS = ["river", "winter", "music", "bread", "planet", "doctor", "garden", "engine", "forest", "market",
+             "school", "island", "window", "letter", "silver", "dragon"]  # fmt: skip
 ANSWERS = ["the water flows", "cold snow falls", "he plays guitar", "flour is baked", "it orbits a star",
            "she heals people", "flowers grow there", "it burns fuel", "many tall trees", "people buy things",
            "children learn here", "land within the sea", "glass in a wall", "words on paper", "a shining metal",
            "a beast of tales"]  # fmt: skip
 
 LEADS = ("what is", "tell me about", "explain", "why")
-
-
-def asked(number: int) -> str:
-    """A question in a wording that training has not seen."""
-    return f"what about {QUESTIONS[number]}"
 
 
 def write_pairs(path: Path) -> None:
@@ -82,29 +62,19 @@ def test_train_from_recipe_to_search_hits(
     def found_by(model: Path) -> int:
         """How many questions have their answer as first hit."""
         index = fresh_index(es9_url)
-        loaded = cli(
-            "ingest",
-            "--url",
-            es9_url,
-            "--index",
-            index,
-            "--model",
-            model,
-            "--id-field",
-            "id",
-            tmp_path / "answers.jsonl",
-        )
+        where = ("--url", es9_url, "--index", index, "--model", model)
+        loaded = cli("ingest", *where, "--id-field", "id", tmp_path / "answers.jsonl")
         assert loaded.code == 0, loaded.err
         right = 0
-        for number in range(len(QUESTIONS)):
-            answer = cli(
-                "search", "--url", es9_url, "--index", index, "--model", model, "-k", "1", "--json", asked(number)
-            )
+        for number, question in enumerate(QUESTIONS):
+            # A wording that training has not seen.
+            answer = cli("search", *where, "-k", "1", "--json", f"what about {question}")
             assert answer.code == 0, answer.err
             right += json.loads(answer.out.splitlines()[0])["id"] == str(number)
         return right
 
     done = cli("train", tmp_path / "recipe.yaml", "-o", tmp_path / "tuned", "--device", "cpu")
     assert done.code == 0, done.err
+    assert [model.name for model in read_registry()] == ["answers"]
     assert found_by(tmp_path / "base") <= 4
     assert found_by(tmp_path / "tuned") >= 14
