@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from es_sbert.config import cache_folder
-from tests.e2e.cli_support import Cli
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -137,64 +133,3 @@ def test_readme_blocks_run_in_empty_home(repository: Path, disk_folder: Path, tm
     assert "Living on board a space station" in said
     assert '"hits"' in said
     assert _is_free(9280)
-
-
-def test_search_examples_show_what_their_options_change(
-    cli: Cli, es9_url: str, fresh_index: Callable[[str], str]
-) -> None:
-    index = fresh_index(es9_url)
-    where = ("--index", index, "--url", es9_url)
-    loaded = cli("ingest", *where, "--id-field", "id", ROOT / "examples" / "articles.jsonl")
-    assert loaded.code == 0, loaded.err
-    [block] = [text for _, text in readme_blocks() if "--hybrid" in text]
-    commands = [shlex.split(line, comments=True) for line in block.splitlines() if "--show-body" not in line]
-
-    def hits(*arguments: str) -> list[str]:
-        done = cli("search", *where, "--json", *arguments)
-        assert done.code == 0, done.err
-        return [json.loads(line)["source"]["title"] for line in done.out.splitlines()]
-
-    filtered, plain, hybrid = (hits(*command[4:]) for command in commands)
-    assert "Living on board a space station" in hits("cosmonauts", "-k", "3")
-    assert len(filtered) == 3
-    assert "Living on board a space station" not in filtered
-    sailors = "How people sailed without maps"
-    assert (plain.index(sailors), hybrid.index(sailors)) == (2, 0)
-
-
-@pytest.mark.timeout(1200)
-@pytest.mark.long
-def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path, disk_folder: Path) -> None:
-    """Into a fresh environment, from the package index. The model is one that other tests have exported."""
-    (block,) = (text for _, text in readme_blocks() if _INSTALL_BLOCK in text)
-    assert _MORE_EXTRAS in (ROOT / "README.md").read_text()
-    cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
-    script = (
-        f"set -euo pipefail\n{block}\n"
-        "echo 'A man plays a guitar.' | es-sbert encode\nes-sbert serve --help\n"
-        "es-sbert encode --device cuda < /dev/null || echo exit code $?\n"
-        f"{_MORE_EXTRAS}\npip list\n"
-    )
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=disk_folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        # What is never imported need not be compiled.
-        env=_environment(
-            disk_folder,
-            REPOSITORY=str(repository),
-            PIP_CACHE_DIR=cache.stdout.strip(),
-            PIP_NO_COMPILE="1",
-            ES_SBERT_CACHE=str(cache_folder()),
-        ),
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    installed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
-    assert {name for name in installed if name.startswith("onnxruntime")} == {"onnxruntime"}
-    assert ("scikit-learn" in installed, "torch" in installed) == (True, False)
-    assert '"embedding":[' in done.stdout
-    assert "exit code 2" in done.stdout
-    assert "NVIDIA" not in done.stderr
-    assert 'pip uninstall --yes onnxruntime && pip install "es-sbert[cuda]"' in done.stderr, done.stderr

@@ -1,12 +1,7 @@
 """The built sdist and wheel install into empty environments and work outside the checkout, without torch."""
 
-import json
-import os
-import re
-import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,18 +86,6 @@ def test_every_file_of_the_package_is_shipped(built: Built) -> None:
     assert shipped == files
 
 
-def test_license_and_version_are_in_sdist_and_wheel(built: Built) -> None:
-    name = f"es_sbert-{es_sbert.__version__}"
-    license = (ROOT / "LICENSE").read_bytes()
-    with zipfile.ZipFile(built.wheel) as wheel:
-        assert wheel.read(f"{name}.dist-info/licenses/LICENSE") == license
-        assert "License-Expression: Apache-2.0\n" in wheel.read(f"{name}.dist-info/METADATA").decode()
-    with tarfile.open(built.sdist) as sdist:
-        packed = sdist.extractfile(f"{name}/LICENSE")
-        assert packed is not None
-        assert packed.read() == license
-
-
 def test_pip_installs_sdist(python: Path, tmp_path: Path) -> None:
     """By the wheel that it has built from it."""
     code = (
@@ -123,68 +106,9 @@ def test_python_in_checkout_finds_exporters(python: Path) -> None:
     assert _run(python, "-c", code, cwd=ROOT).strip() == str(ROOT / "exporters/__init__.py")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["train", "quickstart", "-o", "out"], ["evaluate", "all-MiniLM-L6-v2", "--task", "sts", "--file", "pairs.tsv"]],
-    ids=["train", "evaluate"],
-)
-def test_missing_extra_error_shows_pip_command(python: Path, tmp_path: Path, arguments: list[str]) -> None:
-    done = subprocess.run([python.parent / "es-sbert", *arguments], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert 'pip install "es-sbert[train]"' in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_installed_commands_work(python: Path, tmp_path: Path) -> None:
     command = python.parent / "es-sbert"
     assert _run(command, "--version", cwd=tmp_path) == f"es-sbert, version {es_sbert.__version__}\n"
     lines = _run(command, "encode", cwd=tmp_path, stdin="A man plays a guitar.\nEin Satz.\n").splitlines()
     assert len(lines) == 2
     assert lines[0].startswith('{"text":"A man plays a guitar.","embedding":[')
-
-
-@pytest.mark.long
-def test_colliding_missing_and_broken_runtimes_are_repaired_by_the_shown_commands(
-    python: Path, disk_folder: Path, tmp_path: Path
-) -> None:
-    """Of a copy of the environment, with real packages."""
-    copy = disk_folder / "copy"
-    # pip replaces files, and never writes into them.
-    shutil.copytree(python.parents[1], copy, symlinks=True, copy_function=os.link)
-    python = copy / "bin/python"
-    pip = [sys.executable, "-m", "pip", "--python", python]
-    program = [python, "-m", "es_sbert"]
-
-    def runtime_finding() -> dict[str, str]:
-        done = subprocess.run([*program, "doctor", "--json"], cwd=tmp_path, capture_output=True, text=True)
-        assert "Traceback" not in done.stderr
-        assert "no NVIDIA" not in done.stdout
-        (finding,) = [row for row in map(json.loads, done.stdout.splitlines()) if row["about"] == "runtime"]
-        return finding
-
-    def encode() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, "encode"], cwd=tmp_path, input="A cat.\n", capture_output=True, text=True)
-
-    (pinned,) = re.findall("^onnxruntime-gpu==.*", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    _run(*pip, "install", "--quiet", "--no-compile", "--no-deps", pinned, cwd=tmp_path)
-    assert "are installed together and have overwritten each other's files" in encode().stderr
-    found = runtime_finding()
-    assert (found["level"], "installed together" in found["message"]) == ("warning", True)
-
-    _run(*pip, "uninstall", "--quiet", "--yes", "onnxruntime-gpu", cwd=tmp_path)
-    assert encode().returncode == 2
-    found = runtime_finding()
-    assert (found["level"], "is installed, but cannot be imported" in found["message"]) == ("error", True)
-
-    commands = found["remedy"].partition(": ")[2]
-    uninstall, install = commands.split(" && ")
-    _run("bash", "-c", uninstall, cwd=tmp_path)
-    done = encode()
-    assert (done.returncode, "onnxruntime, which runs the models, is not installed" in done.stderr) == (2, True)
-    assert runtime_finding()["message"] in done.stderr
-    assert install in done.stderr
-
-    _run("bash", "-c", f"PIP_CONSTRAINT={ROOT / 'constraints.txt'} {install}", cwd=tmp_path)
-    assert runtime_finding()["message"].endswith(", for CPUs")
-    done = encode()
-    assert (done.returncode, '"embedding":[' in done.stdout, "onnxruntime" in done.stderr) == (0, True, False)

@@ -22,19 +22,8 @@ def installed_frameworks() -> Path:
     folder.parent.mkdir(exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="frameworks-", dir=folder.parent))
     # Without dependencies: what they share with es-sbert's own environment is there already.
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--target",
-        str(fresh),
-        "--requirement",
-        str(REQUIREMENTS),
-    ]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--target", str(fresh), "--requirement", str(REQUIREMENTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode:
         shutil.rmtree(fresh)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-import elasticsearch
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from tests.frameworks.articles import EXAMPLES, QUESTION, Fill, RunExample, expected_lines, same_lines
-from tests.frameworks.inside.vector_store import check_async_store, check_store
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -36,18 +33,6 @@ def test_code_on_page_matches_examples() -> None:
 
 def _stripped(code: str) -> str:
     return "\n".join(line.strip() for line in code.strip().splitlines())
-
-
-def test_client_version_is_9() -> None:
-    assert elasticsearch.__version__[0] == 9
-
-
-def test_vector_store(es9_url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
-    check_store(es9_url, fresh_index(es9_url), encoder)
-
-
-def test_async_vector_store(es9_url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
-    check_async_store(es9_url, fresh_index(es9_url), encoder)
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from elasticsearch import AsyncElasticsearch, Elasticsearch
+from elasticsearch import Elasticsearch
 from langchain_core.embeddings import Embeddings
 from langchain_elasticsearch import (
-    AsyncDenseVectorStrategy,
-    AsyncElasticsearchStore,
-    DenseVectorStrategy,
     ElasticsearchStore,
 )
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.ingest_support import load
-from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
-
-METADATA = [{"language": language} for language, _ in ARTICLES]
+from tests.frameworks.articles import QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
 
 # The package says so whenever it is imported.
 sunset = pytest.mark.filterwarnings("ignore:`langchain-community` is being sunset:DeprecationWarning")
@@ -41,29 +35,6 @@ def test_encoder_implements_embeddings_interface(encoder: Encoder) -> None:
     # For code that asks for the type instead of calling.
     Embeddings.register(Encoder)
     assert isinstance(encoder, Embeddings)
-
-
-def test_vector_store_creates_its_index(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
-    with Elasticsearch(url) as client:
-        store = ElasticsearchStore(fresh_index(url), client=client, embedding=encoder, strategy=DenseVectorStrategy())
-        store.add_texts(TEXTS, metadatas=METADATA)
-        assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
-        only_xx = [{"term": {"metadata.language.keyword": "xx"}}]
-        [nearest] = store.similarity_search(QUESTION, k=1, filter=only_xx)
-        assert (nearest.page_content, nearest.metadata) == (TEXTS[2], {"language": "xx"})
-
-
-def test_async_vector_store(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
-    async def check() -> None:
-        async with AsyncElasticsearch(url) as client:
-            store = AsyncElasticsearchStore(
-                fresh_index(url), client=client, embedding=encoder, strategy=AsyncDenseVectorStrategy()
-            )
-            await store.aadd_texts(TEXTS, metadatas=METADATA)
-            found = await store.asimilarity_search(QUESTION, k=2)
-            assert [document.page_content for document in found] == [TEXTS[0], TEXTS[2]]
-
-    asyncio.run(check())
 
 
 @pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])
