@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import random
 import shlex
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
-from es_sbert.diagnostics.recall import leftover_indices
 from es_sbert.index.vector_field import read_vector_field
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine
@@ -81,33 +75,3 @@ def test_printed_command_changes_the_index(
         assert (last.meta.model, last.meta.dimensions) == ("tiny-advise@4", 4)
         engine.delete_index(new.name)
         engine.delete_index(last.index)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
-def test_signal_deletes_the_temporary_index(filled: str, engine_url: str, number: signal.Signals) -> None:
-    with open_engine(engine_url) as engine:
-        before = set(leftover_indices(engine))
-        command = [sys.executable, "-m", "es_sbert", "index", "advise", filled, "--url", engine_url]
-        child = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
-        )
-        assert wait_until(lambda: set(leftover_indices(engine)) - before)
-        child.send_signal(number)
-        out, _ = child.communicate(timeout=60)
-        assert child.returncode == 130, out
-        assert "Traceback" not in out
-        assert not set(leftover_indices(engine)) - before
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 120) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False

@@ -53,18 +53,3 @@ def test_bad_document_is_dead_lettered_and_others_indexed(
         assert Path("dead.jsonl").stat().st_size < 1 << 20
     elif "document" in letter:
         assert letter["document"] == orjson.loads(line)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--index", "a,b"], "is not the name of one index"),
-        (["--dead-letters", "no/such/folder/x"], "could not be written"),
-        (["--retry", "dead.jsonl"], "FILE and --retry cannot be combined"),
-    ],
-)
-def test_invalid_option_combinations_exit_2(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
-    Path("fine.txt").write_bytes(b"the cat\n")
-    done = ingest("fine.txt", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err

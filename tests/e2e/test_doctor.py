@@ -46,26 +46,6 @@ def test_problems_are_reported_with_remedy(
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)
 
 
-def test_unsearchable_field_is_reported_as_failure(
-    cli: Cli, engine_url: str, fresh_index: Callable[[str], str], model: Path
-) -> None:
-    index, foreign = fresh_index(engine_url), fresh_index(engine_url)
-    options = ["--url", engine_url, "--model", model, "--precision", "fp32"]
-    assert cli("index", "create", index, "--url", engine_url, "--model", model).code == 0
-    with open_engine(engine_url) as engine:
-        state = engine.get_index(index)
-        assert state is not None
-        mappings = {"_meta": state.mappings["_meta"], "properties": {"embedding": {"type": "keyword"}}}
-        engine.create_index(foreign, {"mappings": mappings, "aliases": {f"{index}-both": {}}})
-        engine.update_aliases([{"add": {"index": index, "alias": f"{index}-both"}}])
-    done = cli("doctor", "--index", foreign, *options)
-    assert (done.code, "FAIL  field embedding: " in done.out, "ok    field" in done.out) == (1, True, False)
-    assert "of type keyword" in done.out
-    several = cli("doctor", "--index", f"{index}-both", *options)
-    assert f"look  index: {index}-both names 2 indices, which are searched together, and none of them" in several.out
-    assert (several.out.count("ok    field embedding"), several.out.count("FAIL  field embedding")) == (1, 1)
-
-
 def test_index_without_the_field_of_its_alias_gets_commands(
     cli: Cli, engine_url: str, index_name: str, model: Path
 ) -> None:

@@ -88,38 +88,6 @@ def test_misspelt_field_keeps_dead_letters_on_retry(ingest: Callable[..., Done],
     assert (done.code, [letter["document"] for letter in letters(Path("dead.jsonl"))]) == (2, [bad])
 
 
-RESPONSE = {"took": 3, "hits": {"hits": [{"_index": "x", "_id": "1", "_source": DOCUMENTS[0]}]}}
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "cause"),
-    [
-        (orjson.dumps(RESPONSE), (), "hits of a search"),
-        (b"".join(orjson.dumps(d) + b"\n" for d in DOCUMENTS), ("--id-field", "ids"), "the id field ids is missing"),
-        (b'{"_version": 1, "_seq_no": 2, "text": "a cat"}\n', (), "refuse in documents: remove it"),
-        (b'{"id": "1", "text": "a cat"}\n', ("--routing-field", "parent"), "has the routing field parent"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_source_without_loadable_documents_reports_cause(
-    cli: Cli,
-    model: Path,
-    es9_url: str,
-    fresh_index: Callable[[str], str],
-    data: bytes,
-    options: tuple[str, ...],
-    cause: str,
-) -> None:
-    Path("d.jsonl").write_bytes(data)
-    index = fresh_index(es9_url)
-    text = () if b'"text"' in data else RIGHT
-    done = cli("ingest", "--index", index, "--url", es9_url, "--model", model, "d.jsonl", *options, *text)
-    assert (done.code, done.out) == (2, "")
-    assert cause in done.err
-    assert state_of(es9_url, index) is None
-    assert [path.name for path in Path().iterdir()] == ["d.jsonl"]
-
-
 @on_one_engine
 def test_pipe_is_read_once(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     """A pipe is not opened a second time: the documents that were looked at are loaded too."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 
-from es_sbert.engines.engine_info import EngineType
-from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.e2e.cli_support import Cli
-from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl
+from tests.engine.ingest_support import contents, letters, write_jsonl
 
 IDS = [
     "../../_all", "a/b", "a?routing=x", "a#b", "a%2Fb", "line\nfeed", 'quo"te', "it's", "back\\slash", "*", "_id",
@@ -58,22 +54,3 @@ def test_file_names_cannot_inject_terminal_escapes(
     missing = cli("ingest", *options, f"no such {RED} file\nError: x.txt")
     assert "\x1b" not in missing.err
     assert not any(line.startswith("Error: x") for line in missing.err.splitlines())
-
-
-FIELDS = ["it's", "a') + 1000 + params.get('b", "back\\slash", "back\\'", 'quo"te', "line\nfeed", "𝄞"]
-
-
-def test_field_name_cannot_inject_script(es8_url: str, fresh_index: Callable[[str], str]) -> None:
-    index = fresh_index(es8_url)
-    mapping = {"type": "dense_vector", "dims": 2, "index": True, "similarity": "cosine"}
-    with open_engine(es8_url) as engine:
-        engine.create_index(index, {"mappings": {"dynamic": False, "properties": dict.fromkeys(FIELDS, mapping)}})
-        document = orjson.dumps({name: [1.0, 0.0] for name in FIELDS})
-        engine.bulk(index, b'{"index":{"_id":"1"}}\n' + document + b"\n")
-        engine.refresh(index)
-        for name in FIELDS:
-            query = VectorQuery(name, np.array([1.0, 0.0], dtype=np.float32))
-            [hit] = engine.search(index, search_body(EngineType.ELASTICSEARCH, SearchMethod.EXACT, query))["hits"][
-                "hits"
-            ]
-            assert hit["_score"] == 2.0

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from es_sbert import __version__
 from es_sbert.encoder.encoder import Encoder
 from tests.e2e.cli_support import Cli
 from tests.e2e.test_default_search_pipeline import COUNT as HOSTILE_COUNT
 from tests.e2e.test_default_search_pipeline import HOSTILE, document, indices
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.sources import read_sources
-from tests.faults.bench import Bench, Load
+from tests.faults.bench import Bench
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 from tests.faults.writers import altering_pipeline, refused
-from tests.faulty_proxy import holding
 
 COUNT = 600
-STRANGER = "not of the alias"
 PARTS = 16
 
 
@@ -41,12 +34,9 @@ class RayCluster:
         small: dict[str, Any] = {"object_store_memory": 100 << 20, "include_dashboard": False}
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
         self._nodes: list[Any] = []
-        self._others: list[Any] = []
 
     def restore(self) -> None:
-        """Two nodes and no others, whatever has become of those before."""
-        while self._others:
-            self._cluster.remove_node(self._others.pop(), allow_graceful=False)
+        """Two nodes, whether or not those before were killed."""
         while len(self._nodes) < 2:
             self._nodes.append(self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20))
         self._cluster.wait_for_nodes()
@@ -54,12 +44,6 @@ class RayCluster:
     @property
     def address(self) -> str:
         return str(self._cluster.address)
-
-    def add_node(self, packages: Path) -> None:
-        """One more node, whose Python looks for packages in a folder first."""
-        path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
-        made = self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20, env_vars={"PYTHONPATH": path})
-        self._others.append(made)
 
     def kill_a_node(self) -> None:
         self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
@@ -138,65 +122,6 @@ def test_resumes_after_interrupt(bench: Bench) -> None:
     assert summary["unchanged"] >= 0.6 * len(bench.corpus.wanted)
 
 
-@pytest.fixture
-def in_place(cluster: RayCluster, bench: Bench) -> Iterator[Callable[[str], Load]]:
-    """A function address → load of documents that stand in an index already, without vectors, by an alias that leaves
-    out another one.
-    """
-    alias, filter = f"{bench.index}-ours", {"bool": {"must_not": {"ids": {"values": [STRANGER]}}}}
-    with open_engine(bench.url) as engine:
-        engine.update_aliases([{"add": {"index": bench.index, "alias": alias, "filter": filter}}])
-        pairs = {**bench.corpus.wanted, STRANGER: {"text": "Somebody else's."}}.items()
-        lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(doc) for key, doc in pairs)
-        assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
-    with ExitStack() as stack:
-
-        def start(url: str) -> Load:
-            command = [
-                sys.executable, "-m", "es_sbert", "ingest", "--index", alias, "--url", url, "--model",
-                str(bench.model), "--precision", "fp32", "--threads", "1", "--json", "--ray", cluster.address,
-            ]  # fmt: skip
-            load = Load(command, bench.folder, None, None)
-            stack.callback(load.end_now)
-            return load
-
-        yield start
-
-
-def check_vectors(bench: Bench) -> None:
-    """Every document of the alias has the vector of its text, and all that it had before."""
-    wanted = bench.corpus.wanted
-    keys = sorted(wanted)
-    vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document")
-    with open_engine(bench.url) as engine:
-        stored = read_sources(engine, bench.index, [*keys, STRANGER], source_includes=["*"])
-    assert list(stored.pop(STRANGER)) == ["text"]
-    for key, vector in zip(keys, vectors, strict=True):
-        assert same_vectors(vector_of(stored[key]), vector)
-        assert {name: stored[key][name] for name in wanted[key]} == wanted[key]
-
-
-@pytest.mark.long
-def test_slices_embed_index_in_place_despite_killed_node(
-    cluster: RayCluster, bench: Bench, in_place: Callable[[str], Load]
-) -> None:
-    def begun() -> bool:
-        with open_engine(bench.url) as engine:
-            engine.refresh(bench.index)
-            return engine.count(bench.index, {"exists": {"field": "embedding"}}) > 0
-
-    with holding(bench.url, begun) as (url, hold):
-        load = in_place(url)
-        load.wait_until(hold.reached.is_set)
-        cluster.kill_a_node()
-        hold.release()
-        filled = bench.ended(load)
-    count = len(bench.corpus.wanted)
-    assert (filled["source"], filled["read"]) == ("index", count)
-    assert filled["indexed"] + filled["unchanged"] == count
-    check_vectors(bench)
-
-
 @pytest.mark.long
 def test_in_place_load_goes_around_default_search_pipeline(
     cluster: RayCluster, opensearch_url: str, cli: Cli, model: Path, tiny: Encoder, tmp_path: Path
@@ -242,17 +167,3 @@ def test_missing_ray_cluster_exits_2(
     assert "Ray Client addresses (ray://) are not supported" in done.err
     done = cli(*arguments, "auto", "--watch")
     assert "--watch" in done.err
-
-
-def test_unsupported_setups_are_refused_before_writing(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
-    older = tmp_path / "packages/es_sbert/__init__.py"
-    older.parent.mkdir(parents=True)
-    older.write_text('__version__ = "0.0.1"\n')
-    cluster.add_node(tmp_path / "packages")
-    refused = bench.start().end(2)
-    assert f"es-sbert {__version__}" in refused
-    assert f": {platform.node()} has es-sbert 0.0.1" in refused
-    assert "Install one version" in refused
-    with open_engine(bench.url) as engine:
-        engine.refresh(bench.index)
-        assert engine.count(bench.index) == 0

@@ -157,29 +157,3 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
     assert place.behind() == target
     place.embed(second, place.alias)
     place.assert_holds(expected, second)
-
-
-def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
-    first, other = two_models
-    for options, code, said in (
-        (["--replace-index"], 2, "there is no terminal to ask for confirmation"),
-        (["--model", str(other), "--replace-index", "--yes"], 2, "Leave --replace-index out"),
-        (["--cancel"], 2, "no migration of"),
-        (["--text-field", "text", "--text-template", "{text}"], 2, "cannot be combined"),
-        (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),
-        (["--model", str(first), "--text-field", "text"], 2, "There is nothing to do"),
-        (["--model", str(first)], 2, "There is nothing to do"),
-    ):
-        done = run(*options)
-        assert (done.code, done.out) == (code, "")
-        assert said in done.err
-    done = run("--model", other, "--precision", "fp32")
-    target = new_index_name(place.alias, second.info.fingerprint, place.index)
-    assert done.code == 0, done.err
-    assert f"{place.alias} points to {target} now" in done.err
-    assert f"Writes to {place.index} were refused for" in done.err
-    assert f"To delete: `DELETE /{place.index}`" in done.err
-    # One summary, of the whole: none of the loads that it is made of.
-    assert "documents read" not in done.err
-    assert "CPUExecutionProvider" not in done.err
-    assert done.err.count(" embedded") == 1

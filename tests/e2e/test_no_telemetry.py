@@ -37,11 +37,7 @@ def can_trace() -> bool:
 
 @pytest.fixture
 def user(es9_url: str, tmp_path: Path) -> Callable[..., tuple[list[str], set[tuple[str, int]]]]:
-    """Run a command as a user with an empty home.
-
-    Returns:
-        A function whose results are the files outside the folders of es-sbert and the contacted addresses.
-    """
+    """Run a command as a user with an empty home."""
     if not can_trace():
         pytest.skip("needs strace and the permission to trace a process")
     environment = environment_of_a_user(tmp_path / "home") | {"ES_SBERT_URL": es9_url}
@@ -92,15 +88,3 @@ def test_process_that_stays_looks_up_no_name(tmp_path: Path) -> None:
     code = "import es_sbert.encoder.encoder, time; time.sleep(12)"
     subprocess.run([*command, "-c", code], env=environment_of_a_user(tmp_path / "home"), check=True, timeout=240)
     assert addresses_of(trace.read_text()) == set()
-
-
-def test_trace_of_a_name_lookup_is_recognized() -> None:
-    """Lines as strace writes them: a lookup over UDP, a connection over IPv6, a socket of the file system."""
-    trace = """
-    7 connect(4, {sa_family=AF_UNIX, sun_path="/var/run/nscd/socket"}, 110) = -1 ENOENT
-    7 connect(9, {sa_family=AF_INET, sin_port=htons(53), sin_addr=inet_addr("192.0.2.53")}, 16) = 0
-    7 connect(8, {sa_family=AF_INET6, sin6_port=htons(443), sin6_flowinfo=htonl(0), inet_pton(AF_INET6, "2001:db8::1", \
-&sin6_addr), sin6_scope_id=0}, 28) = 0
-    7 sendto(9, "abc", 3, 0, {sa_family=AF_INET, sin_port=htons(123), sin_addr=inet_addr("192.0.2.9")}, 16) = 3
-    """
-    assert addresses_of(trace) == {("192.0.2.53", 53), ("2001:db8::1", 443), ("192.0.2.9", 123)}

@@ -270,14 +270,6 @@ def test_advise_reads_the_index_and_needs_its_temporary_indices(desk: Desk) -> N
     assert done.summary["sampled"] == 200
 
 
-def test_doctor_reports_missing_cluster_privilege(desk: Desk) -> None:
-    desk.use([], ["read"])
-    done = desk.doctor("docs")
-    assert done.code == 1
-    assert "FAIL  engine: " in done.out
-    assert "the cluster privilege monitor" in done.out
-
-
 def key_id(encoded: str) -> str:
     return b64decode(encoded).decode().partition(":")[0]
 
@@ -331,28 +323,6 @@ def test_revoked_privileges_leave_documents_without_dead_letters(
         assert state is not None
         assert state.settings.get("index.refresh_interval") is None  # put back by the second
     assert not Path(f"{index}.dead-letters.jsonl").exists()
-
-
-def test_doctor_reports_privileges_of_restricted_user_on_es9(
-    secured_es9: Secured, cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ES_SBERT_PASSWORD", PASSWORD)
-    options = ["--url", secured_es9.url, "--ca-certs", secured_es9.ca_certs, "--model", model, "--precision", "fp32"]
-    secured_es9.ask("PUT", "/mine-too", {})
-    done = cli("doctor", "--index", "mine", *options, "--username", "anna")
-    assert done.code == 0, done.err
-    assert "ok    permissions: this user or API key may search and show mine" in done.out
-    assert "this user or API key may not load documents into mine: it lacks index and maintenance" in done.out
-    for about in ("engine", "health", "disk"):
-        assert f"ok    {about}: " in done.out
-    other = cli("doctor", "--index", "mine-too", *options, "--username", "anna")
-    assert other.code == 1
-    assert "FAIL  index: Elasticsearch 9" in other.out
-    assert "the index privilege view_index_metadata on mine-too" in other.out
-    everything = cli("doctor", "--index", "mine", *options, "--username", "elastic")
-    assert "may not" not in everything.out
-    stopped = cli("ingest", "--index", "mine-too", *options, "--username", "anna")
-    assert (stopped.code, "does not allow GET /mine-too" in stopped.err) == (2, True)
 
 
 @pytest.mark.usefixtures("alone_on_engines")  # the doctor looks at the health of the whole engine
