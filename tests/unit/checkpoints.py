@@ -59,29 +59,14 @@ def write_checkpoint(
     seed: int = 0,
     config: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a sentence-transformers folder: safetensors, tokenizer.json, modules.json and the rest.
-
-    Args:
-        folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES`, `ROTARY_ARCHITECTURES` or `TRACED_ARCHITECTURES`.
-        pooling: One pooling mode of sentence-transformers, or several that are concatenated.
-        dense: Dense modules behind the pooling.
-        normalize: Whether a Normalize module ends the model.
-        hidden_act: Activation between the feed-forward products.
-        hidden, heads, layers: Size of the transformer.
-        max_tokens: Longest input; the model has positions for just as many.
-        prompts: Prompt name → text.
-        seed: The same one gives the same weights.
-        config: Further settings of the transformer's configuration.
-
-    Returns:
-        The folder.
-    """
+    """Write a sentence-transformers folder of a small network; the same seed gives the same weights."""
     transformer_folder = folder.with_name(folder.name + "-transformer")
     tokenizer = _tokenizer(architecture, max_tokens)
     tokenizer.save_pretrained(transformer_folder)
     settings = _settings(architecture, len(tokenizer), hidden_act, hidden, heads, layers, max_tokens)
-    network = transformers.AutoModel.from_config(_CONFIGS[architecture](**{**settings, **(config or {})}))
+    network = transformers.AutoModel.from_config(
+        transformers.AutoConfig.for_model(architecture, **{**settings, **(config or {})})
+    )
     _randomize(network, seed)
     network.save_pretrained(transformer_folder)
 
@@ -102,45 +87,15 @@ def write_cross_encoder(
     seed: int = 0,
     config: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a cross-encoder as transformers does: safetensors, tokenizer.json, config.json, no modules.json.
-
-    Args:
-        folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES`, `ROTARY_ARCHITECTURES` or `TRACED_ARCHITECTURES`.
-        labels: Outputs of the classification head.
-        layers: Of the transformer.
-        max_tokens: Longest pair.
-        seed: The same one gives the same weights.
-        config: Further settings of the configuration.
-
-    Returns:
-        The folder.
-    """
+    """Write a cross-encoder as transformers does: without modules.json."""
     tokenizer = _tokenizer(architecture, max_tokens)
     tokenizer.save_pretrained(folder)
     settings = _settings(architecture, len(tokenizer), "gelu", 48, 4, layers, max_tokens)
-    made = _CONFIGS[architecture](**{**settings, "num_labels": labels, **(config or {})})
+    made = transformers.AutoConfig.for_model(architecture, **{**settings, "num_labels": labels, **(config or {})})
     network = transformers.AutoModelForSequenceClassification.from_config(made)
     _randomize(network, seed)
     network.save_pretrained(folder)
     return folder
-
-
-_CONFIGS: dict[str, Any] = {
-    "bert": transformers.BertConfig,
-    "roberta": transformers.RobertaConfig,
-    "xlm-roberta": transformers.XLMRobertaConfig,
-    "distilbert": transformers.DistilBertConfig,
-    "mpnet": transformers.MPNetConfig,
-    "xlnet": transformers.XLNetConfig,
-    "electra": transformers.ElectraConfig,
-    "modernbert": transformers.ModernBertConfig,
-    "nomic_bert": transformers.NomicBertConfig,
-    "gte": transformers.GteConfig,
-    "eurobert": transformers.EuroBertConfig,
-    "qwen3": transformers.Qwen3Config,
-    "gemma3_text": transformers.Gemma3TextConfig,
-}
 
 
 def _settings(
@@ -171,47 +126,38 @@ def _settings(
         "vocab_size": vocabulary, "hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": layers,
         "intermediate_size": 4 * hidden,
     }  # fmt: skip
+    rotary = {
+        **common, "max_position_embeddings": max_tokens, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+    }  # fmt: skip
     if architecture == "modernbert":
         # A window narrower than the longest input, and a layer that sees everything, as in the models people use.
         return {
-            **common,
+            **rotary,
             "hidden_activation": hidden_act,
-            "max_position_embeddings": max_tokens,
             "local_attention": 8,
             "global_attn_every_n_layers": 2,
-            "pad_token_id": 0,
             "cls_token_id": 2,
             "sep_token_id": 3,
-            "bos_token_id": 2,
-            "eos_token_id": 3,
         }
     if architecture == "gemma3_text":
         # With attention in both directions, as EmbeddingGemma has it; the window is narrower than the longest input.
         return {
-            **common,
+            **rotary,
             "hidden_activation": hidden_act,
-            "max_position_embeddings": max_tokens,
             "num_key_value_heads": heads // 2,
             "head_dim": hidden // heads,
             "query_pre_attn_scalar": hidden // heads,
             "sliding_window": 8,
             "layer_types": ["sliding_attention", "full_attention"] * (layers // 2) or ["sliding_attention"],
             "use_bidirectional_attention": True,
-            "pad_token_id": 0,
-            "bos_token_id": 2,
-            "eos_token_id": 3,
         }
     if architecture in ("qwen3", "eurobert"):
         # Heads that are larger than their share of the hidden units, and shared keys.
         return {
-            **common,
+            **rotary,
             "hidden_act": hidden_act,
-            "max_position_embeddings": max_tokens,
             "num_key_value_heads": heads // 2,
             "head_dim": 2 * hidden // heads,
-            "pad_token_id": 0,
-            "bos_token_id": 2,
-            "eos_token_id": 3,
         }
     counted_after_padding = architecture in ("roberta", "xlm-roberta", "mpnet")
     return {

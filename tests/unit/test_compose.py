@@ -87,13 +87,5 @@ def test_images_are_built_from_existing_stages(services: dict[str, dict[str, Any
     assert {*targets, *re.findall(r"COPY --from=(\S+)", dockerfile)} <= set(stages)
 
 
-def test_dockerignore_admits_copied_files(dockerfile: str) -> None:
-    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, flags=re.MULTILINE)
-    sources = [source for copy in copies for source in copy.split()]
-    assert "pyproject.toml" in sources
-    assert {f"!{source}" for source in sources} == {line for line in ignore if line.startswith("!")}
-
-
 def test_the_image_does_not_run_as_root(dockerfile: str) -> None:
     assert re.search(r"^USER es-sbert$", dockerfile[dockerfile.index(" AS base") :], flags=re.MULTILINE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 import orjson
 import pytest
@@ -21,11 +20,3 @@ def test_lock_files_contain_no_urls(project: str) -> None:
     for name, package in packages.items():
         assert not name or package["integrity"].startswith("sha512-"), name
         assert "resolved" not in package
-
-
-def test_maven_examples_configure_no_repositories() -> None:
-    root = ElementTree.parse(EXAMPLES / "clients/java/pom.xml").getroot()
-    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert not tags & {"repositories", "pluginRepositories", "distributionManagement"}
-    versions = [element.text for element in root.iter() if element.tag.endswith("}version")]
-    assert all(version and version[0].isdigit() for version in versions)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -67,21 +63,6 @@ def test_broken_build_is_removed_and_installed_again(install: Callable[..., None
     assert "[cuda]" in error.remedy
 
 
-def test_module_without_contents_is_reported(tmp_path: Path) -> None:
-    """What is left after one of two packages was removed."""
-    (tmp_path / "onnxruntime").mkdir()
-    (tmp_path / "onnxruntime/__init__.py").touch()
-    done = subprocess.run(
-        [sys.executable, "-c", "from es_sbert import Encoder"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert "es_sbert.errors.UsageError: " in done.stderr
-    assert "its files are gone" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("system", "machine", "brought"),
     [
@@ -97,14 +78,3 @@ def test_cuda_extra_brings_one_runtime_on_every_system(system: str, machine: str
     names = [line.name for line in requirements if line.marker is None or line.marker.evaluate(here)]
     assert [name for name in names if name.startswith("onnxruntime")] == [brought]
     assert ("nvidia-cudnn-cu13" in names) == has_cuda_build(system, machine) == (brought == "onnxruntime-gpu")
-
-
-def test_only_one_module_writes_install_commands() -> None:
-    for folder in ("es_sbert", "exporters"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path.name == "installation.py":
-                continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    assert "pip install" not in node.value.replace("uv pip install pip", "")  # pip itself is missing
-                    assert "es-sbert[" not in node.value, f"{path}:{node.lineno}"

@@ -10,9 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
-from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
-from es_sbert.ingest.load_threads import EngineWait, LoadControl
 from es_sbert.ingest.progress import LineMeter, ProgressSnapshot, choose_meter, log_progress
 from es_sbert.messages import log_event, log_message
 
@@ -88,47 +86,6 @@ def test_library_logs_nothing_by_default() -> None:
 
 def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
     return [(entry.event, entry.fields) for entry in caplog.records]  # type: ignore[attr-defined]
-
-
-def test_backoff_is_logged_at_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="es_sbert")
-    now = 0.0
-    control = LoadControl()
-    control.engine_wait = EngineWait(lambda: now)
-    control.engine_wait.begin("429")
-    now = 4.0
-    control.engine_wait.begin("429")
-    control.engine_wait.end()  # a busy engine's everyday
-    control.engine_wait.begin("429")
-    now = 10.0
-    control.engine_wait.begin("503")
-    now = 20.0
-    control.engine_wait.begin("503")
-    now = 21.0
-    control.engine_wait.end()
-    control.engine_wait.end()
-    control.stop_sending("gone")
-    control.stop_sending("gone again")
-    begins, ends, lost = events(caplog)
-    assert begins == ("waiting_began", {"reason": "503"})
-    assert ends == ("waiting_ended", {"seconds": 17.0})
-    assert lost == ("engine_lost", {"reason": "gone"})
-
-
-def test_throttle_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="es_sbert")
-    throttle = Throttle(1 << 20, 2)
-    throttle.increase()
-    assert not caplog.records  # as fast as can be from the beginning
-    throttle.decrease()
-    for _ in range(5):
-        throttle.increase()
-    throttle.limit_body(1 << 20)
-    changes = [fields for name, fields in events(caplog) if name == "throttle_changed"]
-    assert changes == [
-        {"body_bytes": 1 << 19, "requests": 1},
-        {"body_bytes": 1 << 19, "requests": 2},
-    ]
 
 
 def test_progress_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,7 @@
 """What is shipped, under which license and version, and that nothing is pinned by address."""
 
 import ast
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -79,20 +76,6 @@ def test_version_is_defined_once() -> None:
     assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == es_sbert.__version__
 
 
-def test_checkout_on_sys_path_uses_own_exporters_and_mappings(tmp_path: Path) -> None:
-    """Also where another checkout is installed in editable mode, as in a second worktree."""
-    checkout = tmp_path / "checkout"
-    for folder in ("exporters", "mappings"):
-        (checkout / folder).mkdir(parents=True)
-        (checkout / folder / "__init__.py").touch()
-    (checkout / "es_sbert").mkdir()
-    shutil.copy(ROOT / "es_sbert/__init__.py", checkout / "es_sbert")
-    code = "import es_sbert.exporters as e, es_sbert.mappings as m; print(e.__file__, m.__file__)"
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == [str(checkout / folder / "__init__.py") for folder in ("exporters", "mappings")]
-
-
 def test_only_the_extras_cpu_and_cuda_bring_a_runtime() -> None:
     """By themselves or by other packages: an extra that is added later would install a second build over the first."""
     project = PYPROJECT["project"]
@@ -158,16 +141,3 @@ def _required(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
         match node:
             case ast.Call(func=ast.Name("require_extra"), args=[ast.Constant(str(extra)), *modules]):
                 yield extra, [ast.literal_eval(module) for module in modules]
-
-
-def test_page_of_a_release_has_no_relative_links(tmp_path: Path) -> None:
-    for name in ("README.md", "pyproject.toml", "scripts/absolute-links"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    subprocess.run([sys.executable, "scripts/absolute-links", "v1.2.3"], cwd=tmp_path, check=True)
-    before, after = (folder / "README.md" for folder in (ROOT, tmp_path))
-    source = PYPROJECT["project"]["urls"]["Source"]
-    assert len(re.findall(r"\]\((?!http|#)", before.read_text())) > 20
-    assert not re.findall(r"\]\((?!http|#)", after.read_text())
-    assert f"{source}/raw/v1.2.3/docs/images/search-page-1280-light.png" in after.read_text()
-    assert f"]({source}/blob/v1.2.3/docs/results.md#encoding)" in after.read_text()

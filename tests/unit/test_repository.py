@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,20 +53,3 @@ def test_release_gets_no_more_permissions_than_it_needs() -> None:
     assert "permissions" not in workflow["jobs"]["build"]
     assert workflow["jobs"]["publish"]["permissions"] == {"attestations": "write", "id-token": "write"}
     assert "secrets." not in _RELEASE.read_text()
-
-
-def test_ci_tests_other_systems_and_the_oldest_and_newest_versions() -> None:
-    """With the plugin that skips what is missing, of the fast tests only."""
-    jobs = yaml.safe_load(_CI.read_text())["jobs"]
-    assert [system.partition("-")[0] for system in jobs["portable"]["strategy"]["matrix"]["os"]] == ["macos", "windows"]
-    versions = jobs["versions"]
-    resolutions = [entry["resolution"] for entry in versions["strategy"]["matrix"]["include"]]
-    assert resolutions == ["lowest-direct", "highest"]
-    commands = "\n".join(step.get("run", "") for step in versions["steps"])
-    assert "constraints.txt" not in commands
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (own,) = (line for line in extras["test"] if line.startswith("es-sbert["))
-    assert re.findall(r"--extra (\S+)", commands) == ["cpu", *own[len("es-sbert[") : -1].split(",")]
-    for name in ("portable", "versions"):
-        *_, last = jobs[name]["steps"]
-        assert '-p tests.skip_missing -m "not slow and not engine"' in last["run"]

@@ -80,12 +80,6 @@ def test_documented_options_exist(page: str) -> None:
         _check(words)
 
 
-@pytest.mark.parametrize("words", [["serv"], ["serve", "--hybird"], ["index", "made", "docs"]])
-def test_check_detects_unknown_commands_and_options(words: list[str]) -> None:
-    with pytest.raises((AssertionError, click.NoSuchOption)):
-        _check(words)
-
-
 def test_messages_name_existing_commands_and_options() -> None:
     named = 0
     for folder in ("es_sbert", "exporters"):
@@ -107,26 +101,6 @@ def test_code_blocks_parse(page: str) -> None:
     for text in _shown(page, "json"):
         # A block may begin with the line of its request.
         assert isinstance(json.loads(re.sub(r"^(?:POST|PUT) /\S+\n", "", text)), dict)
-
-
-@pytest.mark.parametrize("page", _PAGES)
-def test_documented_benchmark_options_exist(page: str) -> None:
-    common, of_runs = ((ROOT / "benchmarks" / name).read_text() for name in ("common.py", "kept_runs.py"))
-    for module, options in _BENCHMARK.findall((ROOT / page).read_text()):
-        place = ROOT / module.replace(".", "/")
-        files = [*place.glob("*.py")] if place.is_dir() else [place.with_suffix(".py")]
-        source = "".join(file.read_text() for file in files) + common
-        source += of_runs if "\n@run_options\n" in source else ""
-        assert all(f'"{option}"' in source for option in re.findall(r"--[a-z-]+", options)), module
-
-
-def test_results_tables_name_their_command() -> None:
-    sections = (ROOT / "docs/results.md").read_text().split("\n## ")
-    without_command = ("Summary", "Measured once")  # their rows link to a section, or name a commit
-    tables = [section for section in sections if "\n| " in section and not section.startswith(without_command)]
-    assert len(tables) > 5
-    commands = re.compile(rf"{_BENCHMARK.pattern}|`make bench-\w+ ")
-    assert not [section.splitlines()[0] for section in tables if not commands.search(section)]
 
 
 def test_documented_extras_and_make_targets_exist() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,6 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
-from tests.tiny import write_tiny_bert
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> Iterator[Encoder]:
-    with Encoder(folder, device="cpu", precision="fp32", threads=1) as encoder:
-        yield encoder
 
 
 def refused(name: str, call: Callable[..., object], *arguments: Any, **named: Any) -> None:
@@ -34,21 +20,16 @@ def refused(name: str, call: Callable[..., object], *arguments: Any, **named: An
 
 
 # A list of lists would be read as pairs of texts, and a table as the names of its columns.
-WRONG_TEXTS: list[Any] = [
-    None, 5, b"a", {"a": 1}, [b"a"], [None], ["a", float("nan")], [("a", "b")], [["a", "b"]], np.array([["a", "b"]]),
-]  # fmt: skip
+WRONG_TEXTS: list[Any] = [None, b"a", {"a": 1}, [b"a"], ["a", float("nan")], [["a", "b"]], np.array([["a", "b"]])]
 
 
 @pytest.mark.parametrize("texts", WRONG_TEXTS, ids=repr)
 def test_wrong_texts_are_named(encoder: Encoder, texts: Any) -> None:
-    for call in (
-        encoder.encode,
-        encoder.encode_details,
-        encoder.embed_documents,
-        encoder.tokenize,
-        lambda texts: list(encoder.encode_stream(texts)),
-    ):
+    lists_only = (encoder.encode_details, encoder.embed_documents, encoder.tokenize)
+    for call in (*lists_only, encoder.encode, lambda texts: list(encoder.encode_stream(texts))):
         refused("texts", call, texts)
+    for call in lists_only:
+        refused("texts", call, "one text")
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
@@ -61,47 +42,28 @@ def test_missing_text_is_named_by_its_place(encoder: Encoder, missing: Any) -> N
         refused(message, call, texts)
 
 
-def test_one_text_is_refused_where_a_list_is_required(encoder: Encoder) -> None:
-    for call in (encoder.encode_details, encoder.embed_documents, encoder.tokenize):
-        refused("texts", call, "one text")
-    for text in (None, 5, b"a", ["a"]):
-        refused("text", encoder.embed_query, text)
-    for tokenized in (None, "abc", ["a"], []):
-        refused("`tokenized`", encoder.embed, tokenized)
-
-
-def test_strings_of_numpy_in_any_iterable_are_texts(encoder: Encoder) -> None:
-    expected = encoder.encode(["man", "cat"])
-    for texts in (("man", "cat"), np.array(["man", "cat"]), [np.str_("man"), "cat"], iter(["man", "cat"])):
-        assert np.array_equal(encoder.encode(texts), expected)
-
-
-@pytest.mark.parametrize("kind", ["passage", "", 5, ["query"]])
-def test_a_wrong_kind_is_named(encoder: Encoder, kind: Any) -> None:
-    for call in (encoder.encode, encoder.encode_details, encoder.tokenize, encoder.encode_stream):
-        refused("`kind`", call, ["a"], kind)
-    for call in (encoder.prompt, encoder.input_limit):
-        refused("`kind`", call, kind)
+def test_wrong_arguments_of_methods_are_named(encoder: Encoder) -> None:
+    for kind in ("passage", ["query"]):
+        for call in (encoder.encode, encoder.encode_details, encoder.tokenize, encoder.encode_stream):
+            refused("`kind`", call, ["a"], kind)
+    refused("text", encoder.embed_query, ["a"])
+    refused("`tokenized`", encoder.embed, ["a"])
+    refused("`window`", encoder.encode_stream, ["a"], window=0)
+    refused("`tokens`", encoder.make_chunker, "5", 1)
+    refused("`overlap`", encoder.make_chunker, 10, -1)
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("model", [5, b"x", ["a"]]),
-        ("device", [None, 5, "gpu"]),
-        ("precision", [None, 8, "fp8"]),
-        ("runtime", [None, 1, "tf"]),
-        ("threads", ["2", 0, -1, 1.5, True]),
-        ("budget", ["2", 0, -1, 1.5]),
+        ("model", [5, b"x"]),
+        ("device", [None, "gpu"]),
+        ("precision", [8, "fp8"]),
+        ("runtime", [1, "tf"]),
+        ("threads", ["2", 0, True]),
+        ("budget", ["2", 1.5]),
     ],
 )
-def test_a_wrong_argument_of_a_model_is_named(folder: Path, name: str, values: list[Any]) -> None:
+def test_a_wrong_argument_of_a_model_is_named(tiny: Path, name: str, values: list[Any]) -> None:
     for value in values:
-        refused(f"`{name}", Encoder, **{"model": folder, name: value})
-
-
-def test_wrong_numbers_are_named(encoder: Encoder) -> None:
-    for window in ("3", 0, -1, 1.5):
-        refused("`window`", encoder.encode_stream, ["a"], window=window)
-    for tokens, overlap, name in ((None, 1, "tokens"), ("5", 1, "tokens"), (10, "1", "overlap"), (10, -1, "overlap")):
-        refused(f"`{name}`", encoder.make_chunker, tokens, overlap)
+        refused(f"`{name}", Encoder, **{"model": tiny, name: value})

@@ -1,64 +1,34 @@
 """The encoder gives the reference's vectors in the order of the texts, whatever ran beside them."""
 
+import asyncio
 import itertools
-import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from elasticsearch.helpers.vectorstore import EmbeddingService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.encoder import model_loading
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFound, UsageError
+from es_sbert.errors import DeviceError, ModelError
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.compiled_model import CompiledModel
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_session import OnnxCpuSession
 from es_sbert.vectors import Vectors
-from tests.tiny import HIDDEN, WORDS, write_tiny_bert
+from tests.tiny import HIDDEN, WORDS
 
 TEXTS = [" ".join(words) for words in itertools.product(WORDS[:6], WORDS[4:9], ["", "a a a", "cat " * 30])]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    prompts = {"query": "query: ", "document": "passage: "}
-    return write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny", prompts=prompts)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> object:
-    with Encoder(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
-        yield encoder
-
-
-def test_copy_of_a_cached_model_has_its_own_name(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    with Encoder(str(copy), device="cpu", precision="fp32") as again:
-        assert (again.info.fingerprint, again.info.model) == (encoder.info.fingerprint, str(copy))
-
-
-def test_empty_model_name_is_rejected() -> None:
-    with pytest.raises(ModelNotFound, match="no folder ''"):
-        Encoder("")
-
-
-def test_equals_sentence_transformers(encoder: Encoder, folder: Path) -> None:
+def test_equals_sentence_transformers(encoder: Encoder, tiny: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    reference = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    reference = sentence_transformers.SentenceTransformer(str(tiny), device="cpu")
     ours = encoder.encode(TEXTS)
     theirs = reference.encode(TEXTS)
     assert ours.dtype == np.float32
@@ -92,20 +62,13 @@ def test_truncation_is_counted(encoder: Encoder) -> None:
 
 def test_one_text_none_and_any_iterable_are_encoded(encoder: Encoder) -> None:
     vector = encoder.encode("a man", "query")
+    assert (encoder.info.provider, encoder.info.variant, encoder.info.threads) == ("CPUExecutionProvider", "fp32", 2)
     assert (vector.shape, encoder.encode([]).shape) == ((HIDDEN,), (0, HIDDEN))
     np.testing.assert_array_equal(vector, encoder.encode(["a man"], "query")[0])
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
 
 
-def test_path_object_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Encoder(folder, device="cpu", precision="fp32", threads=1) as encoder:
-        assert encoder.info.model == str(folder)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(BundleInvalid, match="no modules.json"):
-        Encoder(Path("all-MiniLM-L6-v2"))
-
-
-def test_auto_falls_back_to_cpu_with_cause_and_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_falls_back_to_cpu_with_cause_and_remedy(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_or_fail(
         path: Path, runtime: str, precision: str, device: Device, *, threads: int | None = None
     ) -> CompiledModel:
@@ -115,39 +78,16 @@ def test_auto_falls_back_to_cpu_with_cause_and_remedy(folder: Path, monkeypatch:
 
     monkeypatch.setattr(model_loading, "choose_device", lambda requested, providers, gpus: Device("cuda"))
     monkeypatch.setattr(model_loading, "compile_model", compile_or_fail)
-    with Encoder(folder, precision="fp32") as encoder:
+    with Encoder(tiny, precision="fp32") as encoder:
         assert encoder.info.device == "cpu"
         assert encoder.info.warnings == ("CUDA does not work here: no cuBLAS. Install it.",)
     with pytest.raises(DeviceError, match="no cuBLAS"):
-        Encoder(folder, device="cuda", precision="fp32")
+        Encoder(tiny, device="cuda", precision="fp32")
 
 
-def test_info_reports_device_variant_and_threads(encoder: Encoder) -> None:
-    assert (encoder.info.provider, encoder.info.device) == ("CPUExecutionProvider", "cpu")
-    assert (encoder.info.variant, encoder.info.threads, encoder.info.warnings) == ("fp32", 2, ())
-
-
-def test_cuda_without_a_device_raises_device_error(folder: Path) -> None:
-    from es_sbert.runtime.device import cuda_devices
-
-    if cuda_devices():
-        pytest.skip("this machine has a card")
-    with pytest.raises(DeviceError, match='`device="cuda"`') as error:
-        Encoder(str(folder), device="cuda")
-    assert any(text in error.value.remedy for text in ('`device="cpu"`', "onnxruntime-gpu", "[cuda]"))
-
-
-def test_closed_encoder_raises_usage_error(folder: Path) -> None:
-    with Encoder(str(folder), device="cpu", precision="fp32", threads=1) as closed:
-        closed.encode(["a man"])
-    with pytest.raises(UsageError, match="the model is closed") as caught:
-        closed.embed_query("a man")
-    assert "with block" in caught.value.remedy
-
-
-def test_stopped_embedding_ends_between_batches_and_is_reusable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_embedding_ends_between_batches_and_is_reusable(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, begun = threading.Event(), []
-    with Encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
         tokenized = encoder.tokenize(TEXTS)
         expected = encoder.embed(tokenized)
 
@@ -174,7 +114,7 @@ def test_stopped_embedding_ends_between_batches_and_is_reusable(folder: Path, mo
         np.testing.assert_array_equal(encoder.embed(tokenized), expected)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_non_finite_vector_raises_model_error(encoder: Encoder, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     run = OnnxCpuSession.run
 
@@ -188,24 +128,6 @@ def test_non_finite_vector_raises_model_error(encoder: Encoder, value: float, mo
     assert '`precision="fp32"`' in caught.value.remedy
 
 
-def test_encode_stream_tokenizes_the_next_window_ahead(encoder: Encoder) -> None:
-    read: list[int] = []
-
-    def texts() -> Iterator[str]:
-        for number in range(20):
-            read.append(number)
-            yield f"cat {number}"
-
-    stream = encoder.encode_stream(texts(), window=5)
-    # A window is embedded with the next one in hand, and nothing is read further ahead.
-    for window in range(1, 4):
-        assert len(next(stream).vectors) == 5
-        deadline = time.monotonic() + 60
-        while len(read) < 5 * (window + 1) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert len(read) == 5 * (window + 1)
-
-
 def test_error_in_text_iterator_reaches_the_caller(encoder: Encoder) -> None:
     def texts() -> Iterator[str]:
         yield from ["a"] * 5
@@ -215,3 +137,26 @@ def test_error_in_text_iterator_reaches_the_caller(encoder: Encoder) -> None:
     assert len(next(stream).vectors) == 5
     with pytest.raises(OSError, match="the disk is gone"):
         next(stream)
+
+
+def test_documents_and_queries_get_their_prompts(encoder: Encoder) -> None:
+    documents = encoder.embed_documents(TEXTS[:5])
+    assert documents == encoder.encode(TEXTS[:5], "document").tolist()
+    assert encoder.embed_query(TEXTS[0]) == encoder.encode([TEXTS[0]], "query")[0].tolist()
+    assert encoder.embed_query(TEXTS[0]) != documents[0]
+    assert encoder.embed_documents([]) == []
+    # Plain floats, which json and the engines' clients take; numpy's they refuse.
+    assert {type(number) for number in documents[0]} == {float}
+
+
+def test_async_methods_do_not_block_the_loop(encoder: Encoder) -> None:
+    async def together() -> tuple[list[list[float]], list[float]]:
+        return await asyncio.gather(encoder.aembed_documents(TEXTS[:5]), encoder.aembed_query("a man"))
+
+    documents, query = asyncio.run(together())
+    assert documents == encoder.embed_documents(TEXTS[:5])
+    assert query == encoder.embed_query("a man")
+
+
+def test_implements_the_elasticsearch_embedding_interface() -> None:
+    assert EmbeddingService.__abstractmethods__ <= set(dir(Encoder))

@@ -58,15 +58,8 @@ def test_first_use_reports_steps_with_times_and_their_sum(tmp_path: Path) -> Non
         assert encoder.info.prepared_seconds > 0
         summary = EncodeSummary(texts=1, seconds=1.0).describe(encoder.info)
     assert re.search(r"\) \(the model was prepared before, in [\d.]+ s\)", summary)
-    patterns = (
-        r"Exporting .*tiny to ONNX \(int8\), once",
-        r"Built int8 in [\d.]+ s",
-        r"int8: cosine mean .* sentences \([\d.]+ s\)",
-        rf"Exported .*tiny in [\d.]+ s; kept in {re.escape(str(tmp_path / 'cache'))}.*",
-    )
-    found = [next((number for number, step in enumerate(steps) if re.fullmatch(each, step)), -1) for each in patterns]
-    assert -1 not in found
-    assert found == sorted(found)
+    assert re.fullmatch(r"Exporting .*tiny to ONNX \(int8\), once", steps[0])
+    assert re.match(rf"Exported .*tiny in [\d.]+ s; kept in {re.escape(str(tmp_path / 'cache'))}", steps[-1])
     del steps[:]
     with Encoder(folder, device="cpu", report=steps.append) as encoder:
         assert (encoder.info.prepared_seconds, steps) == (0, [])

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import numpy_helper
 from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.bundle import RerankerBundle, RerankerManifest, hash_file, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder import model_loading
 from es_sbert.encoder.model_loading import select_reranker_variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
+from es_sbert.errors import BundleInvalid, ModelError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.runtime import openvino_session, variant_candidates
-from es_sbert.runtime.compiled_model import CompiledModel
 from es_sbert.runtime.device import Device
-from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_session import OnnxCpuModel
-from es_sbert.runtime.tokenizer import PairTokenizer
 from tests.unit.checkpoints import mostly_long, write_cross_encoder
 from tests.unit.encoder.test_arguments import WRONG_TEXTS, refused
 
@@ -92,32 +84,12 @@ def test_score_is_independent_of_the_batch(exported: Path, precision: str) -> No
         np.testing.assert_allclose(reranker.score(FIRST, SECOND), alone, atol=2e-5)
 
 
-def test_int8_scores_are_close_to_fp32(exported: Path) -> None:
-    difference = np.abs(scores(exported, FIRST, SECOND, "int8") - scores(exported, FIRST, SECOND))
-    assert 0 < difference.mean() < 0.05
-
-
 def test_the_exported_folder_opens_in_sentence_transformers(folder: Path, exported: Path) -> None:
     pairs = list(zip(FIRST, SECOND, strict=True))
     before, after = (
         CrossEncoder(str(place), device="cpu").predict(pairs, show_progress_bar=False) for place in (folder, exported)
     )
     np.testing.assert_array_equal(before, after)
-
-
-def test_exports_a_folder_saved_by_sentence_transformers(tmp_path: Path) -> None:
-    """With modules.json and an activation of its own."""
-    import torch
-
-    write_cross_encoder(tmp_path / "plain", layers=1)
-    reference = CrossEncoder(str(tmp_path / "plain"), device="cpu", activation_fn=torch.nn.Identity())
-    reference.save(str(tmp_path / "saved"))
-    assert (tmp_path / "saved" / "modules.json").exists()
-    manifest = export_reranker(read_cross_encoder(tmp_path / "saved"), tmp_path / "out", [Variant.FP32])
-    assert manifest.activation == "identity"
-    theirs = reference.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
-    assert theirs.max() > 1 or theirs.min() < 0
-    np.testing.assert_allclose(scores(tmp_path / "out", FIRST, SECOND), theirs, atol=2e-5)
 
 
 def test_predict_and_rank(bert: Path) -> None:
@@ -148,45 +120,9 @@ def test_several_labels_give_outputs_but_no_score(tmp_path: Path) -> None:
             reranker.score(FIRST, SECOND)
 
 
-@given(st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(TEXTS)), max_size=30))
-@settings(deadline=None, max_examples=20)
-def test_scores_keep_pair_order(bert: Path, known: np.ndarray, pairs: list[tuple[str, str]]) -> None:
-    by_pair = dict(zip(zip(FIRST, SECOND, strict=True), known, strict=True))
-    with Reranker(bert, device="cpu", threads=2) as reranker:
-        result = reranker.score([a for a, _ in pairs], [b for _, b in pairs])
-    np.testing.assert_allclose(result, [by_pair[pair] for pair in pairs], atol=2e-6)
-
-
 def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxCpuModel, "window", 7)
     np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
-
-
-def test_tokens_equal_transformers(folder: Path, exported: Path) -> None:
-    """Cut pairs too: the longer text loses its end, both keep their special tokens."""
-    tokenizer = CrossEncoder(str(folder), device="cpu").tokenizer
-    opened = open_reranker_bundle(exported)
-    ours = PairTokenizer(opened.model, opened.manifest.pairs)
-    theirs = tokenizer(FIRST, SECOND, padding=True, truncation="longest_first", return_tensors="np")
-    feed = ours.feed(ours(FIRST, SECOND), np.arange(len(FIRST)))
-    for name in opened.manifest.pairs.inputs:
-        expected = theirs[name]
-        if name == "token_type_ids":  # in padded places they mean nothing
-            expected, feed[name] = expected * theirs["attention_mask"], feed[name] * feed["attention_mask"]
-        np.testing.assert_array_equal(feed[name], expected)
-
-
-def test_torch_is_not_imported(bert: Path) -> None:
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from es_sbert.encoder.reranker import Reranker\n"
-        "with Reranker(Path(sys.argv[1]), device='cpu') as reranker:\n"
-        "    print(len(reranker.score(['a'], ['b'])))\n"
-        "print(sorted({'torch', 'transformers', 'sentence_transformers', 'onnx'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(bert)], check=True, capture_output=True, text=True)
-    assert done.stdout.split("\n")[:2] == ["1", "[]"]
 
 
 @pytest.mark.parametrize(
@@ -196,14 +132,6 @@ def test_torch_is_not_imported(bert: Path) -> None:
 def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
     with Reranker(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
         reranker.score(first, second)
-
-
-def test_missing_precision_raises_model_error(bert: Path) -> None:
-    with pytest.raises(ModelError, match="has no int8 .*variant for cpu, only fp32") as raised:
-        Reranker(bert, device="cpu", precision="int8")
-    assert "--precision int8" in raised.value.remedy
-    with pytest.raises(UsageError, match="fp16"):
-        Reranker(bert, device="cpu", precision="fp16")
 
 
 def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
@@ -217,9 +145,7 @@ def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
     ("native", "present", "kind", "chosen"),
     [
         (True, ["fp32", "int8"], "cpu", "int8"),
-        (False, ["fp32", "int8"], "cpu", "fp32"),
         (False, ["int8"], "cpu", "int8"),
-        (True, ["fp32"], "cpu", "fp32"),
         (True, ["fp32", "int8"], "cuda", "fp32"),
         (True, ["fp32", "int8", "fp16"], "cuda", "fp16"),
         (True, ["fp32", "fp16"], "cpu", "fp32"),
@@ -244,40 +170,9 @@ def test_requested_fp16_must_exist(bert: Path) -> None:
     assert raised.value.remedy == f"Add it: `es-sbert export {bert} -o {bert} --precision fp16`"
     selected = select_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16")
     assert (selected.variant, selected.warnings) == ("fp16", ())
-    with pytest.raises(UsageError, match="does not run on cuda"):
-        select_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
-
-
-def test_cuda_failure_falls_back_only_for_auto(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` takes the CPU and says so, `cuda` fails."""
-    monkeypatch.setattr(model_loading, "choose_device", lambda asked, providers, cards: Device("cuda"))
-
-    def compile_or_fail(
-        path: Path, runtime: str, precision: str, device: Device, *, threads: int | None = None
-    ) -> CompiledModel:
-        if device.kind == "cuda":
-            raise DeviceError("no cuDNN", "Install it.")
-        return compile_model(path, runtime, precision, device, threads=threads)
-
-    monkeypatch.setattr(model_loading, "compile_model", compile_or_fail)
-    with Reranker(bert) as reranker:
-        assert reranker.warnings == ("CUDA does not work here: no cuDNN. Install it.",)
-        assert reranker.score(["a"], ["b"]).shape == (1,)
-    with pytest.raises(DeviceError, match="no cuDNN"):
-        Reranker(bert, device="cuda")
-
-
-def test_forced_variant_warns(bert: Path, tmp_path: Path) -> None:
-    opened = open_reranker_bundle(bert)
-    forced = {name: variant.model_copy(update={"forced": True}) for name, variant in opened.manifest.variants.items()}
-    bundle = type(opened)(opened.folder, opened.model, opened.manifest.model_copy(update={"variants": forced}))
-    with Reranker.from_bundle(bundle, "fp32", Device("cpu"), threads=1) as reranker:
-        assert "below its parity threshold" in reranker.warnings[0]
 
 
 def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleInvalid, match="is not a reranker"):
-        Reranker(tmp_path / "nowhere")
     with pytest.raises(BundleInvalid, match="is not a reranker"):
         Reranker(tmp_path)
     plain = shutil.copytree(bert, tmp_path / "plain")
@@ -299,25 +194,18 @@ def test_edited_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
     graph.write_bytes(graph.read_bytes()[:-1])
     with pytest.raises(BundleInvalid, match="changed after its export"):
         Reranker(edited, device="cpu")
-    edited = shutil.copytree(bert, tmp_path / "manifest")
     manifest = json.loads((edited / RerankerManifest.FILE_NAME).read_text())
-    for change, message in [
-        ({"format": 2}, "has format 2"),
-        ({"pairs": None}, "pairs"),
-        ({"variants": {"fp32": {**manifest["variants"]["fp32"], "file": "../x.onnx"}}}, "outside the bundle"),
-    ]:
-        (edited / RerankerManifest.FILE_NAME).write_text(json.dumps({**manifest, **change}))
-        with pytest.raises(BundleInvalid, match=message):
-            Reranker(edited, device="cpu")
+    (edited / RerankerManifest.FILE_NAME).write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(BundleInvalid, match="has format 2"):
+        Reranker(edited, device="cpu")
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path, value: float) -> None:
+def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(bert, tmp_path / "broken")
     path = broken / "onnx/model_fp32.onnx"
     graph = onnx.load(str(path))
     [bias] = [tensor for tensor in graph.graph.initializer if tensor.name == "network.classifier.bias"]
-    bias.CopyFrom(numpy_helper.from_array(np.array([value], dtype=np.float32), bias.name))
+    bias.CopyFrom(numpy_helper.from_array(np.array([np.nan], dtype=np.float32), bias.name))
     onnx.save(graph, str(path))
     manifest = json.loads((broken / RerankerManifest.FILE_NAME).read_text())
     manifest["variants"]["fp32"]["sha256"] = hash_file(path)
@@ -325,18 +213,6 @@ def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path, value: 
     with Reranker(broken, device="cpu") as reranker, pytest.raises(ModelError, match="infinite") as raised:
         reranker.score(["a"], ["b"])
     assert '`precision="fp32"`' in raised.value.remedy
-
-
-def test_max_tokens_without_room_for_text_is_rejected(tmp_path: Path, bert: Path) -> None:
-    opened = open_reranker_bundle(bert)
-    with pytest.raises(BundleInvalid, match="already fill"):
-        PairTokenizer(opened.model.model_copy(update={"max_tokens": 3}), opened.manifest.pairs)
-
-
-def test_token_types_are_fed_only_to_models_that_use_them(folder: Path, exported: Path) -> None:
-    pairs = open_reranker_bundle(exported).manifest.pairs
-    assert ("token_type_ids" in pairs.inputs) == (folder.name in ("bert", "xlnet"))
-    assert pairs.padding_side == ("left" if folder.name == "xlnet" else "right")
 
 
 def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
@@ -351,15 +227,11 @@ def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
 
 
 def test_wrong_arguments_are_named(bert: Path) -> None:
-    wrong = {"model": 5, "device": None, "precision": 8, "runtime": 1, "threads": 0, "budget": "2"}
-    for name, value in wrong.items():
-        refused(f"`{name}`", Reranker, **{"model": bert, name: value})
+    refused("`precision`", Reranker, bert, precision=8)
     with Reranker(bert, device="cpu") as reranker:
         for texts in [*WRONG_TEXTS, "one text"]:
             refused("texts", reranker.predict, "a", texts)
             refused("first", reranker.score, texts, ["a"])
             refused("second", reranker.score, ["a"], texts)
-        for query in (None, 5, ["a"]):
-            refused("`query`", reranker.predict, query, ["a"])
-        for top_k in ("2", 0, -1, 1.5):
-            refused("`top_k`", reranker.rank, "a", ["a"], top_k)
+        refused("`query`", reranker.predict, ["a"], ["a"])
+        refused("`top_k`", reranker.rank, "a", ["a"], 0)

@@ -23,9 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frequent_tokens_weigh_less() -> None:
     np.testing.assert_allclose(sif_weights(np.array([0.5, 0.4, 0.1]), 0.1), [0.1 / 0.6, 0.1 / 0.5, 0.1 / 0.2])
-
-
-def test_tokens_that_stand_for_no_word_weigh_as_the_most_frequent_one() -> None:
+    # A token that stands for no word weighs as the most frequent one.
     np.testing.assert_allclose(sif_weights(np.array([0, 0.75, 0.25]), 0.1), [0.1 / 0.85, 0.1 / 0.85, 0.1 / 0.35])
 
 
@@ -67,14 +65,6 @@ def test_static_model_opens_in_sentence_transformers(tmp_path: Path) -> None:
         ours = encoder.encode(texts)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
-def test_batches_of_a_static_model_hold_more_tokens(tmp_path: Path) -> None:
-    source = write_tiny_bert(tmp_path / "model")
-    with Encoder(source, device="cpu") as slow, Encoder(static_model_folder(source), device="cpu") as fast:
-        assert fast.batch_tokens >= 16 * slow.batch_tokens
-    with Encoder(static_model_folder(source), device="cpu", budget=64) as chosen:
-        assert chosen.batch_tokens == 64
 
 
 def test_static_models_are_no_source(tmp_path: Path) -> None:

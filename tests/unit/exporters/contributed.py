@@ -55,10 +55,7 @@ class PackedMultiHeadAttention(OpRun):
 
 
 def attend(query: Array, key: Array, value: Array, heads: int, relative: Array | None) -> Array:
-    """Attention within one text: three arrays (its tokens, hidden) → the same shape, in their number format.
-
-    `relative`: (heads, its tokens, its tokens), added to the scaled scores.
-    """
+    """Attention within one text: arrays (its tokens, hidden), `relative` of (heads, its tokens, its tokens)."""
     size = query.shape[1] // heads
     columns = []
     for head in range(heads):

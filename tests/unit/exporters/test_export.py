@@ -12,24 +12,23 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
+from es_sbert.bundle.bundle import EncoderManifest, hash_file, open_encoder_bundle
+from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
+from es_sbert.errors import ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import graph_builder, quantization
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.filesystem import staged_folder
 from es_sbert.runtime.batching import PackedBatch
 from es_sbert.runtime.device import Device, cuda_devices
+from es_sbert.runtime.openvino_session import has_openvino
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
@@ -78,34 +77,14 @@ def test_bundle_contents(model: SentenceModel, bundle: tuple[Path, EncoderManife
     opened = open_encoder_bundle(folder)
     assert all(opened.variant_file(name).is_file() for name in names)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-
-
-def test_parity_reports_pass(bundle: tuple[Path, EncoderManifest]) -> None:
-    _, manifest = bundle
     fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
     assert fp32 is not None
     assert int8 is not None
-    assert fp32.reference == f"numpy {np.__version__}"
+    assert (fp32.reference, fp32.passed, int8.passed) == (f"numpy {np.__version__}", True, True)
     assert fp32.sentences >= 1000
-    assert fp32.min_cosine >= 0.99999
-    assert fp32.passed
-    assert int8.passed
     assert int8.rank_agreement < fp32.rank_agreement
     # Without CUDA nobody has seen these run: the manifest must not claim anything.
-    if not cuda_devices():
-        assert manifest.variants["fp16"].parity is None
-    assert not any(variant.forced for variant in manifest.variants.values())
-
-
-def test_exported_bundle_equals_sentence_transformers(
-    bundle: tuple[Path, EncoderManifest],
-) -> None:
-    folder, _ = bundle
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
-    ours = encode(folder, "fp32", TEXTS)
-    np.testing.assert_allclose(ours, theirs, atol=5e-6)
-    int8 = encode(folder, "int8", TEXTS)
-    assert np.einsum("td,td->t", normalize_rows(int8), normalize_rows(theirs)).min() > 0.9
+    assert cuda_devices() or manifest.variants["fp16"].parity is None
 
 
 def test_graphs_load_in_the_oldest_supported_onnxruntime(bundle: tuple[Path, EncoderManifest]) -> None:
@@ -118,19 +97,6 @@ def test_graphs_load_in_the_oldest_supported_onnxruntime(bundle: tuple[Path, Enc
         wanted = packed if variant.device == "cuda" else ["input_ids", "attention_mask"]
         assert [value.name for value in graph.graph.input] == wanted
         assert [value.name for value in graph.graph.output] == ["sentence_embedding"]
-
-
-def test_int8_quantizes_products_with_weights_only(bundle: tuple[Path, EncoderManifest]) -> None:
-    graph = onnx.load(str(bundle[0] / "onnx" / "model_int8.onnx")).graph
-    operators = [node.op_type for node in graph.node]
-    assert operators.count("MatMulIntegerToFloat") == 2 * 4  # QKV, attention output, two of the feed-forward block
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    assert types["embeddings.words"] == onnx.TensorProto.FLOAT
-    assert all(
-        kind == onnx.TensorProto.INT8
-        for name, kind in types.items()
-        if name.startswith("layer_") and name.endswith(".weight") and ".norm" not in name
-    )
 
 
 @pytest.mark.parametrize("variant", BOTH)
@@ -158,8 +124,6 @@ def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: 
         with pytest.raises(UsageError, match=message):
             export_bundle(model, tmp_path / name, BOTH)
     assert contents(tmp_path) == {"notes/mine.txt": b"mine", "file": b"mine"}
-    (tmp_path / "empty").mkdir()
-    assert export_bundle(model, tmp_path / "empty", [Variant.FP32]).variants
 
 
 def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderManifest], tmp_path: Path) -> None:
@@ -170,51 +134,21 @@ def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderM
     assert contents(bundle[0]) == before
 
 
-def test_empty_list_of_variants_is_rejected(model: SentenceModel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least one variant"):
-        export_bundle(model, tmp_path / "bundle", [])
-
-
-def test_variant_failing_parity_is_not_written(
+def test_variant_failing_parity_is_written_only_if_forced(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "quantize_columns", coarse)
-    with pytest.raises(ParityFailed, match="variant int8 fails the parity check .* rank agreement") as raised:
-        export_bundle(model, tmp_path / "bundle", BOTH)
-    assert '`variants=["fp32"]`' in raised.value.remedy
-    assert "`force`" in raised.value.remedy
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_failed_export_leaves_the_bundle_unchanged(
-    model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "bundle"
-    export_bundle(model, folder, BOTH)
+    export_bundle(model, tmp_path / "bundle", BOTH)
     before = contents(tmp_path)
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
-    with pytest.raises(ParityFailed):
-        export_bundle(model, folder, [Variant.INT8])
-    assert contents(tmp_path) == before
-
-
-def test_forced_variants_are_marked(model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantization, "quantize_columns", coarse)
+    for name, variants in (("new", BOTH), ("bundle", [Variant.INT8])):
+        with pytest.raises(ParityFailed, match="variant int8 fails the parity check .* rank agreement") as raised:
+            export_bundle(model, tmp_path / name, variants)
+        assert contents(tmp_path) == before
+    assert "`force`" in raised.value.remedy
     manifest = export_bundle(model, tmp_path / "bundle", BOTH, force=True)
-    assert manifest.variants["int8"].forced
+    assert [manifest.variants[name].forced for name in BOTH] == [False, True]
     assert manifest.variants["int8"].parity is not None
     assert not manifest.variants["int8"].parity.passed
-    assert not manifest.variants["fp32"].forced
-
-
-def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", layers=1)
-    weights = load_file(folder / "model.safetensors")
-    del weights["embeddings.LayerNorm.bias"]
-    save_file(weights, folder / "model.safetensors")
-    with pytest.raises(BundleInvalid, match=r"embeddings\.LayerNorm\.bias"):
-        export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
-    assert not (tmp_path / "bundle").exists()
 
 
 def test_large_weights_use_an_external_data_file(
@@ -243,6 +177,27 @@ def test_concurrent_exports_keep_each_others_variants(tmp_path: Path) -> None:
     assert [bundle.variant_file(name).name for name in ("fp32", "int8")] == ["model_fp32.onnx", "model_int8.onnx"]
 
 
+@pytest.mark.skipif(not has_openvino(), reason="openvino is not installed")
+def test_shared_file_of_an_earlier_release_is_written_and_checked_anew(tmp_path: Path) -> None:
+    """A bundle whose fp32 graph has other bytes than this release writes."""
+    model = read_sentence_model(write_tiny_bert(tmp_path / "tiny"))
+    manifest = export_bundle(model, tmp_path / "bundle", [Variant.FP32])
+    path = tmp_path / "bundle/onnx/model_fp32.onnx"
+    graph = onnx.load(path)
+    graph.doc_string = "of an earlier release"
+    onnx.save(graph, path)
+    earlier = manifest.variants["fp32"].model_copy(update={"sha256": hash_file(path)})
+    changed = manifest.model_copy(update={"variants": {"fp32": earlier}})
+    write_json(tmp_path / "bundle" / EncoderManifest.FILE_NAME, changed.model_dump(mode="json"))
+
+    export_bundle(model, tmp_path / "bundle", [Variant.OPENVINO_FP32])
+    bundle = open_encoder_bundle(tmp_path / "bundle")
+    for name in ("fp32", "openvino-fp32"):
+        assert bundle.variant_file(name) == path
+        assert bundle.manifest.variants[name].parity is not None
+    assert not onnx.load(path).doc_string
+
+
 def test_failed_swap_restores_the_old_folder(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()
@@ -261,14 +216,7 @@ def test_symlink_output_is_kept(model: SentenceModel, tmp_path: Path) -> None:
     assert set(open_encoder_bundle(tmp_path / "elsewhere").manifest.variants) == {"fp32"}
 
 
-def test_unwritable_output_raises_output_error(model: SentenceModel, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        export_bundle(model, tmp_path / "file" / "bundle", BOTH)
-
-
-def test_export_works_without_torch_and_does_not_import_it(model: SentenceModel, tmp_path: Path) -> None:
-    """`auto` without torch: the numpy reference; and importing the exporter must not import torch where it is."""
+def test_export_compares_with_numpy_without_torch(model: SentenceModel, tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
@@ -282,9 +230,6 @@ def test_export_works_without_torch_and_does_not_import_it(model: SentenceModel,
     )
     command = [sys.executable, "-c", code, str(model.folder), str(tmp_path / "bundle")]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("numpy ")
-    imported = "import sys, es_sbert.exporters.export_bundle; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", imported], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_parity_uses_numpy_if_sentence_transformers_fails(tmp_path: Path) -> None:

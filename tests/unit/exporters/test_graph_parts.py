@@ -9,16 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.special import erf as scipy_erf
 from scipy.stats import spearmanr
 
 from es_sbert.bundle.variants import Precision
-from es_sbert.exporters.graph_builder import GraphBuilder
-from es_sbert.exporters.numpy_reference import erf
 from es_sbert.exporters.parity import (
     PARITY_THRESHOLDS,
     compare_vectors,
-    describe_parity,
     parity_sentences,
     spearman,
 )
@@ -35,11 +31,6 @@ def test_position_buckets_equal_mpnet() -> None:
     np.testing.assert_array_equal(relative_position_buckets(offsets), expected)
 
 
-def test_erf_equals_scipy() -> None:
-    x = np.linspace(-6, 6, 20_001, dtype=np.float32)
-    assert np.abs(erf(x) - scipy_erf(x)).max() < 5e-7
-
-
 @given(
     hnp.arrays(
         np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20), elements=st.floats(-100, 100, width=32)
@@ -51,12 +42,6 @@ def test_quantization_error_is_at_most_half_a_step(weight: np.ndarray) -> None:
     assert quantized.min() >= -127
     steps = np.abs(quantized * scale.astype(np.float64) - weight)
     assert (steps <= 0.5001 * scale + 1e-30).all()
-
-
-def test_zero_column_stays_zero() -> None:
-    quantized, scale = quantize_columns(np.zeros((3, 2), dtype=np.float32))
-    assert not quantized.any()
-    assert (scale == 1).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=50))
@@ -74,21 +59,17 @@ def vectors(seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("precision", "noise"), [(Precision.FP32, 1e-6), (Precision.INT8, 0.02), (Precision.FP16, 5e-4)]
+    ("precision", "noise", "larger"),
+    [(Precision.FP32, 1e-6, 0.01), (Precision.INT8, 0.02, 0.5), (Precision.FP16, 5e-4, 0.1)],
 )
-def test_parity_accepts_number_format_noise(precision: Precision, noise: float) -> None:
+def test_parity_accepts_the_noise_of_a_number_format_and_no_more(
+    precision: Precision, noise: float, larger: float
+) -> None:
     a = vectors()
+    assert not compare_vectors(precision, "reference", a, a + larger * vectors(1)).passed
     report = compare_vectors(precision, "reference 1", a, a + noise * vectors(1))
     assert report.passed
     assert report.bar == str(PARITY_THRESHOLDS[precision])
-    assert report.sentences == 300
-    assert "reference 1 on 300 sentences" in describe_parity(report)
-
-
-@pytest.mark.parametrize(("precision", "noise"), [(Precision.FP32, 0.01), (Precision.INT8, 0.5), (Precision.FP16, 0.1)])
-def test_parity_rejects_larger_noise(precision: Precision, noise: float) -> None:
-    a = vectors()
-    assert not compare_vectors(precision, "reference", a, a + noise * vectors(1)).passed
 
 
 def test_single_wrong_sentence_fails_parity() -> None:
@@ -109,7 +90,7 @@ def test_non_finite_vectors_fail_parity() -> None:
     json.loads(json.dumps(report.model_dump(mode="json"), allow_nan=False))
 
 
-@pytest.mark.parametrize("max_tokens", [32, 128, 512])
+@pytest.mark.parametrize("max_tokens", [32, 512])
 def test_parity_sentences(max_tokens: int) -> None:
     texts = parity_sentences(max_tokens)
     assert len(texts) == len(set(texts)) == 1024
@@ -119,10 +100,3 @@ def test_parity_sentences(max_tokens: int) -> None:
     assert max(words) > max_tokens
     assert sum(max_tokens / 2 < count <= max_tokens for count in words) >= 3
     assert any(not text.isascii() for text in texts)
-
-
-def test_a_constant_is_shared_or_refused() -> None:
-    graph = GraphBuilder()
-    assert graph.constant("w", np.zeros(3)) == graph.constant("w", np.zeros(3)) == "w"
-    with pytest.raises(ValueError, match="two different constants"):
-        graph.constant("w", np.ones(3))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,20 +23,14 @@ from sentence_transformers.sentence_transformer.modules import (
 
 from es_sbert.bundle.modules import ACTIVATION_CLASSES
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
-from es_sbert.exporters import export
-from es_sbert.exporters.architectures import read_transformer_weights
-from es_sbert.exporters.numpy_reference import NumpyReference
-from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint
+from tests.unit.exporters.comparison import check, edit, numpy_vectors, our_vectors, their_vectors
 
 pytestmark = pytest.mark.slow
 
-TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
 TOKENS = "token_embeddings"
 RELU = torch.nn.ReLU
 
@@ -62,31 +55,6 @@ def save(base: Path, folder: Path, *modules: torch.nn.Module) -> Path:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
     network.save(str(folder))
     return folder
-
-
-def their_vectors(folder: Path) -> Floats:
-    return np.asarray(SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().encode(TEXTS))
-
-
-def our_vectors(folder: Path, precision: str = "fp32") -> Floats:
-    with Encoder(folder, device="cpu", precision=precision) as encoder:
-        return encoder.encode(TEXTS)
-
-
-def assert_same(vectors: Floats, expected: Floats, cosine: float = 0.99999) -> None:
-    assert vectors.shape == expected.shape
-    assert row_cosines(vectors, expected).min() > cosine
-
-
-def check(folder: Path, bundle: Path) -> None:
-    """The numpy pass, graphs of both precisions, and the bundle, which both libraries open."""
-    expected, model = their_vectors(folder), read_sentence_model(folder)
-    assert_same(NumpyReference(model, read_transformer_weights(model)).encode(TEXTS), expected)
-    manifest = export(folder, bundle, ["fp32", "int8"], force=True)
-    assert manifest.fingerprint == model.fingerprint
-    assert_same(our_vectors(bundle), expected)
-    assert_same(our_vectors(bundle, "int8"), expected, 0.95)
-    assert_same(their_vectors(bundle), expected)
 
 
 SHAPES: dict[str, Sequence[torch.nn.Module]] = {
@@ -124,11 +92,7 @@ def test_modules_after_a_static_embedding(tmp_path: Path) -> None:
     static = StaticEmbedding(tiny_tokenizer(), embedding_dim=24)
     modules = [static, Normalize(), LayerNorm(24), Dense(24, 24, use_residual=True)]
     SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "model"))
-    texts = ["a", "the cat sleeps", "a man plays guitar"]
-    expected = np.asarray(SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(texts))
-    for precision in ("fp32", "int8"):
-        with Encoder(tmp_path / "model", device="cpu", precision=precision) as encoder:
-            assert_same(encoder.encode(texts), expected)
+    check(tmp_path / "model", tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("name", ACTIVATION_CLASSES)
@@ -138,26 +102,16 @@ def test_activation_of_a_dense_module(base: Path, tmp_path: Path, name: str) -> 
     with torch.no_grad():
         layer.linear.weight.mul_(20)
     folder = save(base, tmp_path / "model", Pooling(48), layer)
-    expected, model = their_vectors(folder), read_sentence_model(folder)
-    np.testing.assert_allclose(our_vectors(folder), expected, rtol=1e-4, atol=2e-5)
-    reference = NumpyReference(model, read_transformer_weights(model)).encode(TEXTS)
-    np.testing.assert_allclose(reference, expected, rtol=1e-4, atol=2e-5)
+    expected = their_vectors(folder)[None]
+    np.testing.assert_allclose(our_vectors(folder)[None], expected, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(numpy_vectors(read_sentence_model(folder))[None], expected, rtol=1e-4, atol=2e-5)
 
 
-# With weights, of several values, and rare ones.
-OTHER_ACTIVATIONS = ("PReLU", "Softmax", "GLU", "Mish", "Hardtanh")
-
-
-@pytest.mark.parametrize("name", OTHER_ACTIVATIONS)
+@pytest.mark.parametrize("name", ["PReLU", "Softmax"])  # with weights, of several values
 def test_other_activation_is_refused_by_name(base: Path, tmp_path: Path, name: str) -> None:
     layer = Dense(48, 24, activation_function=getattr(torch.nn, name)())
-    with pytest.raises(UnsupportedArchitecture, match=f"the activation {name}") as raised:
+    with pytest.raises(UnsupportedArchitecture, match=f"the activation {name}"):
         read_sentence_model(save(base, tmp_path / "model", Pooling(48), layer))
-    assert "Sigmoid" in raised.value.remedy
-
-
-def edit(path: Path, **settings: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
 def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
@@ -166,11 +120,7 @@ def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
     edit(module / "config.json", eps=1e-3)
     with pytest.raises(UnsupportedSetting, match="eps"):
         read_sentence_model(folder)
-    for settings, message in (
-        ({"dimension": 47}, "its config"),
-        ({"dimension": None}, "dimension"),
-        ({}, "dimension"),
-    ):
+    for settings, message in (({"dimension": 47}, "its config"), ({}, "dimension")):
         (module / "config.json").write_text(json.dumps(settings))
         with pytest.raises(BundleInvalid, match=message):
             read_sentence_model(folder)
@@ -178,15 +128,8 @@ def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
     (module / "model.safetensors").unlink()
     with pytest.raises(BundleInvalid, match=r"no model\.safetensors"):
         read_sentence_model(folder)
-    (module / "config.json").unlink()
-    with pytest.raises(BundleInvalid, match=r"config\.json is missing"):
-        read_sentence_model(folder)
-
-
-def test_layer_norm_of_another_width_is_refused(base: Path, tmp_path: Path) -> None:
-    folder = save(base, tmp_path / "model", Pooling(48), LayerNorm(24))
     with pytest.raises(BundleInvalid, match="expects 24 values but gets 48"):
-        read_sentence_model(folder)
+        read_sentence_model(save(base, tmp_path / "narrow", Pooling(48), LayerNorm(24)))
 
 
 @pytest.mark.parametrize("missing", ["linear.bias", "linear.weight", "residual.weight"])
@@ -203,14 +146,8 @@ def test_dense_without_one_of_its_tensors_is_refused(base: Path, tmp_path: Path,
     ("modules", "message"),
     [
         ([Dense(48, 24)], "no module before it writes"),
-        ([Dropout(0.1), Pooling(48)], "no module before it writes"),
         ([Dense(48, 24, module_input_name=TOKENS)], "no module that pools"),
-        ([Dense(48, 24, module_input_name=TOKENS, module_output_name="sentence_embedding")], "no module that pools"),
         ([Pooling(48), Dense(48, 24, module_output_name=TOKENS), Pooling(24)], "is a vector of the text there"),
-        (
-            [Pooling(48), Dense(48, 24, module_input_name="missing")],
-            "that reads missing, which no module before it writes",
-        ),
     ],
 )
 def test_order_that_cannot_run_is_refused(
@@ -232,10 +169,7 @@ def test_models_of_other_modules_have_other_fingerprints(base: Path, tmp_path: P
     assert len({read_sentence_model(folder).fingerprint for folder in folders}) == len(shapes)
 
 
-@pytest.mark.parametrize(
-    "kind", ["WordEmbeddings", "WordWeights", "BoW", "CNN", "LSTM", "CLIPModel", "WeightedLayerPooling"]
-)
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("kind", "place"), [("BoW", 0), ("CLIPModel", 0), ("WeightedLayerPooling", 1)])
 def test_other_module_of_the_library_is_refused_with_a_reason(
     base: Path, tmp_path: Path, kind: str, place: int
 ) -> None:
@@ -243,14 +177,12 @@ def test_other_module_of_the_library_is_refused_with_a_reason(
     modules = json.loads((folder / "modules.json").read_text())
     modules.insert(place, {"name": "x", "path": "x", "type": f"sentence_transformers.models.{kind}"})
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UnsupportedArchitecture, match=f"has a {kind} module, which ") as raised:
+    with pytest.raises(UnsupportedArchitecture, match=f"has a {kind} module, which "):
         read_sentence_model(folder)
-    assert raised.value.remedy
 
 
 @pytest.mark.parametrize("shape", ["layer norm", "dense after normalize", "residual", "dense of tokens"])
 def test_other_shapes_are_not_trained(base: Path, tmp_path: Path, shape: str) -> None:
     folder = save(base, tmp_path / "model", *SHAPES[shape])
-    with pytest.raises(UnsupportedArchitecture, match="does not train") as raised:
+    with pytest.raises(UnsupportedArchitecture, match="does not train"):
         open_siamese_encoder(folder)
-    assert "sentence-transformers" in raised.value.remedy

@@ -93,38 +93,24 @@ def test_wrong_setting_is_found_by_comparing_with_the_file(
         check_against_onnx(read_sentence_model(copy), path)
 
 
-def test_matrix_is_named_by_its_node_if_its_product_has_no_bias(tmp_path: Path) -> None:
+def test_matrix_without_its_name_is_named_by_its_node_and_transposed_once(tmp_path: Path) -> None:
     graph = _graph(tmp_path, "encoder.layer.0.attention.self.query", bias=False)
     assert set(graph) == {"embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"}
-
-
-def test_transposed_product_of_gemm_is_not_transposed_again(tmp_path: Path) -> None:
     weight = _graph(tmp_path, "encoder.layer.0.output.dense", gemm=True)["encoder.layer.0.output.dense.weight"]
     np.testing.assert_array_equal(weight, np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
-def test_matrix_without_bias_and_name_is_refused(tmp_path: Path) -> None:
+def test_file_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match=r"the name of the matrix onnx::MatMul_7 cannot be recovered"):
         _graph(tmp_path, "", bias=False)
-
-
-def test_quantized_file_is_refused(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MatMulInteger", ["x", "w"], ["y"])]
-    with pytest.raises(BundleInvalid, match="are quantized") as caught:
-        read_onnx_weights(_save(tmp_path, nodes, {}))
-    assert "float32 file" in caught.value.remedy
-
-
-def test_file_without_names_is_refused(tmp_path: Path) -> None:
+    path = _save(tmp_path, [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], {})
+    with pytest.raises(BundleInvalid, match="are quantized"):
+        read_onnx_weights(path)
+    path = _save(tmp_path, [], {"onnx::Gather_1": np.zeros((2, 3), np.float32)})
     with pytest.raises(BundleInvalid, match=r"has no embeddings\.word_embeddings\.weight"):
-        read_onnx_weights(_save(tmp_path, [], {"onnx::Gather_1": np.zeros((2, 3), np.float32)}))
-
-
-@pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x09\x12"])
-def test_file_that_is_not_onnx_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(content)
-    with pytest.raises(BundleInvalid, match=r"is not an ONNX file|has no embeddings"):
+        read_onnx_weights(path)
+    path.write_bytes(b"not a graph")
+    with pytest.raises(BundleInvalid, match="is not an ONNX file"):
         read_onnx_weights(path)
 
 

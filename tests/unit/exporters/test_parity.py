@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_sbert.bundle.bundle import cached_bundle_path, open_encoder_bundle
-from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelError, ParityFailed, UnsupportedSetting
@@ -26,54 +22,40 @@ from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.onnx_session import OnnxCpuModel
 from tests.unit.checkpoints import write_checkpoint
+from tests.unit.exporters.comparison import edit
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = write_checkpoint(tmp_path / "model", layers=2, max_tokens=40, prompts={"query": "query: "})
-    _edit(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    edit(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer")
     return folder
 
 
-def _edit(path: Path, **settings: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+# Setting of a file, how the model is read without it, and what is named.
+MISREAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("tokenizer_config.json", {"do_lower_case": False}, {"tokenizer_changes": {}}, "the reference reads other tokens"),
+    ("sentence_bert_config.json", {"query_length": 9}, {"max_tokens_by_kind": {}}, "cuts it at another length"),
+    ("config.json", {}, {"prompts": {"query": "question: "}}, "as a query: the reference reads other tokens"),
+]
 
 
-def _failure(model: SentenceModel, output: Path) -> ParityFailed:
-    with pytest.raises(ParityFailed) as raised:
-        export_bundle(model, output, [Variant.FP32], reference="auto")
+@pytest.mark.parametrize(("file", "settings", "misread", "named"), MISREAD)
+def test_misread_setting_is_named(
+    file: str, settings: dict[str, Any], misread: dict[str, Any], named: str, folder: Path, tmp_path: Path
+) -> None:
+    edit(folder / file, **settings)
+    model = read_sentence_model(folder).model_copy(update=misread)
+    with pytest.raises(ParityFailed, match=named) as raised:
+        export_bundle(model, tmp_path / "bundle", [Variant.FP32], reference="auto")
     assert "`force`" not in raised.value.remedy
-    assert "sentence-transformers" in raised.value.remedy
-    assert not output.exists()
-    return raised.value
-
-
-def test_misread_tokenizer_is_named(folder: Path, tmp_path: Path) -> None:
-    _edit(folder / "tokenizer_config.json", do_lower_case=False)
-    model = read_sentence_model(folder)
-    assert model.tokenizer_changes
-    error = _failure(model.model_copy(update={"tokenizer_changes": {}}), tmp_path / "bundle")
-    assert "the reference reads other tokens (tokenizer.json, tokenizer_config.json)" in error.message
-
-
-def test_misread_length_of_queries_is_named(folder: Path, tmp_path: Path) -> None:
-    _edit(folder / "sentence_bert_config.json", query_length=9)
-    model = read_sentence_model(folder)
-    assert model.max_tokens_by_kind == {"query": 9}
-    error = _failure(model.model_copy(update={"max_tokens_by_kind": {}}), tmp_path / "bundle")
-    assert "as a query: the reference cuts it at another length" in error.message
-
-
-def test_misread_prompt_is_named(folder: Path, tmp_path: Path) -> None:
-    model = read_sentence_model(folder)
-    error = _failure(model.model_copy(update={"prompts": {"query": "question: "}}), tmp_path / "bundle")
-    assert "as a query: the reference reads other tokens" in error.message
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_passage_prompt_is_the_prompt_of_documents(tmp_path: Path) -> None:
     """As sentence-transformers documents it; release 6.2 leaves it out."""
     folder = write_checkpoint(tmp_path / "model", layers=1, prompts={"passage": "passage: "})
-    _edit(folder / "config_sentence_transformers.json", prompts={"passage": "passage: "})
+    edit(folder / "config_sentence_transformers.json", prompts={"passage": "passage: "})
     model = read_sentence_model(folder)
     assert model.prompt("document") == "passage: "
     manifest = export_bundle(model, tmp_path / "bundle", [Variant.FP32], reference="auto")
@@ -111,7 +93,7 @@ def test_cached_bundle_does_not_open_a_folder_that_is_refused(
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     with Encoder(folder, device="cpu", precision="fp32"):
         pass
-    _edit(folder / "config.json", auto_map={"AutoModel": "modeling.Model"})
+    edit(folder / "config.json", auto_map={"AutoModel": "modeling.Model"})
     with pytest.raises(UnsupportedSetting, match="auto_map"):
         Encoder(folder, device="cpu", precision="fp32")
 
@@ -121,7 +103,7 @@ def test_text_without_tokens_has_the_zero_vector(tmp_path: Path, monkeypatch: py
     """The tokenizer adds no special tokens. In a batch sentence-transformers gives it too, where it is defined."""
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     folder = write_checkpoint(tmp_path / "model", layers=1, pooling=pooling)
-    _edit(folder / "tokenizer.json", post_processor=None)
+    edit(folder / "tokenizer.json", post_processor=None)
     with Encoder(folder, device="cpu", precision="fp32") as encoder:
         alone = encoder.encode([""])
         both = encoder.encode(["", "a man", ""])
@@ -144,13 +126,3 @@ def test_graph_that_does_not_run_is_a_model_error(folder: Path, tmp_path: Path) 
         feed = {name: np.full((1, 3), 10**6) for name in ("input_ids", "attention_mask")}
         with pytest.raises(ModelError, match="onnxruntime .* cannot run the model on these texts"):
             session.run(feed, np.empty((1, model.dimensions), np.float32))
-
-
-@pytest.mark.long
-def test_first_use_prints_nothing_of_the_reference(folder: Path, tmp_path: Path) -> None:
-    """A gateway's log has one JSON object in each line."""
-    code = f"from pathlib import Path; from es_sbert import Encoder; Encoder(Path({str(folder)!r}), precision='fp32')"
-    environment = {**os.environ, "ES_SBERT_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
-    assert list((tmp_path / "cache" / "bundles").iterdir())

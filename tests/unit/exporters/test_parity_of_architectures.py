@@ -10,7 +10,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
@@ -84,36 +83,9 @@ def test_every_pooling_mode_equals_sentence_transformers(pooling: Pooling, archi
     check(write_checkpoint(tmp_path / "model", architecture, pooling=str(pooling), normalize=False, layers=1))
 
 
-def test_several_pooling_modes_are_concatenated(tmp_path: Path) -> None:
-    model = check(write_checkpoint(tmp_path / "model", pooling=["max", "cls", "mean"], layers=1))
-    assert model.dimensions == 3 * 48
-
-
-def test_dense_modules_equal_sentence_transformers(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    dense = [
-        Dense(48, 32, activation_function=torch.nn.Tanh()),
-        Dense(32, 40, bias=False, activation_function=torch.nn.Identity()),
-        Dense(40, 24, activation_function=torch.nn.ReLU()),
-    ]
-    model = check(write_checkpoint(tmp_path / "model", dense=dense, layers=1, normalize=False))
-    assert model.dimensions == 24
-
-
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 def test_every_activation_equals_sentence_transformers(activation: str, tmp_path: Path) -> None:
     check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1))
-
-
-@pytest.mark.parametrize("architecture", mostly_long([*ARCHITECTURES, *ROTARY_ARCHITECTURES]))
-def test_padding_changes_nothing(architecture: str, tmp_path: Path) -> None:
-    """A text alone, and the same text padded to the model's maximum beside a full row."""
-    model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
-    graph = choose_graph_source(model)[0](Precision.FP32)
-    text = "A short one."
-    alone = run_graph(graph, model, [text])
-    beside = run_graph(graph, model, [text, "word " * 200], budget=10_000)
-    assert_same(beside[:1], alone)
 
 
 def test_half_precision_checkpoints_are_computed_in_float32(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ def with_config(model: SentenceModel, **settings: Any) -> SentenceModel:
         ({"model_type": "albert"}, "albert"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"hidden_act": "mish"}, "mish"),
-        ({"is_decoder": True}, "is_decoder"),
         ({"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
     ],
 )
@@ -52,10 +52,6 @@ def test_unknown_architecture_error_names_the_train_extra(
         ({"num_attention_heads": 5}, "5 heads"),
         ({"num_hidden_layers": 2}, r"encoder\.layer\.1\.attention\.self\.query\.weight"),
         ({"intermediate_size": 100}, "expected"),
-        (
-            {"model_type": "distilbert", "dim": 48, "n_heads": 4, "n_layers": 1, "hidden_dim": 192},
-            "transformer.layer.0",
-        ),
     ],
 )
 def test_settings_that_do_not_fit_the_weights_are_rejected(
@@ -66,46 +62,19 @@ def test_settings_that_do_not_fit_the_weights_are_rejected(
 
 
 def test_more_tokens_than_positions_are_rejected(model: SentenceModel) -> None:
-    with pytest.raises(BundleInvalid, match="64 positions, fewer than its maximum of 65 tokens") as raised:
+    with pytest.raises(BundleInvalid, match="64 positions, fewer than its maximum of 65 tokens"):
         read_transformer_weights(model.model_copy(update={"max_tokens": 65}))
-    assert "at most 64" in raised.value.remedy
 
 
-@pytest.fixture
-def weights(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+def test_weights_that_are_incomplete_ambiguous_or_quantized_are_rejected(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "bert", layers=1)
-    return folder, load_file(folder / "model.safetensors")
-
-
-def test_a_missing_tensor_is_named(weights: tuple[Path, dict[str, Any]]) -> None:
-    folder, tensors = weights
-    del tensors["encoder.layer.0.output.dense.bias"]
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(BundleInvalid, match=r"lack the tensor encoder\.layer\.0\.output\.dense\.bias"):
-        read_transformer_weights(read_sentence_model(folder))
-
-
-def test_weights_without_embeddings_are_rejected(weights: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = weights
-    save_file({"transformer.wte.weight": np.zeros((3, 3), np.float32)}, folder / "model.safetensors")
-    with pytest.raises(BundleInvalid, match="holds 0 tensors called embeddings"):
-        read_transformer_weights(read_sentence_model(folder))
-
-
-def test_weights_with_two_embeddings_are_rejected(weights: tuple[Path, dict[str, Any]]) -> None:
-    folder, tensors = weights
-    save_file(
-        {**{f"a.{k}": v for k, v in tensors.items()}, **{f"b.{k}": v for k, v in tensors.items()}},
-        folder / "model.safetensors",
-    )
-    with pytest.raises(BundleInvalid, match="holds 2 tensors called embeddings"):
-        read_transformer_weights(read_sentence_model(folder))
-
-
-def test_quantized_weights_are_rejected(weights: tuple[Path, dict[str, Any]]) -> None:
-    folder, tensors = weights
-    name = "encoder.layer.0.output.dense.weight"
-    tensors[name] = tensors[name].astype(np.int8)
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(BundleInvalid, match="has the type I8"):
-        read_transformer_weights(read_sentence_model(folder))
+    tensors, name = load_file(folder / "model.safetensors"), "encoder.layer.0.output.dense.weight"
+    for changed, message in (
+        ({key: value for key, value in tensors.items() if key != name}, f"lack the tensor {re.escape(name)}"),
+        ({"transformer.wte.weight": np.zeros((3, 3), np.float32)}, "holds 0 tensors called embeddings"),
+        ({f"{prefix}.{key}": value for prefix in "ab" for key, value in tensors.items()}, "holds 2 tensors called"),
+        ({**tensors, name: tensors[name].astype(np.int8)}, "has the type I8"),
+    ):
+        save_file(changed, folder / "model.safetensors")
+        with pytest.raises(BundleInvalid, match=message):
+            read_transformer_weights(read_sentence_model(folder))

@@ -18,7 +18,6 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle, export_reranker
 from es_sbert.exporters.graph_builder import FLOAT, INT64, GraphBuilder
 from es_sbert.exporters.static_quantization import (
@@ -31,9 +30,9 @@ from es_sbert.exporters.static_quantization import (
 )
 from es_sbert.runtime.device import has_int8_products
 from es_sbert.runtime.openvino_session import has_openvino
-from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
 
+needs_openvino = pytest.mark.skipif(not has_openvino(), reason="openvino is not installed")
 runs_int8 = pytest.mark.skipif(
     not (has_openvino() and has_int8_products()), reason="OpenVINO has no int8 products here"
 )
@@ -100,37 +99,15 @@ def test_products_share_the_quantized_activations_and_what_runs_once_a_text_stay
     assert exact.SerializeToString() == before
 
 
-def test_texts_of_one_token_do_not_make_every_product_one_that_runs_once_a_text() -> None:
-    random = np.random.default_rng(2)
-    quantized = quantize_statically(random_graph(random), [{"input_ids": random.integers(WORDS, size=(4, 1))}])
-    # Nothing tells the rows of texts and of tokens apart: nothing is left out.
-    assert Counter(node.op_type for node in quantized.graph.node)["QuantizeLinear"] == 2
-
-
-def test_graph_without_weights_is_refused() -> None:
-    graph = GraphBuilder()
-    graph.rename(graph.add("Cast", "input_ids", to=FLOAT), "output")
-    model = graph.model("none", [("input_ids", INT64, ("a", "b"))], [("output", FLOAT, ("a", "b"))], {})
-    with pytest.raises(UnsupportedArchitecture, match="no product with a weight"):
-        quantize_statically(model, [])
-
-
 def test_smoothing_leaves_the_product_as_it_is_and_evens_out_activations() -> None:
     random = np.random.default_rng(3)
     activations, weight = random.normal(size=(50, CHANNELS)), random.normal(size=(CHANNELS, WIDTH))
     activations[:, 5] *= 1000
     factors = smoothing_factors(activations.min(axis=0), activations.max(axis=0), [weight])
     np.testing.assert_allclose((activations / factors) @ (weight * factors[:, None]), activations @ weight, rtol=1e-5)
-
-    def unevenness(values: np.ndarray) -> float:
-        most = np.abs(values).max(axis=0)
-        return float(most.max() / np.median(most))
-
-    assert unevenness(activations / factors) < unevenness(activations) / 50
+    before, after = (np.abs(values).max(axis=0) for values in (activations, activations / factors))
+    assert after.max() / np.median(after) < before.max() / np.median(before) / 50
     assert np.log(factors).mean() == pytest.approx(0, abs=1e-5)
-
-
-def test_channels_that_are_always_zero_and_weights_of_zero_are_smoothed_by_finite_factors() -> None:
     zeros = np.zeros(4, dtype=np.float32)
     assert np.isfinite(smoothing_factors(zeros, zeros, [np.zeros((4, 2), np.float32)])).all()
 
@@ -154,21 +131,15 @@ def test_batches_hold_every_text_once_and_are_of_one_length(lengths: list[int]) 
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
-def test_samples_reach_the_longest_input_and_have_words_of_the_vocabulary(architecture: str, tmp_path: Path) -> None:
+def test_samples_reach_the_longest_input_without_padding(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
     texts = sample_texts(model.tokenizer_file, model.longest_input)
     assert texts == sample_texts(model.tokenizer_file, model.longest_input)
     assert len(set(texts)) > 300
     build, _ = choose_graph_source(model)
-    lengths = {batch["input_ids"].shape[1] for batch in sample_batches(model, build(Precision.FP32))}
-    assert max(lengths) == model.longest_input
-
-
-def test_batches_of_samples_have_no_padding(tmp_path: Path) -> None:
-    model = read_sentence_model(write_tiny_bert(tmp_path / "tiny"))
-    build, _ = choose_graph_source(model)
-    for batch in sample_batches(model, build(Precision.FP32)):
-        assert batch["attention_mask"].all()
+    batches = list(sample_batches(model, build(Precision.FP32)))
+    assert max(batch["input_ids"].shape[1] for batch in batches) == model.longest_input
+    assert all(batch["attention_mask"].all() for batch in batches)
 
 
 @runs_int8
@@ -185,14 +156,30 @@ def test_variant_passes_the_parity_check(architecture: str, tmp_path: Path) -> N
     assert variant.parity.mean_cosine < 0.9999999  # something was quantized
 
 
-@runs_int8
-def test_reranker_is_quantized_by_pairs(tmp_path: Path) -> None:
+@needs_openvino
+@pytest.mark.parametrize("architecture", ["mpnet", "roberta", "modernbert", "qwen3", "electra"])
+def test_graph_passes_the_parity_check_of_fp32(architecture: str, tmp_path: Path) -> None:
+    """Relative positions, positions from ids, rotary positions with windows or shared keys, and a traced graph."""
+    model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture, layers=2))
+    manifest = export_bundle(model, tmp_path / "bundle", [Variant.OPENVINO_FP32])
+    report = manifest.variants["openvino-fp32"].parity
+    assert report is not None
+    assert report.passed
+
+
+@needs_openvino
+def test_reranker_runs_on_openvino_quantized_by_pairs(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "model", "bert")
-    export_reranker(read_cross_encoder(folder), tmp_path / "reranker", [Variant.FP32, Variant.OPENVINO_INT8])
+    precisions = [Variant.OPENVINO_FP32, *([Variant.OPENVINO_INT8] if has_int8_products() else [])]
+    export_reranker(read_cross_encoder(folder), tmp_path / "reranker", [Variant.FP32, *precisions])
     first, second = ["a cat", "the mat sleeps"], ["the dog on a mat", "a man"]
-    scores = []
-    for runtime, precision in (("onnxruntime", "fp32"), ("openvino", "int8")):
+
+    def score(runtime: str, precision: str) -> np.ndarray:
         with Reranker(tmp_path / "reranker", device="cpu", precision=precision, runtime=runtime) as reranker:
-            scores.append(reranker.score(first, second))
-    assert scores[0] == pytest.approx(scores[1], abs=0.05)
-    assert not np.array_equal(scores[0], scores[1])
+            return reranker.score(first, second)
+
+    exact = score("onnxruntime", "fp32")
+    assert score("openvino", "fp32") == pytest.approx(exact, abs=1e-5)
+    if has_int8_products():
+        assert score("openvino", "int8") == pytest.approx(exact, abs=0.05)
+        assert not np.array_equal(score("openvino", "int8"), exact)

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import BundleInvalid, ModelError
-from es_sbert.exporters import export
-from es_sbert.exporters.architectures import read_transformer_weights
-from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import mark_unpooled, token_ids
-from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from tests.unit.checkpoints import write_checkpoint
+from tests.unit.exporters.comparison import KINDS, assert_same, check, edit, numpy_vectors, our_vectors, their_vectors
 from tests.unit.exporters.test_modules import save
 
 pytestmark = pytest.mark.slow
 
-TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
-KINDS: tuple[PromptKind | None, ...] = (None, "query", "document")
 PROMPTS = {"query": "query: ", "document": "Represent the passage for retrieval: "}
 ALL_POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
@@ -35,42 +27,6 @@ ALL_POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "l
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
-
-
-def edit(path: Path, **settings: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-
-
-def their_vectors(folder: Path) -> dict[PromptKind | None, Floats]:
-    network = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float()
-    functions = {None: network.encode, "query": network.encode_query, "document": network.encode_document}
-    return {kind: np.asarray(functions[kind](TEXTS)) for kind in KINDS}
-
-
-def our_vectors(folder: Path, precision: str = "fp32") -> dict[PromptKind | None, Floats]:
-    with Encoder(folder, device="cpu", precision=precision) as encoder:
-        return {kind: encoder.encode(TEXTS, kind) for kind in KINDS}
-
-
-def numpy_vectors(model: SentenceModel) -> dict[PromptKind | None, Floats]:
-    reference = NumpyReference(model, read_transformer_weights(model))
-    return {kind: reference.encode(TEXTS, kind) for kind in KINDS}
-
-
-def assert_same(vectors: dict[Any, Floats], expected: dict[Any, Floats], cosine: float = 0.99999) -> None:
-    for kind in KINDS:
-        assert vectors[kind].shape == expected[kind].shape
-        assert row_cosines(vectors[kind], expected[kind]).min() > cosine, kind
-
-
-def check(folder: Path, bundle: Path) -> None:
-    """The numpy pass, graphs of both precisions, and the bundle, which both libraries open."""
-    expected, model = their_vectors(folder), read_sentence_model(folder)
-    assert_same(numpy_vectors(model), expected)
-    assert export(folder, bundle, ["fp32", "int8"], force=True).fingerprint == model.fingerprint
-    assert_same(our_vectors(bundle), expected)
-    assert_same(our_vectors(bundle, "int8"), expected, 0.95)
-    assert_same(their_vectors(bundle), expected)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -94,14 +50,6 @@ def test_truncate_dim_that_cuts_nothing_is_not_in_the_fingerprint(tmp_path: Path
         assert (model.fingerprint == fingerprint) is same
         assert model.dimensions == min(kept or 48, 48)
     assert_same(our_vectors(folder), their_vectors(folder))
-
-
-@pytest.mark.parametrize("value", [0, -1, True, "16", 1.5])
-def test_truncate_dim_of_another_type_is_refused(tmp_path: Path, value: Any) -> None:
-    folder = write_checkpoint(tmp_path / "model", layers=1)
-    edit(folder / "config_sentence_transformers.json", truncate_dim=value)
-    with pytest.raises(BundleInvalid, match="truncate_dim"):
-        read_sentence_model(folder)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet"])
@@ -141,25 +89,6 @@ def test_prompt_of_which_the_last_token_is_not_special(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "special_tokens_map.json").unlink(missing_ok=True)
     assert_same(our_vectors(folder), their_vectors(folder))
-
-
-def test_pooling_modes_of_a_wrong_type_are_an_error(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", layers=1)
-    for value in ([["mean"]], [{}], 5):
-        edit(folder / "1_Pooling/config.json", pooling_mode=value)
-        with pytest.raises(ModelError):
-            read_sentence_model(folder)
-
-
-def test_special_tokens_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each query: a tokenizer.json may be large."""
-    folder = write_checkpoint(tmp_path / "model", layers=1, prompts=PROMPTS)
-    edit(folder / "1_Pooling/config.json", include_prompt=False)
-    tokenizer = SentenceTokenizer(read_sentence_model(folder))
-    monkeypatch.setattr(SentenceModel, "special_tokens", None)
-    first, second = (tokenizer(["cat"], "query").ids[0].tolist() for _ in range(2))
-    assert first == second
-    assert min(first) < 0, "the prompt is marked"
 
 
 def test_prompt_that_fills_the_input(tmp_path: Path) -> None:

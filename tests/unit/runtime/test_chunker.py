@@ -20,29 +20,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentenceTokenizer:
     return SentenceTokenizer(read_sentence_model(folder))
 
 
-def passages(tokenizer: SentenceTokenizer, text: str, tokens: int = 24, overlap: int = 0) -> list[str]:
-    [spans] = tokenizer.make_chunker(tokens, overlap)([text])
-    return [text[start:end] for start, end in spans]
-
-
 def test_chunks_end_at_sentences(tokenizer: SentenceTokenizer) -> None:
+    def chunks(text: str, tokens: int) -> list[str]:
+        [spans] = tokenizer.make_chunker(tokens, 0)([text])
+        return [text[start:end] for start, end in spans]
+
     text = "The cat sleeps on the mat. A man plays the guitar. The cat plays.\n\nA man sleeps."
-    assert passages(tokenizer, text, 9) == [
-        "The cat sleeps on the mat.",
-        "A man plays the guitar.",
-        "The cat plays.",
-        "A man sleeps.",
-    ]
-    assert passages(tokenizer, text, 20) == [text[: text.index("\n")], "A man sleeps."]
-    assert passages(tokenizer, text) == [text]
-    assert passages(tokenizer, "A man sleeps.") == ["A man sleeps."]
-    assert passages(tokenizer, " \n ") == []
-
-
-def test_long_sentence_is_split_between_words(tokenizer: SentenceTokenizer) -> None:
-    found = passages(tokenizer, "cat " * 30, 10)
-    assert " ".join(found).split() == ["cat"] * 30
-    assert [len(passage.split()) for passage in found] == [8, 8, 8, 6]
+    sentences = ["The cat sleeps on the mat.", "A man plays the guitar.", "The cat plays.", "A man sleeps."]
+    assert chunks(text, 9) == sentences
+    assert chunks(text, 20) == [text[: text.index("\n")], "A man sleeps."]
+    assert chunks(text, 24) == [text]
+    assert chunks(" \n ", 24) == []
+    assert [len(chunk.split()) for chunk in chunks("cat " * 30, 10)] == [8, 8, 8, 6]
 
 
 def test_chunks_overlap_by_at_most_the_given_tokens(tokenizer: SentenceTokenizer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.runtime import cuda_session
-from es_sbert.runtime.cuda_session import CudaLibrary, device_error, error_cause, missing_libraries_error
+from es_sbert.runtime.cuda_session import CudaLibrary, device_error, missing_libraries_error
 from es_sbert.runtime.device import Device
 
 CARD = Device("cuda", 1)
@@ -32,9 +32,7 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "remedy"),
     [
-        (CALL.format(failure="CUDA failure 2: out of memory"), "too little free memory", "nvidia-smi"),
         (NODE.format("MatMul") + ARENA, "too little free memory for this model: MatMul: Failed", '`device="cpu"`'),
-        (CALL.format(failure="CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED"), "too little free memory", "`precision="),
         (
             NODE.format("ReduceL2") + "Status Message: cuDNN is unavailable for CUDA Execution Provider: dlopen failed "
             "for libcudnn.so: libcudnn.so: cannot open shared object file: No such file or directory",
@@ -52,21 +50,8 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
             "the NVIDIA driver does not support the CUDA",
             "Update the driver",
         ),
-        (
-            CALL.format(failure="CUDA failure 222: the provided PTX was compiled with an unsupported toolchain."),
-            "the NVIDIA driver does not support the CUDA",
-            "Update the driver",
-        ),
-        (
-            CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"),
-            "cuda:1 does not exist",
-            "nvidia",
-        ),
-        (
-            CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"),
-            "cannot run another process",
-            "exclusive",
-        ),
+        (CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"), "does not exist", "nvidia"),
+        (CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"), "another process", "exclusive"),
         (CALL.format(failure="CUDA failure 719: unspecified launch failure"), "cuda:1 failed: CUDA failure 719", "Xid"),
         (NODE.format("Gelu") + "Status Message: a novelty", "does not run on cuda:1: Gelu: a novelty", "doctor"),
         ("", "does not run on cuda:1: no reason given", "doctor"),
@@ -89,26 +74,13 @@ def test_old_gpu_error_names_the_release_that_supports_it() -> None:
     assert "--upgrade" in device_error(CARD, RuntimeError(text), (12, 1)).remedy
 
 
-def test_long_error_cause_is_truncated() -> None:
-    assert len(error_cause("x" * 1000)) <= 301
-
-
-def test_missing_libraries_are_listed() -> None:
+def test_provider_that_does_not_load_names_libraries_or_the_driver() -> None:
     missing = (CudaLibrary("libcublas.so.13", "nvidia-cublas"), CudaLibrary("libcurand.so.10", "nvidia-curand"))
     error = missing_libraries_error(CARD, missing, "libcublas.so.13: cannot open shared object file")
-    assert error.message == (
-        "no session on cuda:1: onnxruntime's CUDA provider does not load: libcublas.so.13, libcurand.so.10 not found"
-    )
+    assert error.message.endswith("CUDA provider does not load: libcublas.so.13, libcurand.so.10 not found")
     assert "pip install nvidia-cublas nvidia-curand" in error.remedy
-
-
-def test_other_provider_load_failure_is_quoted() -> None:
     error = missing_libraries_error(CARD, (), "undefined symbol: cublasLtMatmul")
     assert error.message.endswith("does not load: undefined symbol: cublasLtMatmul")
-    assert '`device="cpu"`' in error.remedy
-
-
-def test_missing_driver_is_not_a_missing_package() -> None:
     error = missing_libraries_error(CARD, (), "libcuda.so.1: cannot open shared object file")
     assert "there is no NVIDIA driver" in error.message
     assert "pip" not in error.remedy

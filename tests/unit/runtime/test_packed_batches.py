@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from es_sbert.runtime.batching import LENGTH_MULTIPLE, pack, pad, round_up
+from es_sbert.runtime.batching import LENGTH_MULTIPLE, pack, pad
 
 PADDING_ID = 1
 ROWS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=20), min_size=1, max_size=30)
@@ -18,15 +18,6 @@ def arrays(rows: list[list[int]]) -> list[NDArray[np.int64]]:
     return [np.array(row, dtype=np.int64) for row in rows]
 
 
-@given(st.lists(st.lists(st.integers(0, 5), max_size=20), min_size=1, max_size=30))
-def test_padding_is_on_the_right_and_masked(rows: list[list[int]]) -> None:
-    ids, mask = pad(arrays(rows), padding=9)
-    longest = max(1, *map(len, rows))
-    assert ids.tolist() == [row + [9] * (longest - len(row)) for row in rows]
-    assert mask.tolist() == [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-    assert ids.dtype == mask.dtype == np.int64
-
-
 @given(ROWS)
 def test_packed_tokens_keep_text_order(rows: list[list[int]]) -> None:
     batch = pack(arrays(rows))
@@ -34,6 +25,7 @@ def test_packed_tokens_keep_text_order(rows: list[list[int]]) -> None:
     assert [text.tolist() for text in texts] == rows
     assert batch.cumulated_lengths[0] == 0
     assert batch.cumulated_lengths[-1] == len(batch.input_ids)
+    assert batch.position_ids.tolist() == [place for row in rows for place in range(len(row))]
     assert {array.dtype for array in vars(batch).values()} == {np.dtype(np.int32)}
     assert all(array.flags.c_contiguous for array in vars(batch).values())
 
@@ -41,7 +33,10 @@ def test_packed_tokens_keep_text_order(rows: list[list[int]]) -> None:
 @given(ROWS)
 def test_padded_rows_restore_the_padded_batch(rows: list[list[int]]) -> None:
     batch = pack(arrays(rows))
-    ids, mask = pad(arrays(rows))
+    ids, mask = pad(arrays(rows), padding=9)
+    width = max(map(len, rows))
+    assert ids.tolist() == [row + [9] * (width - len(row)) for row in rows]
+    assert mask.tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
     longest = batch.padded_rows.shape[1]
     assert longest % LENGTH_MULTIPLE == 0
     assert 0 <= longest - ids.shape[1] < LENGTH_MULTIPLE
@@ -63,11 +58,6 @@ def test_token_offset_lists_tokens_then_padding(rows: list[list[int]]) -> None:
 
 
 @given(ROWS)
-def test_positions_count_from_zero_in_each_text(rows: list[list[int]]) -> None:
-    assert pack(arrays(rows)).position_ids.tolist() == [place for row in rows for place in range(len(row))]
-
-
-@given(ROWS)
 def test_positions_with_padding_id_equal_roberta(rows: list[list[int]]) -> None:
     torch = pytest.importorskip("torch")
     roberta = pytest.importorskip("transformers.models.roberta.modeling_roberta")
@@ -77,8 +67,3 @@ def test_positions_with_padding_id_equal_roberta(rows: list[list[int]]) -> None:
         for position in roberta.RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor([row]), PADDING_ID)[0]
     ]
     assert pack(arrays(rows), PADDING_ID).position_ids.tolist() == expected
-
-
-@pytest.mark.parametrize(("length", "expected"), [(1, 8), (8, 8), (9, 16), (510, 512)])
-def test_lengths_are_rounded_up_to_the_attention_alignment(length: int, expected: int) -> None:
-    assert round_up(length) == expected
