@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -272,7 +273,5 @@ def _parse_nodes(response: EngineResponse, url: str) -> EngineInfo:
 
 def _parse_version(text: object) -> tuple[int, int, int] | None:
     """Parse a version such as `9.5.0` or `9.0.0-SNAPSHOT`; None for other texts."""
-    numbers = str(text).partition("-")[0].split(".")
-    if len(numbers) < 3 or not all(number.isdigit() for number in numbers[:3]):
-        return None
-    return int(numbers[0]), int(numbers[1]), int(numbers[2])
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", str(text))
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None

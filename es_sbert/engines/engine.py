@@ -456,16 +456,14 @@ class Engine(ABC):
             for document in documents:
                 # An error takes the place of a document whose shard is not available.
                 if document.get("error"):
-                    raise self._lookup_error(document, path)
+                    kind, _ = root_cause(document)
+                    # Most other errors are a shard that is not available.
+                    others = 400 if kind in PERMANENT_TYPES else 503
+                    status = {_DENIED: 403, "index_not_found_exception": 404}.get(kind, others)
+                    raise self._response_error(status, document, f"POST {path}")
         if len(documents) != count:
             raise self._item_count_error(f"POST {path}", len(documents), count)
         return documents
-
-    def _lookup_error(self, document: Json, path: str) -> EsSbertError:
-        kind, _ = root_cause(document)
-        # Most other errors are a shard that is not available.
-        status = {_DENIED: 403, "index_not_found_exception": 404}.get(kind, 400 if kind in PERMANENT_TYPES else 503)
-        return self._response_error(status, document, f"POST {path}")
 
     def _item_count_error(self, action: str, received: int, sent: int) -> RequestFailed:
         return RequestFailed(

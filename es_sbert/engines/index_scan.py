@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -172,6 +172,7 @@ def latest_seq_no(response: Json) -> int:
     return int(hits[0]["sort"][0]) if hits else -1
 
 
+@dataclass
 class _ShardReader:
     """Reads one shard; see `scan_index`.
 
@@ -179,34 +180,24 @@ class _ShardReader:
         uuids: UUIDs of the index when the scan began.
         page: Maximum number of documents in a page.
         body: Returns the body of the search for a range of sequence numbers.
-        snapshot: A point in time to begin with, which is not closed; None to open one.
+        given: A point in time to begin with, which is not closed; None to open one.
         bounds: Sequence numbers to read, see `IndexSlice.bounds`; None for all.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        uuids: Mapping[str, str],
-        shard: int,
-        page: int,
-        body: Callable[[int, int], Json],
-        retrying: Retrier,
-        snapshot: ShardSnapshot | None = None,
-        bounds: tuple[int, int] | None = None,
-    ) -> None:
-        self._engine = engine
-        self._name = name
-        self._uuids = uuids
-        self._shard = shard
-        self._page = page
-        self._body = body
-        self._retrying = retrying
-        self._bounds = bounds
-        self._given = snapshot
-        self._snapshot = snapshot
+    _engine: Engine
+    _name: str
+    _uuids: Mapping[str, str]
+    _shard: int
+    _page: int
+    _body: Callable[[int, int], Json]
+    _retrying: Retrier
+    _given: ShardSnapshot | None = None
+    _bounds: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._snapshot = self._given
         # `max_seq_no` of the first point in time; None until there is one.
-        self._first_max = None if snapshot is None else snapshot.max_seq_no
+        self._first_max = None if self._given is None else self._given.max_seq_no
 
     def pages(self) -> Iterator[ScanPage]:
         """Read the documents of the first point in time; if it was lost, those written since then follow."""
@@ -295,6 +286,7 @@ class _ShardReader:
         return True
 
 
+@dataclass
 class ShardChanges:
     """Reads the changes in the shards of one index, in the order of the writes.
 
@@ -308,11 +300,10 @@ class ShardChanges:
     All methods raise `EngineError` if the engine fails for longer than `retrying` allows.
     """
 
-    def __init__(self, engine: Engine, index: str, retrying: Retrier) -> None:
-        self._engine = engine
-        self._index = index
-        self._retrying = retrying
-        self._states: dict[int, ShardState] = {}
+    _engine: Engine
+    _index: str
+    _retrying: Retrier
+    _states: dict[int, ShardState] = field(default_factory=dict, init=False)
 
     def page_size(self, most: int) -> int:
         """Number of hits to read at a time: `most`, or fewer if `index.max_result_window` is smaller."""

@@ -143,6 +143,7 @@ _NOT_REPEATABLE = frozenset(
 )
 
 
+@dataclass
 class RetryingEngine:
     """An engine whose idempotent requests are retried.
 
@@ -151,9 +152,8 @@ class RetryingEngine:
         retrying: Retries each request.
     """
 
-    def __init__(self, engine: Any, retrying: Retrier) -> None:
-        self._engine = engine
-        self._retrying = retrying
+    _engine: Any
+    _retrying: Retrier
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._engine, name)

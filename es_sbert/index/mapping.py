@@ -47,6 +47,19 @@ class ChunkRules(BaseModel):
         """Create rules; the default overlap is an eighth, enough for a sentence that both neighboring passages need."""
         return cls(tokens=tokens, overlap=tokens // 8 if overlap is None else overlap)
 
+    @classmethod
+    def from_options(cls, tokens: int | None, overlap: int | None) -> ChunkRules | None:
+        """Create the rules that options give; None without any.
+
+        Raises:
+            UsageError: there is an overlap without passages.
+        """
+        if tokens is not None:
+            return cls.from_tokens(tokens, overlap)
+        if overlap is not None:
+            raise UsageError("`passage_overlap` requires `passages`", "Add `passages=TOKENS`.")
+        return None
+
     def __str__(self) -> str:
         return f"passages of {self.tokens} tokens, {self.overlap} of them shared"
 

@@ -329,15 +329,12 @@ class TextTemplate:
             if field == "" or specification or conversion:
                 raise UsageError(f"the text template {template!r} may have only field names in braces", remedy)
             name, bar, filter_name = (field or "").rpartition("|")
-            if not bar:
-                parts.append(TemplatePart(literal, field))
-                continue
-            if filter_name not in _FILTERS or not name:
+            if bar and (filter_name not in _FILTERS or not name):
                 raise UsageError(
                     f"the text template {template!r} has the unknown filter {filter_name!r}",
                     f"The filters are: {', '.join(_FILTERS)}; write {{FIELD|{STRIP_HTML}}}.",
                 )
-            parts.append(TemplatePart(literal, name, filter_name))
+            parts.append(TemplatePart(literal, name, filter_name) if bar else TemplatePart(literal, field))
         if all(part.field is None for part in parts):
             raise UsageError(f"the text template {template!r} has no field", remedy)
         return cls(template, tuple(parts))
@@ -369,11 +366,10 @@ class TextTemplate:
 
     def stripping_html(self) -> TextTemplate:
         """Return the template with HTML stripped from all fields."""
-        pieces: list[str] = []
-        for literal, field, _ in self.parts:
-            pieces.append(literal.replace("{", "{{").replace("}", "}}"))
-            if field is not None:
-                pieces.append(f"{{{field}|{STRIP_HTML}}}")
+        pieces = (
+            literal.replace("{", "{{").replace("}", "}}") + ("" if field is None else f"{{{field}|{STRIP_HTML}}}")
+            for literal, field, _ in self.parts
+        )
         return TextTemplate.parse("".join(pieces))
 
     def render(self, document: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed, UsageError
+from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
@@ -612,10 +612,7 @@ def request_vector_field(
         identity = (loaded.fingerprint, loaded.name, loaded.dimensions)
     else:
         identity = (model.info.fingerprint, model.info.model, model.info.dimensions)
-    tokens, overlap = options.get("passages"), options.get("passage_overlap")
-    if tokens is None and overlap is not None:
-        raise UsageError("`passage_overlap` requires `passages`", "Set `passages=TOKENS` too.")
-    rules = None if tokens is None else ChunkRules.from_tokens(tokens, overlap)
+    rules = ChunkRules.from_options(options.get("passages"), options.get("passage_overlap"))
     if rules is not None:
         # `make_chunker` rejects passages that are longer than the model reads.
         tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str | Path) else model

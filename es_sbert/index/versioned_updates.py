@@ -12,7 +12,7 @@ from es_sbert.engines.error_mapping import BLOCK_TYPES, ErrorClass, access_denie
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
-from es_sbert.index.document_vectors import HasBody, group_actions
+from es_sbert.index.document_vectors import HasBody, group_actions, split_in_half
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.messages import pluralize
 
@@ -91,9 +91,8 @@ class VersionedUpdates:
             except EngineError as error:
                 status = error.status if isinstance(error, RequestFailed) else 0
                 if status == _TOO_LARGE and len(waiting) > 1:
-                    half = len(waiting) // 2
-                    for part in (waiting[:half], waiting[half:]):
-                        yield from self._send_group(part)
+                    for half in split_in_half(waiting):
+                        yield from self._send_group(half)
                     return
                 if error_class(error) is ErrorClass.PERMANENT:
                     raise

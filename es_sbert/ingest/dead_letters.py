@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,13 +99,14 @@ class DeadLetterSink(Protocol):
         """See `DeadLetters.write`."""
 
 
+@dataclass
 class DeadLetters:
     """Appends one line per document. Thread-safe. The file is created with the first dead letter.
 
     Dead letters of earlier loads are kept: the file may be the only copy of a document. Each dead letter records `run`,
     which identifies its load.
 
-    Args:
+    Attributes:
         path: The file.
         run: Time when the load was first started.
         written: Keys of the dead letters that were written before the load was killed; they are not written again.
@@ -114,24 +115,15 @@ class DeadLetters:
         place: Location of the dead letters, for the log message; by default the file.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        run: str,
-        written: frozenset[bytes] = frozenset(),
-        clock: Clock | None = None,
-        index: str | None = None,
-        place: str | None = None,
-    ) -> None:
-        self.path = path
-        self._place = place or str(path)
-        self._run = run
-        self._written = written
-        self._clock = clock or Clock()
-        self._index = index
-        self._lock = threading.Lock()
-        # Unbuffered: `write` hands each line to the operating system, and closing cannot fail later.
-        self._file: FileIO | None = None
+    path: Path
+    run: str
+    written: frozenset[bytes] = frozenset()
+    clock: Clock = field(default_factory=Clock)
+    index: str | None = None
+    place: str | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    # Unbuffered: `write` hands each line to the operating system, and closing cannot fail later.
+    _file: FileIO | None = field(default=None, init=False)
 
     def write(self, record: RejectedRecord) -> None:
         """Append a dead letter, unless it was written before the load was killed.
@@ -143,7 +135,7 @@ class DeadLetters:
         """
         origin, reason, document = record.origin, record.reason, record.document
         letter: dict[str, Any] = {
-            "time": self._clock.now(), "run": self._run, "index": self._index,
+            "time": self.clock.now(), "run": self.run, "index": self.index,
             "source": origin.source, "line": origin.line or None, "id": record.id,
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
@@ -157,9 +149,9 @@ class DeadLetters:
         elif record.size:
             letter["raw"] = record.raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
             letter["bytes"] = record.size
-        if self._written:
+        if self.written:
             complete_letter = letter if document is None else letter | {"document": orjson.loads(document)}
-            if dead_letter_key(complete_letter) in self._written:
+            if dead_letter_key(complete_letter) in self.written:
                 return
         line = orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
@@ -167,8 +159,8 @@ class DeadLetters:
                 if self._file is None:
                     self._file = _open_to_append(self.path)
                     # The first dead letter may be the first of many: the user can still stop and fix the cause.
-                    message = f"{origin} cannot be loaded: {reason} (this one and others: {self._place})"
-                    facts = {"file": self._place, "source": str(origin), "reason": reason}
+                    message = f"{origin} cannot be loaded: {reason} (this one and others: {self.place or self.path})"
+                    facts = {"file": self.place or str(self.path), "source": str(origin), "reason": reason}
                     log_event("first_dead_letter", message, logging.WARNING, **facts)
                 while not self._append(self._file, line):
                     moved, self._file = self._file, _open_to_append(self.path)
@@ -389,8 +381,5 @@ def read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _parse_dead_letter(line: bytes) -> dict[str, Any] | None:
     """Parse the dead letter of a line; None if the line is not a dead letter, or was truncated."""
-    try:
-        letter = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
+    letter = parse_json_line(line)
     return letter if isinstance(letter, dict) else None

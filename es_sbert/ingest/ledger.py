@@ -10,7 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -185,20 +185,20 @@ DEFAULT_LIMIT = ErrorLimit(share=0.1)
 NO_LIMIT = ErrorLimit()
 
 
+@dataclass
 class ErrorMonitor:
     """Stops a load once too many of its documents have failed. Thread-safe.
 
-    Args:
+    Attributes:
         limit: The number or share of documents that may fail.
         stop: Called with a message for the user; of several calls, the first one counts.
         dead_letters: The dead-letter file, for the message.
     """
 
-    def __init__(self, limit: ErrorLimit, stop: Callable[[str], None], dead_letters: str) -> None:
-        self._limit = limit
-        self._stop = stop
-        self._dead_letters = dead_letters
-        self._reason = ""
+    limit: ErrorLimit
+    stop: Callable[[str], None]
+    dead_letters: str
+    _reason: str = ""
 
     def check(self, read: int, failed: int, reason: str = "") -> None:
         """Stop the load if too many of its documents have failed.
@@ -209,11 +209,11 @@ class ErrorMonitor:
             reason: Why the last one could not be loaded; empty if no further one failed.
         """
         self._reason = reason or self._reason
-        if self._limit.is_exceeded(read, failed):
-            self._stop(
+        if self.limit.is_exceeded(read, failed):
+            self.stop(
                 f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
-                f"{setting_text('max_errors', str(self._limit))} allows. The last: {self._reason}. They are in "
-                f'{self._dead_letters}. Correct the source, or add `max_errors="off"`'
+                f"{setting_text('max_errors', str(self.limit))} allows. The last: {self._reason}. They are in "
+                f'{self.dead_letters}. Correct the source, or add `max_errors="off"`'
             )
 
 
@@ -347,6 +347,7 @@ class Ledger:
             raise LedgerError(f"{self.read} documents were read, but {total} accounted for: {self.counts()}")
 
 
+@dataclass
 class OutcomeRecorder:
     """Updates ledger, checkpoint and dead letters together, so that they stay consistent. Thread-safe.
 
@@ -365,21 +366,14 @@ class OutcomeRecorder:
             unknown.
     """
 
-    def __init__(
-        self,
-        dead_letters: DeadLetterSink,
-        checkpoint: LoadCheckpoint | None = None,
-        errors: ErrorMonitor | None = None,
-        add_versions: Callable[[PackedVersions, int], None] | None = None,
-    ) -> None:
-        self.ledger = Ledger()
-        self.dead_letters = dead_letters
-        self._checkpoint = checkpoint
-        self._errors = errors
-        self._add_versions = add_versions
-        self.rejected_versions: set[tuple[str, int]] = set()
-        self.left: set[DocumentKey] = set()
-        self.lacking: int | None = None
+    dead_letters: DeadLetterSink
+    checkpoint: LoadCheckpoint | None = None
+    errors: ErrorMonitor | None = None
+    add_versions: Callable[[PackedVersions, int], None] | None = None
+    ledger: Ledger = field(default_factory=Ledger, init=False)
+    rejected_versions: set[tuple[str, int]] = field(default_factory=set, init=False)
+    left: set[DocumentKey] = field(default_factory=set, init=False)
+    lacking: int | None = None
 
     def record_read(self) -> None:
         self.ledger.add(read=1)
@@ -397,8 +391,8 @@ class OutcomeRecorder:
         self.ledger.add_outcome(DocumentOutcome.LEFT, len(keys))
 
     def _check_errors(self, reason: str = "") -> None:
-        if self._errors is not None:
-            self._errors.check(self.ledger.read, self.ledger.dead, reason)
+        if self.errors is not None:
+            self.errors.check(self.ledger.read, self.ledger.dead, reason)
 
     def record_in_index(self, documents: Sequence[tuple[DocumentKey, Version | None]], writes: int = 0) -> None:
         """Record that the index holds these documents as the source has them, or with the vectors of this load.
@@ -407,11 +401,11 @@ class OutcomeRecorder:
             documents: Key and version of each; None for an unknown version.
             writes: Number of documents that this load has written; the others were found unchanged.
         """
-        if self._checkpoint is not None and documents:
-            self._checkpoint.record_acknowledged([document_id for (document_id, _), _ in documents])
-        if self._add_versions is not None and (documents or writes):
+        if self.checkpoint is not None and documents:
+            self.checkpoint.record_acknowledged([document_id for (document_id, _), _ in documents])
+        if self.add_versions is not None and (documents or writes):
             versioned = [(key, version) for key, version in documents if version is not None]
-            self._add_versions(pack_versions(versioned), writes)
+            self.add_versions(pack_versions(versioned), writes)
 
     def record_dead_letter(self, letter: RejectedRecord, *, is_document: bool = True) -> None:
         """Record a document that could not be loaded, or input that is not a document."""

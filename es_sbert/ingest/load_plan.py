@@ -211,11 +211,7 @@ def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta])
     if settings.strip_html:
         texts = {field: template.stripping_html() for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
-    rules = None
-    if settings.passages is not None:
-        rules = ChunkRules.from_tokens(settings.passages, settings.passage_overlap)
-    elif settings.passage_overlap is not None:
-        raise UsageError("`passage_overlap` requires `passages`", "Add `passages=TOKENS`.")
+    rules = ChunkRules.from_options(settings.passages, settings.passage_overlap)
     return tuple(PlannedField(field, template, rules, stored.get(field)) for field, template in texts.items())
 
 

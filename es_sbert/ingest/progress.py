@@ -128,6 +128,7 @@ class SilentMeter(ProgressMeter):
     """Shows nothing."""
 
 
+@dataclass
 class LineMeter(ProgressMeter):
     """Writes the progress every few seconds, for logs.
 
@@ -136,18 +137,17 @@ class LineMeter(ProgressMeter):
         timer: Seconds of a monotonic clock.
     """
 
-    def __init__(self, write: Callable[[ProgressSnapshot], None], timer: Callable[[], float] = time.monotonic) -> None:
-        self._write = write
-        self._timer = timer
-        # Set by the first snapshot: the meter is made before the wait for the engine and the model.
-        self._next: float | None = None
+    write: Callable[[ProgressSnapshot], None]
+    timer: Callable[[], float] = time.monotonic
+    # Set by the first snapshot: the meter is made before the wait for the engine and the model.
+    _next: float | None = None
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        now = self._timer()
+        now = self.timer()
         if self._next is not None and now < self._next:
             return
         if self._next is not None:
-            self._write(snapshot)
+            self.write(snapshot)
         self._next = now + _LINE_SECONDS
 
 

@@ -338,6 +338,7 @@ def start_coordinator() -> Any:
     return ray.remote(LoadCoordinator).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
+@dataclass
 class RemoteCheckpoint:
     """A `LoadCheckpoint` whose file is owned by the coordinator, which runs its methods.
 
@@ -346,9 +347,8 @@ class RemoteCheckpoint:
         on_stop: Called when the load must stop.
     """
 
-    def __init__(self, coordinator: Any, on_stop: Callable[[], None] = lambda: None) -> None:
-        self._coordinator = coordinator
-        self._on_stop = on_stop
+    _coordinator: Any
+    _on_stop: Callable[[], None] = lambda: None
 
     def open(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
         self.path = path

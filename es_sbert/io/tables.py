@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from itertools import islice
@@ -42,6 +42,7 @@ from es_sbert.messages import shorten
 _MAX_LISTED = 5
 
 
+@dataclass
 class RowErrors:
     """Bad rows of a file: the first few in full and the rest as a count, so that one run shows what to fix.
 
@@ -50,10 +51,9 @@ class RowErrors:
         unit: Unit of row numbers: `line`, or `row` if the format has no lines.
     """
 
-    def __init__(self, path: Path, unit: str = "line") -> None:
-        self._path = path
-        self._unit = unit
-        self._found: list[tuple[int, str]] = []
+    _path: Path
+    _unit: str = "line"
+    _found: list[tuple[int, str]] = field(default_factory=list, init=False)
 
     def add(self, number: int, reason: str) -> None:
         """Record a problem.

@@ -57,8 +57,7 @@ from es_sbert.migration.migration_state import MigrationStateStore
 _NOT_FOUND = 404
 
 
-@dataclass(frozen=True)
-class BulkWrite:
+class BulkWrite(NamedTuple):
     """One action of a bulk request.
 
     Attributes:

@@ -284,6 +284,7 @@ def taken_over_error(target: str) -> IndexMismatch:
     return IndexMismatch(f"another process has taken over the migration to {target}, or removed it", remedy)
 
 
+@dataclass
 class MigrationStateStore:
     """Reads and writes the stored state of one migration.
 
@@ -293,12 +294,11 @@ class MigrationStateStore:
         retrying: Retries each change.
     """
 
-    def __init__(self, engine: Engine, target: IndexState, state: MigrationState, retrying: Retrier) -> None:
-        self._engine = engine
-        self._retrying = retrying
-        self._target = target
-        self._is_deferred = False
-        self.state = state
+    _engine: Engine
+    _target: IndexState
+    state: MigrationState
+    _retrying: Retrier
+    _is_deferred: bool = False
 
     @contextmanager
     def defer_writes(self) -> Iterator[None]:

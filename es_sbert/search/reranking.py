@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from es_sbert.arguments import wrong_argument
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.index.text_template import TextFieldError, TextTemplate
+from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_result import Hit, HybridHit, RankedHits, Reranking
 from es_sbert.search.search_scope import SearchScope
 
@@ -105,10 +105,7 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
     def text_of(hit: Hit | HybridHit) -> str | None:
         if hit.passage is not None:
             return hit.passage.text
-        try:
-            text = template.render(hit.source)
-        except TextFieldError:  # the caller keeps the hit, without a text
-            return None
+        text = template.readable_text(hit.source)
         return text if text.strip() else None
 
     return text_of

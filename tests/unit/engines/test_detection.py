@@ -13,7 +13,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import check_nodes
-from es_sbert.errors import EngineTooOld, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.errors import EngineTooOld, EsSbertError, UnsupportedEngine, UsageError
 from tests.unit.engines.web_server import opensearch_root, served
 
 
@@ -52,14 +52,6 @@ def test_other_web_server_raises_unsupported_engine(status: int, body: bytes) ->
     assert "9200" in error.remedy
 
 
-@pytest.mark.parametrize(("status", "body"), [(502, b"Bad Gateway"), (503, b"OpenSearch Security not initialized.")])
-def test_not_ready_engine_raises_request_failed(status: int, body: bytes) -> None:
-    error = error_of(status, body)
-    assert isinstance(error, RequestFailed)
-    assert error.status == status
-    assert f"is not ready: GET / returned {status}" in error.message
-
-
 @pytest.mark.parametrize(
     ("body", "headers", "label"),
     [
@@ -94,16 +86,6 @@ def test_addresses_of_different_clusters_are_rejected() -> None:
         web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
         web_server(200, opensearch_root("two"), {}) as second,
         pytest.raises(UsageError, match=f"{first} and {second} belong to different clusters"),
-    ):
-        connect(EngineSettings(url=f"{first},{second}"))
-
-
-def test_addresses_of_different_engines_are_rejected() -> None:
-    elasticsearch = orjson.dumps({"cluster_uuid": "one", "version": {"number": "9.5.0"}})
-    with (
-        web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
-        web_server(200, elasticsearch, ELASTIC) as second,
-        pytest.raises(UsageError, match=r"OpenSearch 3\.6\.0 answers at .*, but Elasticsearch 9\.5\.0 at"),
     ):
         connect(EngineSettings(url=f"{first},{second}"))
 

@@ -109,18 +109,8 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
             "the cluster privilege monitor (or a wider one: manage, all).",
         ),
         (
-            "action [indices:data/read/search] is unauthorized for user [a] on restricted indices [.x,.y], this action "
-            "is granted by the index privileges [read]",
-            "the index privilege read on .x,.y.",
-        ),
-        (
             "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
             "the cluster permission indices:data/write/bulk, or an action group that includes it.",
-        ),
-        (
-            "no permissions for [indices:data/write/bulk[s], indices:data/write/index] and User [name=anna]",
-            "the index permissions indices:data/write/bulk[s], indices:data/write/index, or an action group that "
-            "includes them.",
         ),
         ("no", "the index privileges of its task: docs/operations.md lists them."),
     ],

@@ -14,7 +14,7 @@ import pytest
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
 from es_sbert.index.adopt import (
     AdoptableField,
     AdoptionReport,
@@ -149,18 +149,6 @@ def test_conflicting_metadata_field_is_rejected() -> None:
     assert (
         look(ELASTICSEARCH, DENSE, more={"vector_meta": {"properties": {"by": {"type": "keyword"}}}}).name == "vector"
     )
-
-
-@pytest.mark.parametrize(
-    ("mappings", "message"),
-    [
-        ({"_source": {"excludes": ["vector"]}}, "does not keep vector in its _source"),
-        ({"_source": {"enabled": False}}, "does not keep _source"),
-        ({"_source": {"includes": ["vector"]}}, "does not keep fields other than vector in its _source"),
-    ],
-)
-def test_index_with_incomplete_source_is_rejected(mappings: Json, message: str) -> None:
-    refused(VectorIndexError, message, "`es-sbert ingest --index NEW FILE`", ELASTICSEARCH, DENSE, **mappings)
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])

@@ -1,3 +1,5 @@
+"""Vectors and metadata of documents, and the order of a sample."""
+
 from __future__ import annotations
 
 import base64
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.index.document_sample import draw_order
 from es_sbert.index.document_vectors import (
     DocumentMeta,
     read_document_meta,
@@ -52,12 +55,6 @@ def test_base64_is_big_endian() -> None:
 )
 def test_base64_only_where_the_engine_takes_it(info: EngineInfo, expected: type) -> None:
     assert isinstance(vector_value(info, np.ones(3, dtype=np.float32)), expected)
-
-
-def test_non_contiguous_vectors_are_encoded() -> None:
-    matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
-    assert to_float_list(matrix[:, 1]) == [1.0, 3.0, 5.0]
-    np.testing.assert_array_equal(read_vector(vector_value(ES95, matrix[:, 1])), [1.0, 3.0, 5.0])
 
 
 META = DocumentMeta("f" * 64, "t" * 32, "d" * 32, 3, False, "2026-01-31T12:00:00.000Z", 2)
@@ -117,18 +114,25 @@ def test_same_vectors_are_recognized_in_every_form() -> None:
         assert not same_vectors(to_float_list(vector), other)
 
 
-def test_cosine_is_independent_of_vector_length() -> None:
-    one, two = np.random.default_rng(0).normal(size=(2, 50, 16)).astype(np.float32)
-    expected = np.sum(one.astype(float) * two, axis=1) / np.sqrt(
-        np.sum(one.astype(float) ** 2, axis=1) * np.sum(two.astype(float) ** 2, axis=1)
-    )
-    np.testing.assert_allclose(row_cosines(one, two), expected, atol=1e-12)
-    np.testing.assert_allclose(row_cosines(one * 1e-3, two * 1e6), expected, atol=1e-6)
-    assert 1 - 1e-12 < row_cosines(one, one).min() <= row_cosines(one, one).max() <= 1
-
-
 @pytest.mark.parametrize("broken", [0.0, np.nan, np.inf])
 def test_zero_or_non_finite_vector_has_cosine_zero(broken: float) -> None:
     rows = np.full((1, 4), broken, dtype=np.float32)
     assert row_cosines(rows, np.ones((1, 4), dtype=np.float32)).tolist() == [0.0]
     assert row_cosines(rows, rows).tolist() == [0.0]
+
+
+def test_order_depends_on_seed_id_and_routing() -> None:
+    keys = [(str(number), routing) for number in range(200) for routing in (None, "a")]
+    orders = {seed: sorted(keys, key=lambda key: draw_order(key, seed)) for seed in (0, 1)}
+    assert orders[0] != orders[1]
+    assert len({draw_order(key, 0) for key in keys}) == len(keys)
+    # A fair draw: about half of the first documents come from each half of the ids.
+    low = sum(int(identifier) < 100 for identifier, _ in orders[0][:200])
+    assert 70 < low < 130
+
+
+def test_added_documents_leave_the_order_of_the_others() -> None:
+    keys: list[tuple[str, str | None]] = [(str(number), None) for number in range(50)]
+    before = sorted(keys[:40], key=lambda key: draw_order(key, 3))
+    after = sorted(keys, key=lambda key: draw_order(key, 3))
+    assert [key for key in after if int(key[0]) < 40] == before

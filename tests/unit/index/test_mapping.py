@@ -1,13 +1,17 @@
+"""Mappings of vector fields, and their entries in `_meta`."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from es_sbert.analysis.field_writer import plan_written_field
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import (
     OPENSEARCH_TYPES,
@@ -198,3 +202,35 @@ def test_unsupported_index_type_error_has_remedy(name: str, dimensions: int, mes
     with pytest.raises(UsageError, match=message) as caught:
         parse_index_type(name, ELASTICSEARCH, dimensions)
     assert remedy in caught.value.remedy
+
+
+objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
+
+
+@given(foreign=objects, others=objects)
+@example(foreign={}, others={"load": None, "written_fields": 0})
+def test_change_keeps_what_belongs_to_others(foreign: Json, others: Json) -> None:
+    meta = foreign | {"es_sbert": others}
+    state = IndexState("docs", {"_meta": meta}, {})
+    body = plan_written_field(state, "group", [])
+    assume(body is not None)  # the entry is there already
+    assert body is not None
+    changed = body["_meta"]
+    assert changed.keys() == meta.keys()
+    assert {**changed, "es_sbert": None} == {**meta, "es_sbert": None}
+    # A damaged entry is replaced.
+    assert {**changed["es_sbert"], "written_fields": None} == {**others, "written_fields": None}
+    assert plan_written_field(IndexState("docs", {**state.mappings, **body}, {}), "group", []) is None
+
+
+def test_fields_of_other_analyses_stay_in_the_list() -> None:
+    """Read from the mapping as it is, not as it was when the analysis began."""
+    properties = {"cluster": {"type": "keyword"}}
+    mappings = {"_meta": {"es_sbert": {"written_fields": ["cluster"]}}, "properties": properties}
+    assert plan_written_field(IndexState("docs", mappings, {}), "duplicate_of", []) == {
+        "properties": {"duplicate_of": {"type": "keyword"}},
+        "_meta": {"es_sbert": {"written_fields": ["cluster", "duplicate_of"]}},
+    }
+    assert plan_written_field(IndexState("docs", mappings, {}), "cluster", []) is None
+    declared = plan_written_field(IndexState("docs", {"properties": properties}, {}), "cluster", [])
+    assert declared == {"_meta": {"es_sbert": {"written_fields": ["cluster"]}}}

@@ -40,30 +40,6 @@ def test_warning_names_languages_model_and_command() -> None:
     assert "`es-sbert index migrate docs --model multilingual-e5-small`" in found[1]
 
 
-@pytest.mark.parametrize(
-    "counts", [{}, {"en": 100}, {"unknown": 100}, {"de": 2}, {"de": 14, "en": 86}, {"de": 10, "fr": 4, "en": 86}]
-)
-def test_no_warning(counts: dict[str, int]) -> None:
-    assert warn(**counts) is None
-
-
-@pytest.mark.parametrize(
-    ("languages", "message"),
-    [
-        ("[en, de]", "mostly Japanese, than {} was trained on (English, German)"),
-        ("ja", None),
-        # Its texts may look like another language.
-        ("[en, no]", None),
-        ("multilingual", None),
-    ],
-)
-def test_model_card(tmp_path: Path, languages: str, message: str | None) -> None:
-    (tmp_path / "README.md").write_text(f"---\nlanguage: {languages}\n---\n")
-    found = warn(str(tmp_path), ja=10)
-    assert (found is None) == (message is None)
-    assert found is None or message is None or message.format(tmp_path) in found[0]
-
-
 @given(st.dictionaries(st.sampled_from(["en", "de", "ru", UNKNOWN]), st.integers(0, 1000)))
 def test_warning_depends_on_recognized_texts_only(counts: dict[str, int]) -> None:
     other = sum(count for language, count in counts.items() if language in ("de", "ru"))
@@ -78,12 +54,6 @@ def test_sample_is_random_and_limited() -> None:
     counts = sample.counts()
     assert sum(counts.values()) == 200
     assert 70 < counts["de"] < 130
-
-
-def test_small_collection_is_counted_completely() -> None:
-    sample = LanguageSample(10)
-    sample.add([GERMAN, "4711", ENGLISH, GERMAN])
-    assert list(sample.counts().items()) == [("de", 2), ("en", 1), (UNKNOWN, 1)]
 
 
 FINGERPRINT = "f" * 32

@@ -1,4 +1,4 @@
-"""Texts and ids of documents."""
+"""Texts of templates, and names of fields."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
+from es_sbert.index.derived_fields import without_mapped_fields
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.text_template import (
     MISSING,
     TextFieldError,
     TextTemplate,
-    document_field_names,
     find_field,
+    mapping_field_names,
     with_name_form,
+    without_fields,
 )
 from es_sbert.runtime.joined_text import value_spans
 
@@ -115,11 +117,6 @@ def test_hash_tells_several_values_from_one() -> None:
     assert len({hash_of("one\ntwo\nthree"), hash_of(["one", "two", "three"]), hash_of(["one\ntwo", "three"])}) == 3
 
 
-def test_field_names_of_objects_in_lists() -> None:
-    document = {"a": [{"b": 1}, {"c": [{"d": 2}]}, "x"], "e": [], "f": ["g"], "h": {"i": [{"j": 1}, {"j": 2}]}}
-    assert document_field_names(document) == ["a", "a.b", "a.c.d", "e", "f", "h.i.j"]
-
-
 @pytest.mark.parametrize(("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), ({"a": "b"}, "object")])
 def test_non_string_text_raises_text_field_error(value: Any, kind: str) -> None:
     with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
@@ -142,14 +139,6 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
         TextTemplate.parse("{body|strip_html}").text_of({"body": "<div>" * 3000})
 
 
-def test_template_of_some_fields_keeps_their_filters() -> None:
-    template = TextTemplate.parse("{title}: {body}{body|strip_html}")
-    document = {"title": "<T>", "body": "<p>one", "dc:creator": "<A>"}
-    assert template.of_fields(["body", "dc:creator"]).text_of(document) == "one\n<A>"
-    assert template.of_fields(["title"]).text_of(document) == "<T>"
-    assert template.of_fields(["title"]).text_of({"body": "one"}) is None
-
-
 @pytest.mark.parametrize("template", ["{body|striphtml}", "{body|}", "{|strip_html}"])
 def test_unknown_filter_is_refused(template: str) -> None:
     with pytest.raises(UsageError, match="has the unknown filter") as error:
@@ -165,3 +154,47 @@ def test_names_take_the_form_of_the_source() -> None:
     objects = {"a": {"b": [1, 2]}, "d": {"e": [1, 2]}, "g": 3, "h": {"i": 4}}
     assert with_name_form(fields, NameForm.OBJECTS) == objects
     assert with_name_form({"a": 1, "a.b": 2, "a.b.c": 3}, NameForm.OBJECTS) == {"a": 1}
+
+
+def test_mapping_field_names_match_document_paths() -> None:
+    properties = {
+        "title": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
+        "meta": {"properties": {"lang": {"type": "keyword"}, "author": {"properties": {"name": {"type": "text"}}}}},
+        "other": {"type": "alias", "path": "title"},
+        "free": {"type": "object", "enabled": False},
+    }
+    assert mapping_field_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
+
+
+@pytest.mark.parametrize(
+    ("document", "left"),
+    [
+        ({"a": {"b": {"c": 1}}}, {}),
+        ({"a": {"b": {"c": 1, "d": 2}}}, {"a": {"b": {"d": 2}}}),
+        ({"a.b": {"c": 1, "d": 2}}, {"a.b": {"d": 2}}),
+        ({"a": {"b.c": 1}, "a.b.c": 2, "a.b.cd": 3}, {"a.b.cd": 3}),
+        ({"a": [{"b": [{"c": 1}, {"d": 2}]}, [{"b.c": 3}], 4]}, {"a": [{"b": [{}, {"d": 2}]}, [{}], 4]}),
+        ({"a.b.c.d": 1, "a": {"b": {"c": {"d": 1}}, "e": {}}}, {"a": {"e": {}}}),
+    ],
+)
+def test_fields_are_left_out_of_documents(document: dict[str, Any], left: dict[str, Any]) -> None:
+    assert without_fields(document, ["a.b.c", "x"]) == left
+    assert find_field(left, "a.b.c") is MISSING
+
+
+def test_fields_are_left_out_of_mappings() -> None:
+    keyword = {"type": "keyword"}
+    properties = {
+        "a": {"properties": {"b": keyword, "c": keyword}},
+        "d": {"type": "object", "properties": {"e": keyword}},
+        "f": {"dynamic": "false", "properties": {"g": keyword}},
+        "h.i": keyword,
+        "hi": keyword,
+        "empty": {"type": "object"},
+    }
+    assert without_mapped_fields(properties, ["a.b", "d.e", "f.g", "h", "empty.x"]) == {
+        "a": {"properties": {"c": keyword}},
+        "f": {"dynamic": "false"},
+        "hi": keyword,
+        "empty": {"type": "object"},
+    }

@@ -1,4 +1,4 @@
-"""What a load remembers: killed anywhere it goes on, and it never believes a file that is not its own."""
+"""What a load remembers: it resumes after a kill, and never believes a file of another load."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.engines.engine import DocumentKey
+from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
+from es_sbert.index.document_vectors import EmbeddingTarget
+from es_sbert.index.mapping import VectorFieldMeta
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.ingest.checkpoint import (
+    LoadCheckpoint,
+    LoadIdentity,
+    SeenRecord,
+    SeenStatus,
+    _packed,
+    default_checkpoint_path,
+)
+from es_sbert.ingest.load import _identity
+from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
 from es_sbert.ingest.sources.document_source import Origin
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat
@@ -49,20 +62,6 @@ def key(document_id: str, routing: str | None = None) -> DocumentKey:
 
 def seen_ids(state: LoadCheckpoint, document_ids: Iterable[str]) -> set[str]:
     return {document_id for document_id, _ in state.seen_keys([key(document_id) for document_id in document_ids])}
-
-
-def test_acknowledged_documents_are_counted_by_id_and_content(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as state:
-        for document in ("a", "b", "unsent"):
-            record_seen(state, document)
-        state.record_acknowledged(["a", "b"])
-        assert state.count_acknowledged() == 2
-        assert state.acknowledged_keys([(key(name), A) for name in ("a", "unsent", "unknown")] + [(key("b"), B)]) == {
-            key("a")
-        }
-        assert state.acknowledged_keys([(key(name), None) for name in ("b", "unsent", "unknown")]) == {key("b")}
-    with opened(tmp_path / "state") as state:
-        assert state.count_acknowledged() == 0, "nothing was met in this pass"
 
 
 def test_documents_are_known_by_id_and_routing(tmp_path: Path) -> None:
@@ -246,3 +245,36 @@ def test_default_path_is_next_to_the_first_suitable_file(tmp_path: Path, monkeyp
     assert default_checkpoint_path("docs", [stdin]) == Path("docs.load-state")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert default_checkpoint_path("docs", [file]) == Path("docs.load-state")
+
+
+INDEX = IndexState("docs", {}, {"index.uuid": "uuid"})
+META = VectorFieldMeta(fingerprint="model", model="", dimensions=1, index_type="")
+TARGETS = (EmbeddingTarget("embedding", TextTemplate.parse("{text}"), META),)
+# As earlier versions wrote them, whose files had a sheet and a decimal mark too.
+EARLIER = (
+    b'{"fields":[["embedding","{text}",null]],"file_options":[null,null,null,null,[],null],'
+    b'"fingerprint":"model","id_field":"id","index_uuid":"uuid","routing_field":null}'
+)
+EARLIER_OPTIONS = (
+    b'{"fields":[["embedding","{text}",null]],"file_options":["csv",";",null,null,[],null],'
+    b'"fingerprint":"model","id_field":"id","index_uuid":"uuid","routing_field":null}'
+)
+
+
+class Plan:
+    """The part of a plan that tells which load it is."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = IngestSettings(index="docs", files=("a.csv",), id_field="id", **settings)
+
+
+def packed(**settings: Any) -> bytes:
+    return _packed(_identity(cast(LoadPlan, Plan(**settings)), INDEX, TARGETS))
+
+
+def test_identity_is_that_of_an_earlier_version() -> None:
+    assert packed() == EARLIER
+
+
+def test_other_options_are_another_load() -> None:
+    assert packed(format=FileFormat.CSV, delimiter=";") == EARLIER_OPTIONS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import orjson
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.dead_letters import DeadLetterFile
-from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord, read_records
+from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord
 from es_sbert.ingest.sources.file_sources import FileInput, TextSource
 from es_sbert.io.file_formats import FileFormat
 from es_sbert.io.text_formats import MAX_DEPTH, CorruptStream, split_lines
@@ -103,16 +102,6 @@ def test_tsv_round_trip(names: list[str], data: st.DataObject) -> None:
     assert fields(text.encode(), FileFormat.TSV) == [dict(zip(names, row, strict=True)) for row in rows]
 
 
-@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
-def test_csv_quotes_and_line_ends(ending: bytes) -> None:
-    data = ending.join([b"id,text", b'1,"a ""quoted"", text', b'over two lines"', b"", b"2,plain"])
-    inner = ending.decode()
-    assert fields(data, FileFormat.CSV) == [
-        {"id": "1", "text": f'a "quoted", text{inner}over two lines'},
-        {"id": "2", "text": "plain"},
-    ]
-
-
 def test_csv_errors_name_the_first_line_of_the_row() -> None:
     data = b'id,text\n1,"two\nlines"\n2\n3,fine\n4,a,b\n6,"x"y\n7,ok'
     assert reasons(data, FileFormat.CSV) == [
@@ -132,16 +121,6 @@ def test_unclosed_quote_is_limited_to_the_document_size() -> None:
     assert rest[-1].fields == {"id": "199", "text": "some text"}
 
 
-def test_long_csv_and_tsv_line_rejects_only_itself() -> None:
-    for form, separator in ((FileFormat.CSV, b","), (FileFormat.TSV, b"\t")):
-        data = separator.join([b"id", b"text"]) + b"\n" + separator.join([b"1", b"x" * 2000]) + b"\n"
-        records = read(data + separator.join([b"2", b"y"]), form)
-        assert isinstance(records[0], RejectedRecord)
-        assert "has 2,002 bytes" in records[0].reason
-        assert isinstance(records[1], Record)
-        assert records[1].fields == {"id": "2", "text": "y"}
-
-
 @given(st.binary(max_size=300), st.sampled_from(LINE_FORMATS))
 def test_any_text_yields_records_or_rejects(data: bytes, form: FileFormat | None) -> None:
     source = source_of(form)
@@ -156,22 +135,6 @@ def test_any_text_yields_records_or_rejects(data: bytes, form: FileFormat | None
             assert orjson.loads(record.source) == record.fields
         else:
             assert record.reason
-
-
-@pytest.mark.parametrize(
-    ("header", "reason"),
-    [
-        (b"a,,c", "column 2 of the header has no name"),
-        (b"a,b,a", "the header contains the column 'a' twice"),
-    ],
-)
-def test_invalid_header_rejects_the_file(tmp_path: Path, header: bytes, reason: str) -> None:
-    path = tmp_path / "x.csv"
-    path.write_bytes(header + b"\n1,2,3\n")
-    source = TextSource(FileInput("x.csv", path, path.stat().st_size), FileFormat.CSV)
-    [reject] = read_records([source], SETTINGS)
-    assert isinstance(reject, RejectedRecord)
-    assert reason in reject.reason
 
 
 @given(st.integers(1, 400), st.sampled_from([("[", "]"), ('{"a":', "}")]))

@@ -134,22 +134,6 @@ def test_valid_files_pass_the_check(tmp_path: Path, name: str, data: bytes) -> N
     check(tmp_path / name, "title", "body", id_field="id")
 
 
-def test_truncated_archive_yields_its_beginning_then_next_file(tmp_path: Path) -> None:
-    lines = b"".join(b'{"n": %d}\n' % number for number in range(20_000))
-    cut, fine = tmp_path / "cut.jsonl.gz", tmp_path / "fine.jsonl"
-    cut.write_bytes(gzip.compress(lines)[:20_000])
-    fine.write_bytes(b'{"n": -1}')
-    counter = ByteCounter()
-    records = list(read_records(find_sources([str(cut), str(fine)], None), SETTINGS, counter))
-    numbers = [record.fields["n"] for record in records if isinstance(record, Record)]
-    assert len(numbers) > 5000
-    assert numbers == [*range(len(numbers) - 1), -1]
-    [reject] = [record for record in records if isinstance(record, RejectedRecord)]
-    assert reject.origin.source == str(cut)
-    assert f"ends early after the record of line {len(numbers) - 1}: the gzip data ends" in reject.reason
-    assert counter.bytes == 20_000 + 9
-
-
 def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
     source = TextSource(FileInput("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
     [reject] = read_records([source], SETTINGS)

@@ -15,7 +15,6 @@ from es_sbert.ingest.load_documents import IterableSource
 from es_sbert.ingest.load_plan import IngestSettings, LoadPlan, plan_fields
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.sources.document_source import DocumentSource, read_records
-from es_sbert.ingest.sources.file_sources import find_sources
 
 
 def refusal(*sources: DocumentSource, **settings: Any) -> SourceError:
@@ -45,21 +44,3 @@ def test_reason_is_named(fields: dict[str, Any], message: str) -> None:
     error = refusal(IterableSource([fields, fields]), id_field="id")
     assert message in error.message
     assert "_" in error.remedy  # the settings or fields that help
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b'[\n{"text": "a"}\n]\n', "holds a JSON array"),
-        (b'{\n"text":\n"a"}\n', "malformed JSON"),
-        (b"id,text\n1,a\n", "malformed JSON"),
-    ],
-)
-def test_remedy_for_lines_that_are_not_objects_names_jq_and_the_format(
-    data: bytes, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a.jsonl").write_bytes(data)
-    error = refusal(*find_sources([str(tmp_path / "a.jsonl")], None))
-    assert message in error.message
-    assert f"jq -c . {tmp_path}/a.jsonl" in error.remedy
-    assert "`format`" in error.remedy

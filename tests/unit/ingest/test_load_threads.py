@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.ingest.load_threads import LoadControl, StageAborted, StageThreads
+from es_sbert.ingest.load_threads import LoadControl, StageThreads
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,34 +48,6 @@ def test_first_error_stops_all_stages_and_is_raised(failing: str) -> None:
         threads.wait()
     assert control.stop_retrying.is_set()
     assert control.stop_reading.is_set()
-
-
-def test_error_in_the_waiting_thread_stops_all_stages() -> None:
-    control = LoadControl()
-    threads = StageThreads(control)
-    ended = threading.Event()
-    over = threading.Event()
-
-    def produce() -> Iterator[int]:
-        over.wait()
-        yield 1
-
-    def consume() -> None:
-        try:
-            list(channel)
-        except StageAborted:
-            ended.set()
-            raise
-
-    def tick() -> None:
-        raise KeyboardInterrupt
-
-    channel = threads.add_stage("produce", produce(), 1)
-    threads.start("consume", consume)
-    with pytest.raises(KeyboardInterrupt):
-        threads.wait(tick)
-    assert ended.wait(60)
-    over.set()
 
 
 def test_first_unreachable_reason_outweighs_a_source_that_failed() -> None:

@@ -65,16 +65,6 @@ def test_time_left_decreases_linearly_at_constant_speed(before: int, steps: int)
     assert known[0] == pytest.approx(0.2 * (len(known) - 1), rel=0.01, abs=0.01)
 
 
-def test_stall_hides_time_left_but_not_progress() -> None:
-    times = iter([0.0, 0.0, 10.0, 20.0, 100.0, 200.0])
-    tracker = ProgressTracker(timer=lambda: next(times))
-    for fraction in (0.0, 0.1, 0.2):
-        tracker.snapshot(1, 1, fraction)
-    tracker.snapshot(1, 1, 0.1, "503")  # a document that was embedded is to be embedded again
-    stalled = tracker.snapshot(1, 1, 0.1, "503")
-    assert (stalled.fraction, stalled.seconds_left, stalled.waiting) == (0.2, None, "503")
-
-
 def test_line_meter_writes_every_five_seconds() -> None:
     written: list[str] = []
     now = -60.0  # the meter is made long before the load begins

@@ -51,15 +51,6 @@ def letters(outcomes: OutcomeRecorder) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-def test_document_has_hashes_and_source_bytes(outcomes: OutcomeRecorder) -> None:
-    [document] = load(outcomes, {"id": 7, "text": "hello"})
-    assert document == Document(
-        Origin("f", 1), "7", ("hello",), b'{"id":7,"text":"hello"}', document_hash({"text": "hello", "id": 7})
-    )
-    assert outcomes.ledger.read == 1
-    assert not outcomes.dead_letters.path.exists()
-
-
 def test_default_id_is_the_content_hash(outcomes: OutcomeRecorder) -> None:
     rules = DocumentRules(RULES.targets, None)
     documents = load(outcomes, {"a": 1, "text": "x"}, {"text": "x", "a": 1}, {"text": "x", "a": 2}, rules=rules)
@@ -68,15 +59,6 @@ def test_default_id_is_the_content_hash(outcomes: OutcomeRecorder) -> None:
         document_hash({"text": "x", "a": 2}),
     ]
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
-
-
-def test_missing_null_and_blank_texts_are_equal(outcomes: OutcomeRecorder) -> None:
-    rules = DocumentRules((target(template="{title}. {body}"),), "id", None)
-    none = [{"id": 1}, {"id": 2, "title": None}, {"id": 3, "title": " ", "body": "\n"}, {"id": 4, "body": ""}]
-    documents = load(outcomes, *none, {"id": 5, "title": "x"}, rules=rules)
-    assert [document.texts for document in documents] == [("",)] * 4 + [("x.",)]
-    assert letters(outcomes) == []
-    assert outcomes.ledger.missing_fields == {"title": 3, "body": 4 - 1}
 
 
 def test_duplicates_are_skipped_and_conflicts_are_dead_letters(outcomes: OutcomeRecorder) -> None:

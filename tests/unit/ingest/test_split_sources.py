@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.errors import UsageError
 from es_sbert.ingest.sources.document_source import (
     ByteCounter,
     DocumentSource,
@@ -23,7 +22,6 @@ from es_sbert.ingest.sources.document_source import (
     RejectedRecord,
 )
 from es_sbert.ingest.sources.file_sources import find_sources, split_file
-from es_sbert.io.file_formats import FileFormat
 from es_sbert.io.text_formats import CorruptStream
 
 
@@ -88,13 +86,6 @@ def test_csv_and_compressed_files_are_not_split(tmp_path: Path) -> None:
     for path in (csv, packed, disguised):
         [source] = find_sources([str(path)], None)
         assert source.partitions(10) == [source]
-
-
-def test_splitting_a_pipe_raises_usage_error() -> None:
-    for form in (FileFormat.JSONL, FileFormat.PARQUET):
-        [source] = find_sources(["-"], form)
-        with pytest.raises(UsageError, match="can be read only once"):
-            source.partitions(10)
 
 
 def test_file_truncated_after_split_raises_corrupt_stream(tmp_path: Path) -> None:

@@ -173,12 +173,6 @@ def test_unserializable_value_rejects_only_itself(array: pa.Array, reason: str) 
         row_to_json({"c": first})
 
 
-def test_nan_is_null() -> None:
-    assert through_arrow(math.nan, pa.float32()) is None
-    assert through_arrow([1.5, math.nan], pa.list_(pa.float16())) == [1.5, None]
-    assert written([math.nan, 1]) == "[null,1]"
-
-
 def test_python_values_are_serialized() -> None:
     assert written(UUID(int=1)) == '"00000000-0000-0000-0000-000000000001"'
     assert written(ip_address("::1")) == '"::1"'
@@ -261,18 +255,6 @@ def test_bytes_in_text_and_id_fields_are_text(text: str) -> None:
         other = record.fields.pop("other")
         assert b64decode(other, validate=True) == text.encode()
         assert record.fields == {"id": text, "text": [text, text, None], "inner": [{"text": text}]}
-
-
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(4),
-                                  pa.dictionary(pa.int32(), pa.binary())])  # fmt: skip
-def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
-    [text] = column_to_json(pa.array([b"caf\xc3"[:4]], pa.binary()).cast(kind))
-    rejected = row_record({"text": text}, Origin("f", 1), TEXT_FIELDS, PARQUET_ROWS)
-    assert isinstance(rejected, RejectedRecord)
-    [text] = column_to_json(pa.array([b"cafe"], pa.binary()).cast(kind))
-    record = row_record({"text": text, "id": text, "data": text}, Origin("f", 1), TEXT_FIELDS, PARQUET_ROWS)
-    assert isinstance(record, Record)
-    assert record.fields == {"text": "cafe", "id": "cafe", "data": "Y2FmZQ=="}
 
 
 @pytest.mark.parametrize(

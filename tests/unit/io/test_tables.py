@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import re
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +52,6 @@ def test_multiline_row_is_numbered_by_its_first_line(tmp_path: Path) -> None:
     assert table.lines.tolist() == [2, 5]
 
 
-def test_limit_reads_no_further(tmp_path: Path) -> None:
-    table = read_table(write(tmp_path / "t.jsonl", '{"a": 1}\n{"a": 2}\n{broken\n'), ["a"], limit=2)
-    assert table.columns["a"] == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -76,23 +70,6 @@ def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_pa
         read_table(path, ["a"])
     assert message in str(caught.value)
     assert str(path) in caught.value.message
-
-
-def test_damaged_compression_names_the_last_good_line(tmp_path: Path) -> None:
-    lines = "".join(f'{{"a": "{number * number}"}}\n' for number in range(100_000))
-    path = write(tmp_path / "t.jsonl.gz", lines)
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(SourceError, match=r"t.jsonl.gz, after line \d{4,5}: .*truncated"):
-        read_table(path, ["a"])
-
-
-def test_error_lists_the_first_problems_and_counts_the_rest(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.jsonl", '{"a": 1}\n' + "[]\n" * 1007)
-    with pytest.raises(SourceError) as caught:
-        read_table(path, ["a"])
-    shown = caught.value.message.splitlines()
-    assert [line.partition(":")[0] for line in shown[:-1]] == [f"{path}, line {number}" for number in range(2, 7)]
-    assert shown[-1] == "… and 1,002 more"
 
 
 COLUMNS = {"a": ["x", "y", None], "b": [1.5, 2.0, 3.0], "c": [0, 1, 2]}
@@ -153,10 +130,6 @@ def test_non_text_values_are_rejected(value: object, reason: str) -> None:
     with pytest.raises(SourceError) as caught:
         table("fine", value).texts("a")
     assert caught.value.message == f"t, line 3: {reason}"
-
-
-def test_floats_are_parsed() -> None:
-    assert table("1", " -2.5e1 ", 3, 4.5, Decimal("5.25")).floats("a").tolist() == [1.0, -25.0, 3.0, 4.5, 5.25]
 
 
 @pytest.mark.parametrize("value", ["high", "", "nan", "inf", "1_000", "1,5", True, None, float("nan"), [1], 10**400])

@@ -27,13 +27,6 @@ def test_lines_are_independent_of_chunk_boundaries(chunks: list[bytes]) -> None:
     assert [line.number for line in lines] == list(range(1, len(expected) + 1))
 
 
-@given(st.lists(st.binary(max_size=30)), st.integers(1, 10))
-def test_lines_beyond_the_limit_are_marked_with_their_size(chunks: list[bytes], limit: int) -> None:
-    for line, whole in zip(split_lines(chunks, limit), split_lines(chunks, 10_000), strict=True):
-        assert line.size == len(whole.data)
-        assert line.is_too_long == (len(whole.data) > limit)
-
-
 def test_too_long_line_is_not_held_in_memory() -> None:
     def chunks() -> Iterator[bytes]:
         yield b"short\n"
@@ -61,12 +54,6 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 def in_pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 50])
-def test_the_utf8_byte_order_mark_is_dropped_once(size: int) -> None:
-    data = b"\xef\xbb\xbf{}\n\xef\xbb\xbfx"
-    assert b"".join(text_chunks(in_pieces(data, size))) == b"{}\n\xef\xbb\xbfx"
 
 
 @given(texts, st.integers(1, 9))
@@ -173,11 +160,6 @@ def test_any_comma_file_of_several_columns_is_read_with_commas(names: list[str],
 )
 def test_sep_line_names_the_delimiter_and_is_not_a_row(line: bytes, delimiter: str) -> None:
     assert found(line + b"\nid;text\n1;a\n") == (delimiter, b"id;text\n1;a")
-
-
-def test_given_delimiter_takes_precedence() -> None:
-    assert found(b"id;text\n1;a\n", "#") == ("#", b"id;text\n1;a")
-    assert found(b"sep=;\nid#text\n", "#") == ("#", b"id#text")
 
 
 def test_header_with_commas_alone_is_recognized_without_reading_further() -> None:

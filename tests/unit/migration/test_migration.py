@@ -197,14 +197,6 @@ def test_every_deleted_number_is_in_a_changed_range(before: set[int], data: st.D
     assert len(covered - gone) <= 16 * len(found)
 
 
-def test_few_changes_need_few_counts() -> None:
-    asked: list[int] = []
-    before = set(range(200_000))
-    ranges = changed_ranges(199_999, counted(before, asked), counted(before - {7, 150_000}))
-    assert len(ranges) == 2
-    assert sum(asked) < 200
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))

@@ -85,14 +85,6 @@ def test_reranked_hits_keep_their_search_scores(reranker: Reranker) -> None:
         assert reranked.as_json() == old.as_json() | {"rerank_score": reranked.rerank_score}
 
 
-def test_hits_beyond_the_window_keep_search_order(reranker: Reranker) -> None:
-    result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=2)
-    assert sorted(ids(result)[:2]) == ["0", "1"]
-    assert ids(result)[2:] == ["2", "3", "4"]
-    assert [hit.rerank_score is None for hit in result] == [False, False, True, True, True]
-    assert (said(result).scored, said(result).without_text) == (2, 0)
-
-
 def test_hits_without_text_come_last_and_are_counted(reranker: Reranker) -> None:
     sources: list[dict[str, object]] = [{}, {"body": "A nurse."}, {"title": 3}, {"body": " "}, {"body": "b"}]
     hits = [hit(number, source) for number, source in enumerate(sources)]

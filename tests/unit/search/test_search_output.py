@@ -17,7 +17,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
+from es_sbert.search.search_result import Hit, Reranking, SearchResult
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 
@@ -63,16 +63,6 @@ def test_hit_shows_scores_and_title_above_the_text() -> None:
     ]
 
 
-def test_long_text_is_truncated_unless_full() -> None:
-    text = "first line\nsecond line " + "word " * 100
-    cut = " ".join(shown(result_of({"text": text}), "{text}")[2:])
-    assert cut.endswith("…")
-    assert len(cut) < 340
-    whole = shown(result_of({"text": text}), "{text}", full=True)
-    assert whole[2] == "   first line"
-    assert sum(line.split().count("word") for line in whole) == 100
-
-
 def test_selected_fields_are_shown_in_the_given_order() -> None:
     source = {"title": "Storm", "text": "Rain.", "author": {"name": "Ann", "born": 1970}, "tags": ["a", "b"]}
     lines = shown(result_of(source), "{text}", names=["tags", "author", "gone"])
@@ -109,16 +99,6 @@ def test_rerank_score_has_a_column() -> None:
     assert str(reranking) == "reranked 1 hit in 2 ms by r, 1 of them truncated; 1 hit has no text and follows"
     several = Reranking(reranker="r", scored=1200, truncated=0, without_text=2, took_ms=2)
     assert str(several) == "reranked 1,200 hits in 2 ms by r; 2 hits have no text and follow"
-
-
-def test_title_is_shown_and_left_out_of_the_text_as_it_is_embedded() -> None:
-    source = {"subject": "O'Brien &amp; <i>Söhne</i>", "text": "Rain &amp; wind."}
-    template = "{subject|strip_html}. {text|strip_html}"
-    lines = [" 1    0.5000  d0  O'Brien & Söhne", "   Rain & wind."]
-    assert shown(result_of(source), template)[1:] == lines
-    passage = Passage(0, 29, "O'Brien & Söhne. Rain & wind.")
-    assert shown(result_of(source, passage=passage), template)[1:] == lines
-    assert shown(result_of(source), "{text}")[1] == " 1    0.5000  d0  O'Brien &amp; <i>Söhne</i>"
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,6 @@ def test_dicts_become_records() -> None:
     assert second.fields == {"7": "seven"}
 
 
-@pytest.mark.parametrize(
-    ("document", "reason"),
-    [("a text", "not str"), ({"x": object()}, "cannot be written"), ({"x": "y" * 2000}, "bytes")],
-)
-def test_invalid_documents_are_rejected(document: Any, reason: str) -> None:
-    [rejected] = read([document])
-    assert isinstance(rejected, RejectedRecord)
-    assert reason in rejected.reason
-
-
 def test_failing_iterator_raises_source_error() -> None:
     def rows() -> Any:
         yield {"text": "a"}

@@ -102,15 +102,6 @@ def test_body_has_size_k_and_excludes_the_vector(
         assert k <= candidates[0] <= MAX_K
 
 
-@pytest.mark.parametrize(("k", "oversample", "expected"), [(10, None, 10), (5, 1.5, 8), (9_000, 3.0, MAX_K)])
-def test_oversampling_is_capped_at_the_engine_limit(k: int, oversample: float | None, expected: int) -> None:
-    query = VectorQuery("v", VECTOR, k, oversample=oversample)
-    assert query.oversampled_k == expected
-    body = search_body(EngineType.OPENSEARCH, SearchMethod.KNN, query)
-    assert values(body, "k") == [expected]
-    assert expected <= values(body, "ef_search")[0] <= MAX_K
-
-
 NAN = float("nan")
 
 

@@ -63,12 +63,3 @@ def test_state_is_kept_until_it_is_forgotten(home: EngineHome) -> None:
 def test_state_of_a_dead_process_is_ignored(home: EngineHome) -> None:
     home.write_state(engine(started="another boot/1"))
     assert home.running("es9", 9200) is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "es9"}', None])
-def test_broken_state_file_is_named(home: EngineHome, text: str | None) -> None:
-    file = home.state / "es9-9200.json"
-    file.mkdir() if text is None else file.write_text(text)
-    with pytest.raises(LocalEngineError, match=r"es9-9200\.json cannot be read") as caught:
-        home.running("es9", 9200)
-    assert "remove the file" in caught.value.remedy

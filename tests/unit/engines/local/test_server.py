@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,31 +42,6 @@ def test_port_in_use_is_refused_before_a_download(layout: EngineHome, taken_port
         start_engine("es9", port=taken_port)
     assert f'`url="http://localhost:{taken_port}"`' in caught.value.remedy
     assert not list(layout.dist.iterdir())
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"SSH-2.0\r\n"])
-def test_server_that_does_not_answer_as_an_engine_is_named_after_the_timeout(layout: EngineHome, answer: bytes) -> None:
-    """The note is of an earlier version, which started clusters."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-
-        def serve() -> None:
-            asked = b""
-            while asked != b"stop":
-                with server.accept()[0] as connection:
-                    asked = connection.recv(65536)
-                    connection.sendall(answer)
-
-        note = engine("es9", port).model_dump_json().replace("{", '{"cluster_ports": [1, 2],', 1)
-        (layout.state / f"es9-{port}.json").write_text(note)
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(LocalEngineError, match=f"does not answer on port {port}") as caught:
-            start_engine("es9", port=port, timeout=0.1)
-        assert f"`es-sbert engine down es9 --port {port} --purge`" in caught.value.remedy
-        with socket.create_connection(server.getsockname()) as last:
-            last.sendall(b"stop")
-        thread.join()
 
 
 def down(*arguments: str) -> subprocess.CompletedProcess[str]:

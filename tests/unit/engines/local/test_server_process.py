@@ -85,14 +85,6 @@ def test_unresponsive_process_is_killed_with_its_children(tmp_path: Path) -> Non
     assert server_process.process_identity(int(child)) != child_started
 
 
-def test_process_has_its_own_session_and_clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_SECRET", "s3cret")
-    program = "import os, time; print(os.getsid(0), os.environ.get('A_SECRET'), flush=True); time.sleep(600)"
-    pid, started, said = start(tmp_path, program)
-    server_process.stop_process(pid, started, grace=10)
-    assert said == f"{pid} None"
-
-
 def test_process_outliving_its_parent_raises_no_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", STARTER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
