@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.progress import (
-    LineMeter,
     ProgressSnapshot,
     ProgressTracker,
     fraction_processed,
@@ -63,13 +62,3 @@ def test_time_left_decreases_linearly_at_constant_speed(before: int, steps: int)
     assert all(later < earlier for earlier, later in pairwise(known))
     # Right from the first one on.
     assert known[0] == pytest.approx(0.2 * (len(known) - 1), rel=0.01, abs=0.01)
-
-
-def test_line_meter_writes_every_five_seconds() -> None:
-    written: list[str] = []
-    now = -60.0  # the meter is made long before the load begins
-    lines = LineMeter(lambda snapshot: written.append(progress_line(snapshot)), timer=lambda: now)
-    for tick in range(60):
-        now = tick / 4
-        lines.show(ProgressSnapshot(tick, tick, None, now))
-    assert written == ["20 documents · 4/s", "40 documents · 4/s"]

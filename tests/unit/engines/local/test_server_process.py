@@ -65,6 +65,15 @@ def test_process_identity_is_stable_and_unique(tmp_path: Path) -> None:
         os.kill(pid, 0)  # of a zombie, it would succeed
 
 
+def test_processes_are_identified_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != Path("/proc/self/stat") and exists(path))
+    pid, started, child = start(tmp_path, STUBBORN)
+    assert server_process.process_identity(int(child)) is not None
+    server_process.stop_process(pid, started, grace=0)
+    assert server_process.process_identity(pid) is server_process.process_identity(int(child)) is None
+
+
 def test_stop_does_not_kill_a_reused_pid(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
     with subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as stranger:
