@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("gensim")
 
 from benchmarks.baselines.__main__ import main
-from benchmarks.baselines.open_baseline import open_baseline
-from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 from tests.tiny import write_tiny_bert
-
-_TEXTS = [
-    f"{start} {noun} {verb}" for start in ("a", "the") for noun in ("cat", "dog", "man") for verb in ("sleeps", "runs")
-] * 4
 
 
 def run(*arguments: object) -> str:
     result = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def test_trained_word_vectors_embed(tmp_path: Path) -> None:
-    corpus, vectors = tmp_path / "corpus.jsonl.gz", tmp_path / "words.vec.gz"
-    corpus.write_bytes(gzip.compress("".join(json.dumps({"text": text}) + "\n" for text in _TEXTS).encode()))
-    run("train", "word-vectors", corpus, "-o", vectors, "--dimensions", 5, "--min-count", 2)
-    model = open_baseline(f"word2vec:{vectors}")
-    assert isinstance(model, SentenceEmbedder)
-    found = model.embed(["the cat runs", "a dog", "?"])
-    assert found.shape == (3, 5)
-    assert np.abs(found[:2]).min(axis=1).max() > 0
-    np.testing.assert_array_equal(found[2], 0)
 
 
 def test_senteval_and_argument_similarity(tmp_path: Path) -> None:

@@ -89,6 +89,20 @@ def test_positions_limit_max_tokens(folder: Path, model_type: str, pad: int, exp
     assert read_sentence_model(folder).max_tokens == expected
 
 
+def test_max_tokens_falls_back_to_tokenizer_config(folder: Path) -> None:
+    _edit(folder / "sentence_bert_config.json", lambda c: c.pop("max_seq_length") and None)
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 30}')
+    assert read_sentence_model(folder).max_tokens == 30
+
+
+def test_tokenizer_truncation_is_not_max_tokens(folder: Path) -> None:
+    (folder / "sentence_bert_config.json").unlink()
+    _edit(folder / "tokenizer.json", lambda t: t.update(truncation={"max_length": 9, "direction": "Right"}))
+    assert read_sentence_model(folder).max_tokens == 40
+    _edit(folder / "config.json", lambda c: c.pop("max_position_embeddings") and None)
+    assert read_sentence_model(folder).max_tokens == 9
+
+
 def test_fingerprint_changes_with_anything_that_affects_vectors(folder: Path, tmp_path: Path) -> None:
     original = read_sentence_model(folder).fingerprint
     assert len(original) == 32

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics.index_calibration import PseudoQuery, make_pseudo_query
+from es_sbert.diagnostics.index_calibration import make_pseudo_query
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,6 @@ def test_first_sentence_becomes_the_query(text: str, query: str, rest: str) -> N
     assert made is not None
     assert (made.text, made.kind, made.rest) == (query, "first sentence", rest)
     assert text[: made.end].strip() == query
-
-
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("a man plays the guitar", "a man plays"),
-        ("A man plays the guitar. ", "A man plays"),
-        ("Well. Yes.", "Well."),
-        ("昨日は嵐が来ました", "昨日は嵐"),
-    ],
-)
-def test_single_sentence_yields_the_first_half_of_its_words(text: str, query: str) -> None:
-    assert make_pseudo_query(text) == PseudoQuery(query, "first half of the words", len(query), None)
 
 
 @given(st.text(alphabet="ab c.。!\n ", max_size=40))

@@ -118,6 +118,22 @@ def test_read_parquet_collection_of_the_hub(tmp_path: Path) -> None:
         read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
 
 
+def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
+    for name in ("NanoNQ", "NanoArguAna"):
+        tail = f"{name}-00000-of-00001.parquet"
+        _write_parquet(tmp_path / "corpus" / tail, {"_id": ["d"], "text": [name]})
+        _write_parquet(tmp_path / "queries" / tail, {"_id": ["q"], "text": ["what?"]})
+        _write_parquet(tmp_path / "qrels" / tail, {"query-id": ["q"], "corpus-id": ["d"], "score": [2]})
+    found = read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
+    assert [(each.name, each.documents) for each in found if isinstance(each, RetrievalCollection)] == [
+        ("NanoArguAna", {"d": "NanoArguAna"}),
+        ("NanoNQ", {"d": "NanoNQ"}),
+    ]
+    (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
+    with pytest.raises(SourceError, match="qrels has no file for NanoNQ"):
+        read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
+
+
 def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small")
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n1\td2\t1\n")

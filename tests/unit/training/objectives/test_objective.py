@@ -47,11 +47,3 @@ def test_half_precision_vectors_are_computed_with_in_float32(values: dict[str, A
     assert loss.dtype == torch.float32
     assert loss.item() == objective([column.detach().float() for column in halves], labels).item()
     assert all(gradient.dtype == torch.bfloat16 for gradient in torch.autograd.grad(loss, halves))
-
-
-@every_objective
-def test_batch_of_one_example_has_a_finite_loss(values: dict[str, Any]) -> None:
-    """The last batch of an epoch may have one."""
-    objective = build(values)
-    roles, label = objective.schema.roles, objective.schema.label
-    assert objective(columns(len(roles), batch=1), labels_for(label, batch=1)).isfinite()
