@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -17,6 +18,7 @@ from starlette.routing import Route
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, has_bearer_key
 from es_sbert.gateway.upstream_nodes import UpstreamNode
 
+_NAMESPACE = "es_sbert_gateway"
 _SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -53,38 +55,32 @@ class GatewayMetrics:
         self.registry = registry = CollectorRegistry()
         self._named = frozenset(models)
 
-        def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"es_sbert_gateway_{name}", help_text, labels, registry=registry)
-
-        def gauge(name: str, help_text: str, *labels: str) -> Gauge:
-            return Gauge(f"es_sbert_gateway_{name}", help_text, labels, registry=registry)
-
-        def histogram(name: str, help_text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-            return Histogram(f"es_sbert_gateway_{name}", help_text, labels, buckets=buckets, registry=registry)
-
-        self._requests = counter("requests", "Requests by kind and HTTP status.", "kind", "status")
-        self._seconds = histogram("request_seconds", "Time to handle a request.", _SECONDS_BUCKETS, "kind")
+        counter = partial(Counter, namespace=_NAMESPACE, registry=registry)
+        gauge = partial(Gauge, namespace=_NAMESPACE, registry=registry)
+        histogram = partial(Histogram, namespace=_NAMESPACE, registry=registry)
+        self._requests = counter("requests", "Requests by kind and HTTP status.", ["kind", "status"])
+        self._seconds = histogram("request_seconds", "Time to handle a request.", ["kind"], buckets=_SECONDS_BUCKETS)
         self._running = gauge("requests_running", "Requests in progress.")
         unanswered = "Requests without a response of the engine, by reason."
-        self.upstream_errors = counter("upstream_errors", unanswered, "reason")
-        self._nodes = gauge("upstream_up", "1 if requests are sent to the node, 0 if it is excluded.", "node")
+        self.upstream_errors = counter("upstream_errors", unanswered, ["reason"])
+        self._nodes = gauge("upstream_up", "1 if requests are sent to the node, 0 if it is excluded.", ["node"])
         self.texts_waiting = gauge("texts_waiting", "Texts waiting to be embedded.")
-        self._vectors = counter("vectors", "Vectors by source: cache or model.", "source")
+        self._vectors = counter("vectors", "Vectors by source: cache or model.", ["source"])
         self.cache_hits = self._vectors.labels("cache")
-        self._batch_texts = histogram("batch_texts", "Texts per batch.", _TEXTS_BUCKETS)
-        self._batch_seconds = histogram("batch_seconds", "Time to embed one batch.", _SECONDS_BUCKETS)
+        self._batch_texts = histogram("batch_texts", "Texts per batch.", buckets=_TEXTS_BUCKETS)
+        self._batch_seconds = histogram("batch_seconds", "Time to embed one batch.", buckets=_SECONDS_BUCKETS)
         in_memory = "Models in memory, by name. Models that clients cannot name are `other`."
-        self._models = gauge("model_loaded", in_memory, "model", "fingerprint")
+        self._models = gauge("model_loaded", in_memory, ["model", "fingerprint"])
         self._connections = gauge("connections", "Open connections.")
         self._refused = counter("connections_refused", "Connections refused because too many were open.")
         self._buffered = gauge("buffered_bytes", "Bytes of request bodies in memory.")
         self.documents = counter(
-            "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", "outcome"
+            "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", ["outcome"]
         )
         lacking = "Documents written without the vector of a vector field, by reason."
-        self.documents_without_vector = counter("documents_without_vector", lacking, "reason")
+        self.documents_without_vector = counter("documents_without_vector", lacking, ["reason"])
         unread = "Write requests that pass through without being read, by reason."
-        self.unread_writes = counter("unread_writes", unread, "reason")
+        self.unread_writes = counter("unread_writes", unread, ["reason"])
         # Memory, CPU time and open files of this process.
         ProcessCollector(registry=registry)
 

@@ -75,8 +75,12 @@ class Destination:
         Args:
             listed_strings: The most strings that its lists can hold; each is a chunk if the field has chunks.
         """
-        counts = ((_vector_count(target.meta, source_bytes, listed_strings), target.meta) for target in self.targets)
-        numbers = sum(count * meta.dimensions for count, meta in counts)
+        numbers = 0
+        for meta in (target.meta for target in self.targets):
+            numbers += meta.dimensions
+            if meta.passages is not None:
+                chunks = listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
+                numbers += chunks * meta.dimensions
         return numbers * _BYTES_PER_NUMBER
 
 
@@ -203,9 +207,3 @@ class DestinationResolver:
         if reply.status != 200 and is_missing_api(reply.body):
             return {}
         return self._upstream.require_answer(reply, action)
-
-
-def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int) -> int:
-    if meta.passages is None:
-        return 1
-    return 1 + listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
