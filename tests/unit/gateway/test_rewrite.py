@@ -108,6 +108,14 @@ def test_required_clauses_become_the_knn_filter_and_semantic_ones_do_not() -> No
     assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
 
 
+def test_inner_hits_are_kept_in_one_place() -> None:
+    nested: Json = {"nested": {"path": "comments", "query": EN, "inner_hits": {}}}
+    rewritten = Rewriting().query({"bool": {"must": [SEMANTIC, nested], "must_not": [nested, YEAR]}})
+    assert len(clauses(rewritten, "inner_hits")) == 2
+    silent: Json = {"nested": {"path": "comments", "query": EN}}
+    assert knn_filter(rewritten) == {"bool": {"filter": [silent, {"bool": {"must_not": [silent, YEAR]}}]}}
+
+
 NEAR: Json = {"filter": SEMANTIC}
 NOT_NEAR: Json = {"match": {"semantic": {"query": TEXT, "min_cosine": 0.3}}}
 # Where → a search with the query there, and what narrows the search by meaning down; None for nothing.

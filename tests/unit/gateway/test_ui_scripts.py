@@ -164,11 +164,6 @@ def test_files_are_served_with_security_headers(path: str) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_missing_slash_redirects_and_keeps_the_query() -> None:
-    assert _get("/ui?q=a%26b").headers["location"] == "ui/?q=a%26b"
-    assert _get("/ui").headers["location"] == "ui/"
-
-
 MAPPING: dict[str, Any] = {
     "title": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
     "text": {"type": "text"},
