@@ -69,15 +69,6 @@ def best(query: Vectors, corpus: Corpus, k: int, group: int | None = None) -> li
     return [(str(i), float(similar[i])) for i in order]
 
 
-def test_flat_search_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> None:
-    for query in random_vectors(QUERIES, DIMENSIONS, seed=1):
-        result = flat.search_vector(query, 10)
-        expected = best(query, corpus, 10)
-        assert [hit.id for hit in result] == [id for id, _ in expected]
-        assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
-        assert all(hit.source.keys() == {"group", "title"} for hit in result)
-
-
 @on_every_version
 def test_knn_cosines_match_numpy(corpus: Corpus, hnsw: SemanticIndex) -> None:
     for query in random_vectors(QUERIES, DIMENSIONS, seed=2):
@@ -129,7 +120,7 @@ def test_filter_is_applied_before_top_k(corpus: Corpus, name: str, request: pyte
     result = index.search_vector(query, 30, filter={"term": {"group": 1}})
     expected = best(query, corpus, 30, group=1)
     assert [hit.id for hit in result] == [id for id, _ in expected]
-    assert {hit.source["group"] for hit in result} == {1}
+    assert all(hit.source.keys() == {"group", "title"} and hit.source["group"] == 1 for hit in result)
 
 
 def test_documents_without_vector_are_not_found(corpus: Corpus, flat: SemanticIndex, hnsw: SemanticIndex) -> None:

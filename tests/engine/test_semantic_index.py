@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
@@ -175,13 +175,6 @@ def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, fi
             assert hit.lexical == pytest.approx(words[hit.id], rel=1e-5)
 
 
-def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIndex) -> None:
-    bodies = one.hybrid_bodies(text_of(7), 5, lexical_fields=["text"])
-    answers = site.engine.multi_search(site.one, bodies)
-    assert len(bodies) == 3
-    assert all(answer["hits"]["hits"] for answer in answers)
-
-
 def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> None:
     options = {
         "k": True, "filter": [], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
@@ -213,11 +206,3 @@ def test_values_of_numpy_and_views_of_a_dict_are_arguments(one: SemanticIndex) -
     for weights in (np.array([0.25, 0.75]), [np.float32(0.25), np.float32(0.75)], {"a": 0.25, "b": 0.75}.values()):
         options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys()}
         assert one.hybrid_bodies(TEXT, np.int64(3), **options) == expected
-
-
-def test_engine_rejections_raise_request_failed(site: SampleIndices, one: SemanticIndex) -> None:
-    for search in (one.search, one.hybrid):
-        with pytest.raises(RequestFailed, match="nonsense"):
-            search(TEXT, filter={"nonsense": {}})
-    with pytest.raises(IndexMismatch, match="no vector field 'x'"):
-        open_at(site, site.one, vector_field="x")

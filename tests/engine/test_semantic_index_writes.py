@@ -135,16 +135,6 @@ def test_report_has_unloadable_documents_and_the_folder_stays_empty(
     assert list(Path().iterdir()) == []
 
 
-def test_embed_missing(index: SemanticIndex, engine: Engine, name: str) -> None:
-    bare = sentences(25)
-    index.add(bare[:10], id_field="id")
-    put(engine, name, bare[10:])
-    report = index.embed_missing()
-    assert (report.indexed, report.source) == (15, "index")
-    assert len(index.search("a cat", 25)) == 25
-    assert index.embed_missing().indexed == 0
-
-
 def test_passages_with_named_model(
     engine: Engine, tiny: Encoder, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -179,7 +169,10 @@ def test_async_index_creates_adds_searches_and_deletes(engine: Engine, tiny: Enc
             assert (await index.search(documents[44]["text"], 1)).hits[0].id == "d44"
             assert "d44" not in ids(await index.similar_to("d44", 60))
             assert await index.delete(["d44", "d45"]) == 2
-            assert (await index.embed_missing()).indexed == 0
+            put(engine, name, sentences(2))
+            engine.refresh(name)
+            report = await index.embed_missing()
+            assert (report.indexed, report.source) == (2, "index")
 
     asyncio.run(write_and_search())
     assert engine.count(name) == 58

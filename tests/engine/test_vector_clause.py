@@ -131,12 +131,6 @@ def test_clause_returns_k_documents_per_shard(place: Place, kind: str) -> None:
     assert found == pytest.approx({id: expected[id] for id in found}, abs=1e-5)
 
 
-def test_fewer_matches_than_k_are_all_found(place: Place, kind: str) -> None:
-    expected = place.true(kind, QUERY, group=3)
-    query = place.query(kind, QUERY, 2 * len(expected), filter={"term": {"group": 3}})
-    assert_same(place.found(kind, {"query": place.clause(kind, query)}), expected)
-
-
 def test_min_cosine_is_exact_under_any_boost(place: Place, kind: str) -> None:
     boost = 2.5
     expected = place.true(kind, QUERY, LEAST)
