@@ -23,7 +23,6 @@ def articles() -> list[dict[str, Any]]:
 
 
 def cli(*arguments: str) -> None:
-    """Run `es-sbert`, which succeeds."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     assert ended.value.code == 0

@@ -17,8 +17,6 @@ _PASSED = ("content-type", "x-elastic-product")
 
 
 def async_search_before(engine: str) -> Starlette:
-    """An application that adds the API to the engine at this address."""
-
     async def answer(request: Request) -> Response:
         path, asynchronous = request.url.path, request.url.path.endswith("/_async_search")
         params = [pair for pair in request.query_params.multi_items() if not asynchronous or pair[0] not in _OWN]

@@ -27,7 +27,6 @@ class Bed:
 
     @property
     def url(self) -> str:
-        """Address of the engine."""
         return str(self.engine.base_url).rstrip("/")
 
     @property
@@ -37,20 +36,16 @@ class Bed:
     def post(
         self, body: Any, path: str = "_search", *, index: str = "", mode: str = "", **params: Any
     ) -> httpx.Response:
-        """A request to the gateway."""
         headers = {"x-es-sbert": mode} if mode else {}
         return self.gateway.post(f"/{index or self.index}/{path}", json=body, params=params or None, headers=headers)
 
     def search(self, body: Any, path: str = "_search", **options: Any) -> Json:
-        """The answer of the gateway."""
         return _succeeded(self.post(body, path, **options))
 
     def direct(self, body: Any, path: str = "_search", *, index: str = "", **params: Any) -> Json:
-        """The answer of the engine."""
         return _succeeded(self.engine.post(f"/{index or self.index}/{path}", json=body, params=params or None))
 
     def send(self, path: str, *lines: Any, **params: Any) -> Json:
-        """The answer of the gateway to a request of several lines."""
         content = ndjson(*lines)
         return _succeeded(
             self.gateway.post(f"/{self.index}/{path}", content=content, params=params or None, headers=NDJSON)

@@ -62,14 +62,12 @@ def loaded_index(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window."""
     with chromium() as browser:
         yield browser
 
 
 @pytest.fixture(scope="session")
 def articles_index(engine_url: str) -> Iterator[str]:
-    """Name of an index of the articles with their vectors, on each engine in turn."""
     name = f"test-articles-{uuid.uuid4().hex[:12]}"
     try:
         ingest(engine_url, name, ARTICLES)
@@ -80,6 +78,5 @@ def articles_index(engine_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def hybrid_gateway_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway in front of each engine in turn, in hybrid mode."""
     with serve(engine_url, tmp_path_factory.mktemp("gateway"), "--hybrid", "--min-cosine", "0.2") as url:
         yield url

@@ -20,7 +20,6 @@ OK = HEAD + b"content-length: 2\r\n\r\n{}"
 
 
 def whole(body: bytes, status: bytes = b"200 OK") -> bytes:
-    """An answer of Elasticsearch."""
     return HEAD.replace(b"200 OK", status) + b"content-length: %d\r\n\r\n%s" % (len(body), body)
 
 
@@ -30,8 +29,6 @@ _FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*\r\n")
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it arrived."""
-
     method: bytes
     target: bytes
     headers: tuple[tuple[bytes, bytes], ...]
@@ -39,7 +36,6 @@ class Received:
     framing: str
 
     def values(self, name: bytes) -> list[bytes]:
-        """All values of a header, whatever its case."""
         return [value for key, value in self.headers if key.lower() == name]
 
 
@@ -69,8 +65,6 @@ def raw(answer: bytes, *, close: bool = False) -> Reply:
 
 @dataclass
 class Echo(LocalServer):
-    """Serves on a port of its own. Use as a context manager."""
-
     reply: Reply = field(default_factory=lambda: raw(OK))
     received: list[Received] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

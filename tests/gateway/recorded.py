@@ -38,7 +38,6 @@ class Request:
 
 
 def scenarios() -> dict[str, list[dict[str, Any]]]:
-    """Name of a scenario → its lines."""
     return {path.stem: list(_lines(path)) for path in sorted(REQUESTS.glob("*.ndjson"))}
 
 
@@ -48,8 +47,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def request(line: Mapping[str, Any], values: Mapping[str, str]) -> Request:
-    """A line with its placeholders filled in."""
-
     def filled(text: str) -> str:
         for name, value in (*WORDS.items(), *values.items()):
             text = text.replace(f"{{{name}}}", value)

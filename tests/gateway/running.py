@@ -12,8 +12,6 @@ from tests.programs import server
 
 
 class GatewayProcess:
-    """A gateway as its operator runs it. Its memory is read as Linux tells it."""
-
     def __init__(self, url: str, process: int) -> None:
         self.url = url
         self.process = process
@@ -42,6 +40,5 @@ def gateway_process(upstream: str, folder: Path, *options: str) -> Iterator[Gate
 
 @contextmanager
 def serve(upstream: str, folder: Path, *options: str) -> Iterator[str]:
-    """As `gateway_process`; gives the gateway's address."""
     with gateway_process(upstream, folder, *options) as gateway:
         yield gateway.url

@@ -25,7 +25,6 @@ _GROUPS = {"limits": Limits, "listen": ListenSettings, "models": ModelSettings, 
 
 @contextmanager
 def served(app: Starlette) -> Iterator[str]:
-    """Serve an application until the block ends; its address."""
     # Engines keep idle connections open. uvicorn closes them after five seconds, and on a slow machine possibly while
     # the gateway sends the next request on one of them.
     config = uvicorn.Config(
@@ -73,7 +72,6 @@ def gateway(
 
 @contextmanager
 def running(server: uvicorn.Server) -> Iterator[str]:
-    """Run a server on a free port until the block ends; its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
     thread.start()

@@ -41,7 +41,6 @@ def bed(engine_url: str) -> Iterator[Bed]:
 
 
 def discover(bed: Bed, *filters: Json, must_not: tuple[Json, ...] = (), **more: Any) -> Json:
-    """A search of the query bar, with its filters."""
     query = {"bool": {"must": [], "filter": list(filters), "should": [], "must_not": list(must_not)}}
     return bed.search({"size": 500, "query": query, "track_total_hits": True} | more)
 

@@ -28,13 +28,11 @@ _ELASTICSEARCH = ("match on semantic", "semantic query", "knn with query_vector_
 
 @pytest.fixture(scope="session")
 def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The JavaScript clients, installed."""
     return install_node_project(CLIENTS / "javascript", tmp_path_factory.mktemp("clients") / "javascript")
 
 
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Java programs, compiled."""
     folder = tmp_path_factory.mktemp("clients") / "java"
     folder.mkdir()
     for name in ("pom.xml", "src"):

@@ -45,7 +45,6 @@ def client(url: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def strict_url(engine: str, tiny: Path) -> Iterator[str]:
-    """An API with small limits and a key."""
     limits = {"embeddings_texts": 3, "embeddings_characters": 100, "embeddings_bytes": 1000}
     with gateway(engine, tiny, embeddings_key="the right key", **limits) as url:
         yield url

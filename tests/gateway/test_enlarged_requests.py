@@ -30,7 +30,6 @@ def index(engine_url: str, tiny_encoder: Encoder) -> Iterator[str]:
 
 @contextmanager
 def limited(engine_url: str, tiny: Path, index: str, limit: int) -> Iterator[tuple[Bed, FaultyProxy]]:
-    """A gateway before a proxy that refuses bodies of more than `limit` bytes."""
     with (
         FaultyProxy(engine_url, always=too_large(limit), paths="") as proxy,
         gateway(proxy.url, tiny) as url,

@@ -47,17 +47,6 @@ def test_metrics_omit_models_only_named_by_mappings() -> None:
     assert "mapping" not in shown
 
 
-def test_metrics_can_require_a_key(tiny: Path) -> None:
-    with Echo() as engine, gateway(engine.url, tiny, metrics_key="the right key") as url:
-        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic the right key"}):
-            answer = patient.get(f"{url}/metrics", headers=given)
-            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-            assert "es_sbert_gateway" not in answer.text
-        shown = patient.get(f"{url}/metrics", headers={"authorization": "Bearer the right key"})
-        assert "es_sbert_gateway_requests_running" in shown.text
-        assert patient.get(f"{url}/healthz").status_code == 200
-
-
 def test_searches_that_the_page_makes_itself_are_no_searches_in_metrics_and_log(tiny: Path, tmp_path: Path) -> None:
     log = SearchLogSettings(tmp_path / "searches.jsonl", False, "here")
     with Echo() as engine, gateway(engine.url, tiny, search_log=log) as url:

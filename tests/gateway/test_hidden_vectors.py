@@ -57,7 +57,6 @@ def bed(engine_url: str, tiny: Path, tiny_encoder: Encoder) -> Iterator[Bed]:
 
 
 def stored(bed: Bed) -> dict[str, tuple[Any, Json]]:
-    """Id → vector and document, as the engine has them."""
     with open_engine(bed.url) as engine:
         engine.refresh(bed.index)
         found = engine.search(bed.index, {"size": 100, "_source": engine.info.source_with_vectors()})

@@ -98,19 +98,6 @@ def test_pages_and_searches_of_an_msearch_continue_the_ranking(bed: Bed) -> None
     assert ids(bed.msearch({}, match(TEXT, size=60))[0]) == whole
 
 
-def test_many_hybrid_queries_in_one_search_are_accepted(bed: Bed) -> None:
-    """Engines accept 1,024 clauses."""
-    queries = [match(f"{word} guitar {number}")["query"] for number in range(4) for word in ("man", "cat", "mat")]
-    body: Json = {"query": {"bool": {"should": queries}}, "size": COUNT}
-    assert set(ids(bed.search(body))) >= set(ids(bed.direct(body)))
-
-
-def test_words_are_highlighted(bed: Bed) -> None:
-    body = match("guitar", highlight={"fields": {"text": {}}}, size=COUNT)
-    highlighted = {hit["_id"] for hit in bed.search(body)["hits"]["hits"] if "highlight" in hit}
-    assert highlighted == set(ids(bed.direct(match("guitar", size=COUNT))))
-
-
 def test_required_phrase_is_required_of_semantic_hits(bed: Bed) -> None:
     """A match in `should` ranks the hits of the phrase by their cosine too, and adds none."""
     phrase: Json = {"match_phrase": {"text": "the guitar"}}

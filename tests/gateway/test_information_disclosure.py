@@ -35,8 +35,6 @@ DOCUMENT: Json = {"text": "the cat sleeps"}
 
 @dataclass(frozen=True)
 class Asked:
-    """One request."""
-
     method: str
     path: str
     json: Json | None = None

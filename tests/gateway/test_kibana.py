@@ -196,7 +196,6 @@ def test_query_bar_search_finds_nearest(name: str, served: IndexedGateway) -> No
 
 @pytest.mark.parametrize("name", WITHOUT_VECTORS)
 def test_panel_on_index_without_vectors_is_empty(name: str, served: IndexedGateway) -> None:
-    """As for any field that the index of a panel does not have."""
     request = _request(name, served)
     answer, direct = (_send(url, request, served) for url in (served.gateway, served.engine))
     assert answer.status_code == 200, answer.text

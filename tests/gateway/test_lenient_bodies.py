@@ -36,14 +36,11 @@ def _same(text: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Form:
-    """A way to write a body."""
-
     text: Callable[[bytes], bytes] = _same
     body: Callable[[bytes], bytes] = _same
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": JSON_TYPE})
 
     def request(self, *objects: bytes) -> tuple[bytes, dict[str, str]]:
-        """The body with these objects, and its headers."""
         lines = list(map(self.text, objects))
         return self.body(lines[0] if len(lines) == 1 else b"".join(line + b"\n" for line in lines)), dict(self.headers)
 
@@ -117,8 +114,6 @@ ORDINARY: Json = {"match": {"text": "guitar"}}
 
 @dataclass(frozen=True)
 class Asked:
-    """A request."""
-
     path: str
     objects: tuple[Json, ...]
     method: str = "POST"
@@ -126,7 +121,6 @@ class Asked:
 
 
 def requests(query: Json) -> dict[str, Asked]:
-    """Requests of each API, with a query that selects documents."""
     others: Json = {"bool": {"must_not": [query]}}
     reindex = {"source": {"index": "INDEX", "query": others}, "dest": {"index": "INDEX-copy"}}
     return {
@@ -173,8 +167,6 @@ BY_QUERY = ("delete_by_query", "update_by_query", "reindex")
 
 @dataclass
 class Place:
-    """A bed, and the documents in its index."""
-
     bed: Bed
     engine: Engine
     before: dict[str, Json]

@@ -40,7 +40,6 @@ def documents() -> list[dict[str, Any]]:
 
 
 def cosines_of(encoder: Encoder) -> dict[str, float]:
-    """Id → cosine of the document and the query."""
     found = documents()
     vectors = encoder.encode([document["text"] for document in found], "document")  # (documents, dimensions)
     [query] = encoder.encode([QUERY], "query")
@@ -353,7 +352,6 @@ def test_k_hits_are_kept_despite_engine_defaults(
 
 
 def check_only_what_is_searched_counts(bed: Bed, cosines: dict[str, float]) -> None:
-    """The k nearest are those of the shards that are searched, and of the point in time."""
     body: Json = {"query": MATCH, "size": 50}
     there = ids(bed.direct({"size": 100, "_source": False}, routing="x"))
     assert len(there) < len(documents())

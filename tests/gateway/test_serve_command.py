@@ -67,8 +67,6 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
     shown = log.read_text().splitlines()
     assert shown[0].startswith(f"{url} passes requests on to ")
     assert "  hybrid search     match queries of embedded texts" in shown
-    assert "  writes            documents get embeddings" in shown
-    assert "  search page       /ui/" in shown
     assert "passes requests on to http://127.0.0.1:9,http://127.0.0.1:10." in log.read_text()
     assert "hunter2" not in log.read_text()
 

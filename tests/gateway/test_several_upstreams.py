@@ -33,7 +33,6 @@ def proxied(tiny: Path, *upstreams: str) -> Iterator[httpx.Client]:
 
 
 def asked(echo: Echo, target: bytes) -> int:
-    """How often an upstream got a request."""
     return sum(got.target == target for got in echo.received)
 
 
@@ -125,7 +124,6 @@ def test_a_slow_answer_of_a_healthy_node_is_waited_for(tiny: Path, in_body: bool
 
 
 def hang_up(got: Received, out: BinaryIO) -> bool:
-    """Break off the connection, unless it is a health request."""
     if got.target == b"/":
         out.write(OK)
     return got.target == b"/"
@@ -155,21 +153,6 @@ def member_of(cluster: str) -> Callable[[Received, BinaryIO], bool]:
     root = orjson.dumps({"cluster_uuid": cluster, "version": {"number": "9.0.0"}})
     answer = raw(HEAD + b"content-length: %d\r\n\r\n%s" % (len(root), root))
     return lambda got, out: (answer if got.target == b"/" else raw(OK))(got, out)
-
-
-def test_node_of_another_cluster_gets_nothing(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Echo(member_of("one")) as one, Echo(member_of("two")) as two, proxied(tiny, one.url, two.url) as client:
-        for _ in range(6):
-            assert client.post("/docs/_refresh").status_code == 200
-        asked_of = [asked(echo, b"/docs/_refresh") for echo in (one, two)]
-        assert sorted(asked_of) == [0, 6]
-        ready = client.get("/readyz")
-        number = asked_of.index(0) + 1
-        assert (ready.status_code, ready.json()["nodes"]) == (
-            200,
-            f"another cluster answers at address {number} of --upstream",
-        )
-    assert "belongs to another cluster than the other addresses" in caplog.text
 
 
 def test_node_that_comes_back_with_another_cluster_gets_nothing(tiny: Path) -> None:

@@ -52,7 +52,6 @@ def arrived(echo: Echo) -> Received:
 
 @pytest.mark.parametrize("name", scenarios())
 def test_recorded_requests_pass_through_unchanged(url: str, echo: Echo, name: str) -> None:
-    """The targets, headers and bodies of the recorded set, in front of an engine that knows no vectors."""
     rendered = raw(whole(b'{"template_output":{}}'))
     echo.reply = lambda got, out: (rendered if got.target == b"/_render/template" else raw(OK))(got, out)
     for line in scenarios()[name]:
@@ -171,11 +170,6 @@ def test_response_is_returned_unchanged(url: str, echo: Echo, name: str) -> None
     assert plain(send(url, ask)) == plain(send(echo.url, ask))
 
 
-def test_informational_responses_are_skipped(url: str, echo: Echo) -> None:
-    echo.reply = raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + OK)
-    assert (send(url, Request("GET", "/a")).status, len(echo.received)) == (200, 1)
-
-
 def test_head_response_keeps_content_length(url: str, echo: Echo) -> None:
     echo.reply = raw(b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: 1234\r\n\r\n")
     answer = send(url, Request("HEAD", "/a"))
@@ -221,7 +215,6 @@ GARBAGE = {
 
 
 def assert_engine_error(answer: Answer, status: int) -> str:
-    """Checks the shape; gives the reason."""
     assert answer.status == status, answer
     assert answer.header("content-type") == "application/json"
     body = orjson.loads(answer.body)

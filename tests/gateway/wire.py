@@ -14,14 +14,11 @@ from tests.gateway.recorded import Request
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it came."""
-
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The first header of that name, in whatever case."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
 

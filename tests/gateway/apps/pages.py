@@ -17,8 +17,6 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class AppPage(ABC):
-    """A page with a search box, results, topics and years to filter by, and pages."""
-
     app: ClassVar[str]
     _titles: ClassVar[str]
     _topics: ClassVar[str]
@@ -36,7 +34,6 @@ class AppPage(ABC):
             self.page.goto(url)
 
     def search(self, words: str) -> None:
-        """Type words and press Enter."""
         box = self.page.get_by_placeholder("Search articles")
         with self._answered():
             box.fill(words)
@@ -48,7 +45,6 @@ class AppPage(ABC):
 
     @property
     def titles(self) -> Locator:
-        """Titles of the results shown."""
         return self.page.locator(self._titles)
 
     def results_by_topic(self) -> dict[str, int]:
@@ -58,12 +54,10 @@ class AppPage(ABC):
         return {match[1]: int(match[2]) for match in found if match}
 
     def choose_topic(self, topic: str) -> None:
-        """Keep the results of one topic only."""
         with self._answered():
             self.page.get_by_role("checkbox", name=topic).check()
 
     def next_page(self) -> None:
-        """Turn to the next page of results."""
         with self._answered():
             self.page.locator(self._next_page).click()
 
@@ -79,8 +73,6 @@ class AppPage(ABC):
 
 
 class SearchUiPage(AppPage):
-    """Elastic's Search UI."""
-
     app = "search-ui"
     _titles = ".sui-result__title"
     _topics = "fieldset:has-text('Topic') label"
@@ -91,8 +83,6 @@ class SearchUiPage(AppPage):
 
 
 class SearchkitPage(AppPage):
-    """Searchkit under InstantSearch."""
-
     app = "searchkit"
     _titles = "article h3"
     _topics = "#topics label"

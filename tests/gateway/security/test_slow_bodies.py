@@ -48,7 +48,6 @@ class Caller:
         self._socket.sendall(data)
 
     def begin(self, line: bytes, length: int, sent: bytes) -> None:
-        """Send a head, and what is given of the body."""
         head = b"%s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         self.send(head % (line, length) + sent)
 

@@ -35,21 +35,18 @@ def ingested(url: str, documents: list[dict[str, object]], *options: str) -> Ite
 
 @pytest.fixture(scope="session")
 def dated_index(es9_url: str) -> Iterator[str]:
-    """An index of the articles with dates."""
     with ingested(es9_url, dated_articles()) as name:
         yield name
 
 
 @pytest.fixture(scope="module")
 def hostile_index(es9_url: str) -> Iterator[str]:
-    """An index of hostile documents in passages."""
     with ingested(es9_url, HOSTILE, *PASSAGES) as name:
         yield name
 
 
 @pytest.fixture(scope="session")
 def gateway(es9_url: str) -> Iterator[str]:
-    """Address of a gateway in front of Elasticsearch."""
     with serving.gateway(es9_url) as url:
         yield url
 
@@ -70,5 +67,4 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def page(open_page: OpenPage, gateway: str) -> SearchPage:
-    """The page of the gateway in front of Elasticsearch."""
     return open_page(gateway)

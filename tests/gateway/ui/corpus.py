@@ -41,7 +41,6 @@ BOOK = {"title": "A book", "text": "zeppelin " * 120_000, "topic": "Space", "kin
 
 
 def dated_articles() -> list[dict[str, Any]]:
-    """The articles with a date, and whether they are long."""
     return [
         article | {"published": f"{article['year']}-06-01", "long": len(article["text"]) > 120}
         for article in articles()

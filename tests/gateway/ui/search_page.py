@@ -16,8 +16,6 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class SearchPage:
-    """One tab with the page in it."""
-
     def __init__(self, browser: Browser, url: str, **context: object) -> None:
         self.url = url
         self._context = browser.new_context(viewport={"width": 1280, "height": 900}, **context)  # type: ignore[arg-type]
@@ -47,7 +45,6 @@ class SearchPage:
         expect(self.page.locator("#start")).to_contain_text(index)
 
     def search(self, words: str) -> None:
-        """Type words and press Enter."""
         box = self.page.get_by_role("searchbox")
         box.fill(words)
         box.press("Enter")
@@ -65,7 +62,6 @@ class SearchPage:
 
     @property
     def examples(self) -> Locator:
-        """Queries that the page offers before a search."""
         return self.page.get_by_role("list", name="Try one of these").get_by_role("button")
 
     @property
@@ -80,14 +76,12 @@ class SearchPage:
         return self.column(column).locator(".hits h4")
 
     def found(self, column: str) -> int:
-        """How many documents a column says that it has found."""
         summary = self.column(column).locator(".summary").inner_text()
         match = re.fullmatch(r"([\d,]+) documents? in [\d,]+ ms \(engine [\d,]+ ms\)", summary)
         assert match, summary
         return int(match[1].replace(",", ""))
 
     def cosines(self, column: str) -> list[float]:
-        """Of the hits of a column."""
         expect(self.column(column).locator(".cosine[hidden]")).to_have_count(0)
         return [
             float(text.removeprefix("cosine ")) for text in self.column(column).locator(".cosine").all_inner_texts()
@@ -97,7 +91,6 @@ class SearchPage:
         return self.page.locator("#facet-list").get_by_role("group", name=name, exact=True)
 
     def counts(self, facet: str) -> dict[str, int]:
-        """Value of a facet → hits that have it."""
         labels = self.facet(facet).locator("label")
         # A wider window opens the filters one frame later, and closed filters have no text.
         expect(labels.last).to_be_visible()
@@ -107,7 +100,6 @@ class SearchPage:
         }
 
     def choose(self, facet: str, value: str) -> None:
-        """Choose a value of a facet, or take it back."""
         self.facet(facet).get_by_role("checkbox", name=re.compile(f"^{re.escape(value)} ")).click()
         self.expect_done()
 

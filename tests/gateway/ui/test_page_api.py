@@ -42,24 +42,14 @@ def test_other_ui_paths_and_methods_pass_through(gateway: str) -> None:
         assert answer.json()["error"]["type"] == "index_not_found_exception"
 
 
-def test_unreachable_engine_shows_an_alert(open_page: OpenPage, silent_port: int) -> None:
-    with serving.gateway(f"http://127.0.0.1:{silent_port}") as url:
-        page = open_page(url)
-        page.open()
-        expect(page.page.get_by_role("alert")).to_contain_text("the engine behind the gateway cannot be reached")
-        page.refused = True
-
-
 @pytest.fixture(scope="module")
 def secured_gateway(secured_es9: Secured) -> Iterator[str]:
-    """A gateway in front of an Elasticsearch that wants a name and a password."""
     with serving.gateway(EngineSettings(url=secured_es9.url, ca_certs=secured_es9.ca_certs)) as url:
         yield url
 
 
 @pytest.fixture
 def empty(secured_es9: Secured) -> Iterator[Secured]:
-    """That Elasticsearch without the indices of this test."""
     gone = "/mine,not-annas?ignore_unavailable=true"
     secured_es9.ask("DELETE", gone)
     yield secured_es9

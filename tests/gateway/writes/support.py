@@ -67,7 +67,6 @@ def bulk_lines(actions: Sequence[tuple[str, dict[str, Any], Any]]) -> bytes:
 
 
 def bulk(client: httpx.Client, actions: Sequence[tuple[str, dict[str, Any], Any]], index: str = "") -> None:
-    """Write all of them, which succeeds."""
     path = f"/{index}/_bulk" if index else "/_bulk"
     answer = client.post(path, content=bulk_lines(actions), headers=JSON).json()
     assert answer["errors"] is False, answer
@@ -106,6 +105,5 @@ class Counters:
 
 
 def told(caplog: pytest.LogCaptureFixture, index: str) -> list[str]:
-    """The reasons that were logged for an index."""
     names = [record.args[-1] for record in caplog.records if "logged once" in record.msg and index in record.message]  # type: ignore[index]
     return [str(name) for name in names]

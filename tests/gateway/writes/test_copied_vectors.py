@@ -10,7 +10,6 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.mapping import index_body
 from tests.conftest import also_es8
 from tests.engine.ingest_support import contents, open_engine
@@ -19,21 +18,11 @@ from tests.gateway.writes.support import assert_vector
 
 SYNTHETIC = {"index.mapping.source.mode": "synthetic"}
 LOGSDB = {"index.mode": "logsdb"}
-TIME_SERIES = {
-    "index.mode": "time_series",
-    "index.routing_path": ["tag"],
-    "index.time_series.start_time": "2026-01-01T00:00:00Z",
-    "index.time_series.end_time": "2026-12-31T00:00:00Z",
-}
-COLUMNAR = {"index.mode": "columnar"}  # from Elasticsearch 9.5
-DIMENSION = {"type": "keyword", "time_series_dimension": True}
 KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
 
 
 @pytest.fixture
 def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder) -> Callable[..., str]:
-    """A function that creates an index with a vector field."""
-
     def create(
         settings: dict[str, Any], properties: dict[str, Any] | None = None, text: str = "{text}", **mappings: Any
     ) -> str:
@@ -41,8 +30,6 @@ def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder:
         with open_engine(engine_url) as engine:
             if (settings or mappings == FLAT) and engine.info.engine_type is not EngineType.ELASTICSEARCH:
                 pytest.skip("only Elasticsearch has a synthetic source, and mappings without objects")
-            if settings == COLUMNAR and engine.info.version < (9, 5):
-                pytest.skip("this version has no columnar indices")
             body = index_body(engine.info.engine_type, "embedding", field_of(tiny_encoder.info, text))
             body["settings"] |= settings
             body["mappings"] |= mappings
@@ -78,32 +65,6 @@ def test_document_written_back_after_a_partial_update_gets_a_new_vector(
     for text in ("the cat sleeps", "bread in the kitchen"):
         put(client, index, text, source)
         assert_vector(contents(engine_url, index)["1"], tiny_encoder, text)
-
-
-@pytest.mark.parametrize(
-    ("settings", "mapped"),
-    [({"index.mapping.source.mode": "disabled"}, {}), (TIME_SERIES, {"tag": DIMENSION}), (COLUMNAR, {})],
-    ids=["disabled", "time_series", "columnar"],
-)
-def test_new_document_gets_vector_in_index_that_takes_no_updates(
-    engine_url: str,
-    client: httpx.Client,
-    make_index: Callable[..., str],
-    tiny_encoder: Encoder,
-    settings: dict[str, Any],
-    mapped: dict[str, Any],
-) -> None:
-    index = make_index(settings, mapped)
-    document = {"@timestamp": "2026-01-01T00:00:00Z", "tag": "a", "text": "a man plays guitar"}
-    answer = client.post(f"/{index}/_doc", json=document).raise_for_status().json()
-    update = client.post(f"/{index}/_update/{answer['_id']}", json={"doc": {"text": "the cat sleeps"}})
-    assert update.status_code == 400
-    vector = to_float_list(tiny_encoder.encode(["a man plays guitar"], "document")[0])
-    with open_engine(engine_url) as engine:
-        engine.refresh(index)
-        body = {"knn": {"field": "embedding", "query_vector": vector, "k": 1, "num_candidates": 1}}
-        [hit] = engine.search(index, body)["hits"]["hits"]
-    assert hit["_score"] == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("source", [{"excludes": ["secret"]}, {"includes": ["text", "embedding*"]}], ids=str)

@@ -23,7 +23,6 @@ from tests.gateway.writes.support import OUTCOMES, Counters, assert_vector, body
 
 
 def alias_of(client: httpx.Client, alias: str, write: str, *others: str) -> None:
-    """Point an alias to indices, of which one is written to."""
     actions = [{"add": {"index": index, "alias": alias, "is_write_index": False}} for index in others]
     actions.append({"add": {"index": write, "alias": alias, "is_write_index": True}})
     client.post("/_aliases", json={"actions": actions}).raise_for_status()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 import httpx
 import orjson
@@ -39,7 +38,6 @@ class Templates:
         self._paths: list[str] = []
 
     def vectors(self, field: str = "embedding", text: str = "{text}") -> Json:
-        """Settings and mappings with a vector field."""
         with open_engine(self._url) as engine:
             return index_body(engine.info.engine_type, field, field_of(self._encoder.info, text))
 
@@ -108,24 +106,6 @@ def test_first_document_of_each_api_has_its_vector(
     assert client.get(f"/{alias}/_count").json()["count"] == len(names) + len(several)
     assert counters.documents() == {}
     assert counters.increase(OUTCOMES) == {"embedded": len(names) + len(several)}
-
-
-def test_names_with_date_math_are_resolved(
-    client: httpx.Client, engine_url: str, templates: Templates, tiny_encoder: Encoder
-) -> None:
-    # Only the resolved name matches.
-    templates.put("component", templates.vectors(), patterns="-2*")
-    name = f"<{templates.prefix}-{{now/d{{yyyy.MM.dd|+12:00}}}}>"
-    assert client.put(f"/{quote(name, safe='')}/_doc/1", json=TEXT).status_code == 201
-    other = f"<{templates.prefix}-{{now/M{{yyyy.MM}}}}>"
-    bulk(client, [("index", {"_index": one, "_id": "2"}, TEXT) for one in (name, other)])
-    with open_engine(engine_url) as engine:
-        listed = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
-    made = [index for index in listed["indices"] if index.startswith(templates.prefix)]
-    assert len(made) == 2
-    for index in made:
-        for source in contents(engine_url, index).values():
-            assert_vector(source, tiny_encoder, "a cat")
 
 
 def test_legacy_template_with_vector_fields_is_refused_unless_a_composable_one_replaces_it(

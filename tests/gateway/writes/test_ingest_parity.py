@@ -29,7 +29,6 @@ from tests.gateway.writes.support import (
 
 
 def without_vectors(source: dict[str, Any]) -> dict[str, Any]:
-    """A document without its vectors, and without when they were made."""
     plain = {key: value for key, value in source.items() if key not in ("_version", "embedding")}
     for field in ("embedding_meta", "parts_meta"):
         if plain.get(field) is not None:
@@ -40,7 +39,6 @@ def without_vectors(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_helpers(url: str, engine: str, index: str) -> None:
-    """The bulk helpers of the official clients."""
     actions = [{"_index": index, "_id": document["id"], "_source": document} for document in documents(60)]
     if engine == "opensearch":
         with OpenSearch(url) as client:
@@ -68,7 +66,6 @@ def as_logstash(url: str, engine: str, index: str) -> None:
 
 
 def by_document_apis(url: str, engine: str, index: str) -> None:
-    """One request a document, by every API that writes one."""
     with patient.client(url) as client:
         for number, document in enumerate(documents(60)):
             id = document["id"]

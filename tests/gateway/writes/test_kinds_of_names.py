@@ -28,8 +28,6 @@ SEVEN_SHARDS: Json = {"number_of_shards": 7, "number_of_replicas": 0}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of name."""
-
     first: Json | None = None
     second: Json | None = None
     name: str = "{alias}"
@@ -96,11 +94,9 @@ class Place:
         return self.documents("/" + ",".join(self.indices))
 
     def placed(self, id: str) -> list[tuple[str, str | None]]:
-        """Index and routing of each document of this id."""
         return sorted((index, routing) for index, found, routing in self.all_documents() if found == id)
 
     def has_vector(self, encoder: Encoder, id: str, text: str) -> bool:
-        """Whether every document of this id has the vector of this text."""
         self.all_documents()
         for index in {index for index, _ in self.placed(id)}:
             with SemanticIndex(index, self.library, encoder=encoder) as found:

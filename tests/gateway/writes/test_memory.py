@@ -24,13 +24,11 @@ EVERY = 60
 
 @pytest.fixture
 def process(es9_url: str, tiny: Path, tmp_path: Path) -> Iterator[GatewayProcess]:
-    """A gateway before Elasticsearch, as its operator runs it."""
     with gateway_process(es9_url, tmp_path, "--model", str(tiny), "--precision", "fp32", "--threads", "1") as gateway:
         yield gateway
 
 
 def small_documents(index: str, other: str) -> tuple[bytes, int]:
-    """A bulk request and the number of its documents, which are of some hundred bytes."""
     lines: list[bytes] = []
     size = 0
     while size < BODY:

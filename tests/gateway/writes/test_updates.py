@@ -85,7 +85,6 @@ BOOK: dict[str, Any] = {
 
 @pytest.fixture
 def books(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str]) -> str:
-    """An index whose text is made of a list of strings and of texts of objects in a list."""
     name = fresh_index(engine_url)
     make(engine_url, name, field_of(tiny_encoder.info, text=TEMPLATE))
     return name

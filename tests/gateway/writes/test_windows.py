@@ -25,7 +25,6 @@ from tests.gateway.writes.support import (
     JSON,
     OUTCOMES,
     Counters,
-    assert_vector,
     body_like,
     bulk_lines,
     documents,
@@ -128,20 +127,6 @@ def test_bulk_with_broken_end_writes_nothing(engine_url: str, client: httpx.Clie
         answer = client.post("/_bulk", content=lines + end, headers=JSON)
         assert answer.status_code == 400, answer.text
     assert contents(engine_url, empty) == {}
-
-
-def test_trailing_action_without_document_is_ignored(
-    engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder
-) -> None:
-    """Engines write the documents before it, and pass over the last line."""
-    for count in (1, 35):
-        lines = bulk_lines([("index", {"_index": empty}, {"text": "a cat"})] * count) + b'{"index":{}}\n'
-        answer = client.post("/_bulk", content=lines, headers=JSON).json()
-        assert (answer["errors"], len(answer["items"])) == (False, count)
-    held = contents(engine_url, empty)
-    assert len(held) == 36
-    for source in held.values():
-        assert_vector(source, tiny_encoder, "a cat")
 
 
 class Bulks:
