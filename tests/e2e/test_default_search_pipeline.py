@@ -26,7 +26,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.training.adapt import rank_by_bm25
 from tests.conftest import delete_index
 from tests.e2e.cli_support import Cli
-from tests.engine.ingest_support import contents, open_engine, write_jsonl
+from tests.engine.ingest_support import Loads, contents, open_engine, write_jsonl
 from tests.engine.sources import read_sources
 from tests.engine.test_ingest_watch import until, watching
 from tests.engine.vectors import vector_value
@@ -154,7 +154,7 @@ def loads(at: Indices) -> Iterator[Any]:
         yield at.contents("place")
         with (
             Encoder(str(at.model), precision="fp32", threads=1) as encoder,
-            watching(at.url, encoder, place, at.folder / "dead") as (done, _),
+            watching(Loads(at.url, place, encoder, at.folder)) as (done, _),
         ):
             engine.bulk(place, b'{"index":{"_id":"new"}}\n{"text":"a cat sleeps"}\n')
             until(
