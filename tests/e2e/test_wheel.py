@@ -82,8 +82,9 @@ def test_every_file_of_the_package_is_shipped(built: Built) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     with zipfile.ZipFile(built.wheel) as wheel:
-        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert shipped == files
+        names = wheel.namelist()
+    assert {name for name in names if ".dist-info/" not in name} == files
+    assert f"es_sbert-{es_sbert.__version__}.dist-info/licenses/LICENSE" in names
 
 
 def test_pip_installs_sdist(python: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from es_sbert.cli.encode import encode_file
+from es_sbert.cli.encode import encode_file, npy_header
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
@@ -46,6 +46,11 @@ def test_writes_npy(encoder: Encoder, tmp_path: Path) -> None:
     assert summary.texts == 4
     encode_file(encoder, read(tmp_path / "a.txt", b""), tmp_path / "v.npy")
     assert np.load(tmp_path / "v.npy").shape == (0, HIDDEN)
+
+
+def test_header_of_many_rows_is_as_long_as_that_of_none() -> None:
+    """It is written over the first one, at the end."""
+    assert len(npy_header(10**18, 10_000)) == len(npy_header(0, 10_000))
 
 
 def test_jsonl_keeps_the_bytes_of_other_fields(encoder: Encoder, tmp_path: Path) -> None:

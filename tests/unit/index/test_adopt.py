@@ -65,6 +65,8 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
     meta = found.meta("f" * 32, "model", 384)
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
+    with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, but the model 'model' makes 768"):
+        found.meta("f" * 32, "model", 768)
 
 
 @pytest.mark.parametrize(
@@ -208,3 +210,5 @@ def test_json_report_lists_every_failing_document() -> None:
 
 def test_sample_is_accepted_if_99_percent_reach_the_minimum() -> None:
     assert [report(failing, 100).is_accepted for failing in (0, 1, 2)] == [True, True, False]
+    # Accepted, but the vector of a document is not adopted.
+    assert report(0, 100, MetadataCounts(adopted=99, changed=["d1"])).exit_code == 1

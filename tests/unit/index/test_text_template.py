@@ -117,7 +117,9 @@ def test_hash_tells_several_values_from_one() -> None:
     assert len({hash_of("one\ntwo\nthree"), hash_of(["one", "two", "three"]), hash_of(["one\ntwo", "three"])}) == 3
 
 
-@pytest.mark.parametrize(("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), ({"a": "b"}, "object")])
+@pytest.mark.parametrize(
+    ("value", "kind"), [(1.5, "number"), (True, "boolean"), ({"a": "b"}, "object"), (["a", [1]], "array with a number")]
+)
 def test_non_string_text_raises_text_field_error(value: Any, kind: str) -> None:
     with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
         TextTemplate.from_fields(["title", "text"]).render({"title": "T", "text": value})

@@ -20,6 +20,7 @@ from es_sbert.errors import OutputError, UsageError
 from es_sbert.index.document_vectors import EmbeddingTarget
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.ingest import checkpoint
 from es_sbert.ingest.checkpoint import (
     LoadCheckpoint,
     LoadIdentity,
@@ -76,6 +77,9 @@ def test_documents_are_known_by_id_and_routing(tmp_path: Path) -> None:
         assert state.seen_keys(keys) == {key("a", "one"), key("b")}
         state.record_acknowledged(["a", "b"])
         assert len(state.acknowledged_keys([(each, A) for each in keys])) == 2
+        changed, any_content = [(key("b"), B)], [(key("b"), None)]
+        assert (state.acknowledged_keys(changed), state.acknowledged_keys(any_content)) == (set(), {key("b")})
+        assert state.count_acknowledged() == 2
 
 
 def test_untrusted_checkpoint_discards_acknowledgements(tmp_path: Path) -> None:
@@ -124,14 +128,6 @@ def test_reread_records_are_recognized_as_acknowledged(tmp_path: Path) -> None:
         SeenStatus.CONTRADICTED,
     ]
     state.close()
-
-
-def test_finish_removes_the_checkpoint(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as state:
-        record_seen(state, "x")
-        state.record_acknowledged(["x"])
-        state.finish()
-    assert list(tmp_path.iterdir()) == []
 
 
 @settings(max_examples=30)  # each opens files
@@ -229,6 +225,38 @@ def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
         assert "`state`" in caught.value.remedy
     with opened(tmp_path / "state") as state:
         assert state.resumed
+
+
+def test_checkpoint_that_another_load_removes_while_it_is_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, locked, removed = tmp_path / "state", checkpoint._open_locked, list[Path]()
+
+    def open_too_late(path: Path) -> sqlite3.Connection:
+        db = locked(path)
+        if not removed:
+            path.unlink()
+            removed.append(path)
+        return db
+
+    monkeypatch.setattr(checkpoint, "_open_locked", open_too_late)
+    with opened(path), pytest.raises(UsageError, match="another load is running"):
+        LoadCheckpoint(path, IDENTITY)
+
+
+def test_finished_checkpoint_is_removed_while_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state"
+    with opened(path) as state:
+        remove = state._remove
+
+        def remove_locked() -> None:
+            with pytest.raises(UsageError, match="another load is running"):
+                LoadCheckpoint(path, IDENTITY)
+            remove()
+
+        monkeypatch.setattr(state, "_remove", remove_locked)
+        state.finish()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["missing/state", "."])  # in no folder, and a folder itself

@@ -52,6 +52,8 @@ def summary(*, unseen: int = 0, **options: Any) -> LoadReport:
         ({"indexed": 3, "dead": 1}, 1),
         ({"dead": 1, "empty": 2, "duplicate": 3}, 2),
         ({"dead": 1, "unchanged": 1}, 1),
+        ({"dead": 1, "updated": 1}, 1),
+        ({"dead": 1, "superseded": 1}, 1),
         ({"dead": 1, "pruned": 1}, 1),
         ({"indexed": 3, "missing": 1}, 1),
         ({"indexed": 3, "stopped": "reading the index failed"}, 1),

@@ -50,6 +50,17 @@ def test_first_error_stops_all_stages_and_is_raised(failing: str) -> None:
     assert control.stop_reading.is_set()
 
 
+def test_stage_added_after_a_failure_stops() -> None:
+    control = LoadControl()
+    threads = StageThreads(control)
+    numbers = threads.add_stage("fail", map(int, ["failed"]), 1)
+    assert control.stop_retrying.wait(60)
+    later = threads.add_stage("later", numbers, 1)
+    threads.start("last", lambda: list(later) and None)
+    with pytest.raises(ValueError, match="failed"):
+        threads.wait()
+
+
 def test_first_unreachable_reason_outweighs_a_source_that_failed() -> None:
     control = LoadControl()
     control.end_early("the source failed")

@@ -73,6 +73,12 @@ def test_struct_fields_are_columns(tmp_path: Path) -> None:
         check(path, "metadata.title")
 
 
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
+    with pytest.raises(SourceError, match="has two columns called text"):
+        check(path)
+
+
 def test_damaged_parquet_page_yields_one_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet")
     meta = parquet.ParquetFile(path).metadata.row_group(1).column(0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from es_sbert.errors import UsageError
-from es_sbert.index.document_vectors import target_texts
+from es_sbert.index.document_vectors import kept_targets, target_texts
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.ingest.load_plan import IngestSettings, plan_fields
@@ -66,6 +66,11 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
 def test_conflicting_field_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         planned(**options)
+
+
+def test_other_fields_with_known_text_are_kept() -> None:
+    [kept] = kept_targets(STORED, ["embedding"])
+    assert (kept.field, kept.template.template, kept.filled) == ("summary_vector", "{summary}", False)
 
 
 def test_one_text_of_several_is_enough() -> None:

@@ -86,6 +86,9 @@ def test_other_encoding_is_refused_before_the_load_wherever_it_begins(tmp_path: 
 def test_file_in_windows_1252_is_read_with_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(COMMA.encode("windows-1252"))
     assert fields(load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))) == ROWS
+    (tmp_path / "a.csv").write_bytes(COMMA.encode())
+    with pytest.raises(SourceError, match=r"a.csv is UTF-8, not windows-1252\n  Leave out `encoding`"):
+        load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))
 
 
 def test_pipe_in_windows_1252_ends_with_an_error(tmp_path: Path) -> None:
@@ -102,6 +105,13 @@ def test_pandas_index_without_a_name_is_called_index(tmp_path: Path) -> None:
     assert fields(load(tmp_path / "a.csv")) == [{"index": "0", "text": "a"}, {"index": "1", "text": "b"}]
     (tmp_path / "b.csv").write_bytes(b",index,text\n0,x,a\n")
     assert fields(load(tmp_path / "b.csv")) == [{"level_0": "0", "index": "x", "text": "a"}]
+
+
+def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,text,,\n1,a,,\n2,b,,note\n")
+    good, bad = load(tmp_path / "a.csv")
+    assert fields([good]) == [{"id": "1", "text": "a"}]
+    assert "value in column 3 or later, which has no name" in getattr(bad, "reason", "")
 
 
 @pytest.mark.parametrize(
