@@ -128,7 +128,10 @@ def test_no_secret_is_written_anywhere(
 
 def test_password_in_url_on_command_line_is_refused(cli: Cli) -> None:
     word = secret()
-    done = cli("index", "show", "docs", "--url", f"http://localhost:1,http://anna:{word}@localhost:2")
-    assert (done.code, done.out) == (2, "")
-    assert "a command line is public" in done.err
-    assert word not in done.err
+    public = f"http://anna:{word}@localhost:2"
+    for command in (("index", "show", "docs", "--url", f"http://localhost:1,{public}"),
+                    ("dashboards", "docs", "--kibana", public)):  # fmt: skip
+        done = cli(*command)
+        assert (done.code, done.out) == (2, "")
+        assert "a command line is public" in done.err
+        assert word not in done.err

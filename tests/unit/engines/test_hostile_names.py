@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.rest import quote_index_name
+from es_sbert.engines.rest import quote_index_expression, quote_index_name
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import safe_file_name
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
@@ -26,6 +26,12 @@ HOSTILE = [
 def test_path_like_index_names_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="not the name of one index"):
         quote_index_name(name)
+
+
+@pytest.mark.parametrize("expression", ["a,_search", "a,b/c", "a,b?c", "a,,b", "*,-"])
+def test_path_like_parts_of_index_expressions_are_rejected(expression: str) -> None:
+    with pytest.raises(UsageError, match="neither the name of an index nor a pattern"):
+        quote_index_expression(expression)
 
 
 @pytest.mark.parametrize("name", ["far:docs", "docs,far:docs", "*:docs", "-far:*"])
