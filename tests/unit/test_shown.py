@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 _PAGES = [str(page.relative_to(ROOT)) for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]]
 _BLOCK = re.compile(r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _IN_PROSE = re.compile(r"(?<!`)`(es-sbert [^`]+)`(?!`)")
-_BENCHMARK = re.compile(r"`python -m (benchmarks\.\w+)([^`]*)`")
 _OPERATORS = "|&;<>()"
 # What stands for something, or for everything else.
 _PLACEHOLDERS = frozenset({"…", "NAME"})

@@ -129,10 +129,3 @@ def test_order_depends_on_seed_id_and_routing() -> None:
     # A fair draw: about half of the first documents come from each half of the ids.
     low = sum(int(identifier) < 100 for identifier, _ in orders[0][:200])
     assert 70 < low < 130
-
-
-def test_added_documents_leave_the_order_of_the_others() -> None:
-    keys: list[tuple[str, str | None]] = [(str(number), None) for number in range(50)]
-    before = sorted(keys[:40], key=lambda key: draw_order(key, 3))
-    after = sorted(keys, key=lambda key: draw_order(key, 3))
-    assert [key for key in after if int(key[0]) < 40] == before

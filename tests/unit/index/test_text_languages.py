@@ -59,26 +59,14 @@ def test_sample_is_random_and_limited() -> None:
 FINGERPRINT = "f" * 32
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *MODELS, "sentence-transformers/all-MiniLM-L12-v2", "all-MiniLM-L6-v2@128",
-        "BAAI/bge-base-en-v1.5", "intfloat/e5-large", "thenlper/gte-base", "/models/e5-small-v2/",
-        "sentence-transformers/msmarco-distilbert-base-v4",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [*MODELS, "all-MiniLM-L6-v2@128", "BAAI/bge-base-en-v1.5", "/models/e5-small-v2/"])
 def test_english_models_are_known_by_name(name: str) -> None:
     assert known_languages(name, FINGERPRINT) == {"en"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "", "tickets", "intfloat/multilingual-e5-small", "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
-        "BAAI/bge-m3", "BAAI/bge-small-zh-v1.5", "google/embeddinggemma-300m", "Alibaba-NLP/gte-multilingual-base",
-        "Snowflake/snowflake-arctic-embed-m-v2.0", "all-MiniLM-L6-v2-tuned", "msmarco-distilbert-multilingual-en-de",
-    ],
-)  # fmt: skip
+    "name", ["tickets", "intfloat/multilingual-e5-small", "BAAI/bge-small-zh-v1.5", "all-MiniLM-L6-v2-tuned"]
+)
 def test_languages_of_other_models_are_not_known(name: str) -> None:
     assert known_languages(name, FINGERPRINT) == frozenset()
 
@@ -91,10 +79,7 @@ def test_languages_of_other_models_are_not_known(name: str) -> None:
         ("---\nlanguage:\n  - 'de'\n  - pt-BR\ntags:\n- fr\n---\n", {"de", "pt-br"}),
         ('---\nlanguage: ["en", "sv"] # two\n---\n', {"en", "sv"}),
         ("---\nlanguage: multilingual\n---\n", {"multilingual"}),
-        ("---\nlanguage:\nlicense: mit\n---\n", set()),
         ("---\nlicense: mit\n---\nlanguage: en\n", set()),
-        ("# A model\nlanguage: en\n", set()),
-        ("---\nlanguage: en\n", set()),
         ("", set()),
     ],
 )

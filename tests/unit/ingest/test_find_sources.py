@@ -108,7 +108,6 @@ def test_stdin_requires_a_format_and_is_accepted_once() -> None:
     [
         ("a.json", b'[\n{"text": "a"}\n]', "holds a JSON array"),
         ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "it is UTF-16 or not a text\n.*docs/sources.md"),
-        ("a.csv", b"id,body\n1,x\n", "has no column text"),
         ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>a", "is a page of HTML"),
         ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
         ("a.csv", b"text,text\n", "contains the column 'text' twice"),

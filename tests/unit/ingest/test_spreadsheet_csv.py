@@ -122,7 +122,6 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
         ("a.csv.gz", gzip.compress(WORKBOOK), "it is UTF-16 or not a text"),
         ("a.jsonl", b"SQLite format 3\0" + b"\0" * 84, "it is UTF-16 or not a text"),
         ("a.csv", b"id;text\r1;a\r2;b\r", "header cannot be read"),
-        ("a.tsv", b"id;text\n1;a\n", "has no column text"),
         ("a.txt", TAB.encode("utf-16-le"), 'it is UTF-16 or not a text\n  Name its encoding, such as `encoding="'),
     ],
 )

@@ -59,16 +59,3 @@ def test_markup_and_numbers_around_a_text_do_not_matter(form: str) -> None:
 )  # fmt: skip
 def test_texts_without_evidence_are_no_other_language(text: str) -> None:
     assert detect_language(text) in (None, "en")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The offices of José María de la Cruz and of Jürgen von der Heide are in Las Palmas de Gran Canaria.",
-        "We played the film Москва слезам не верит in 東京 and it was a success.",
-        "El Niño and La Niña affect the weather of the Pacific, which is what they are known for.",
-        "It's what they don't say that's important.",
-    ],
-)
-def test_english_with_names_is_english(text: str) -> None:
-    assert detect_language(text) == "en"

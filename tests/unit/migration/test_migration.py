@@ -172,12 +172,10 @@ def test_copy_write_preserves_any_json_document(source: Json) -> None:
     assert json.loads(lines[1]) == source
 
 
-def counted(numbers: set[int], asked: list[int] | None = None) -> CountSeqNoRanges:
+def counted(numbers: set[int]) -> CountSeqNoRanges:
     ordered = sorted(numbers)
 
     def count(ranges: Sequence[SeqNoRange]) -> list[int]:
-        if asked is not None:
-            asked.append(len(ranges))
         return [bisect_right(ordered, high) - bisect_right(ordered, low) for low, high in ranges]
 
     return count

@@ -11,7 +11,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
-from es_sbert.search.search_scope import choose_method, choose_oversample
+from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import (
     MAX_K,
     SearchMethod,
@@ -173,8 +173,6 @@ def test_choose_method(engine_type: EngineType, index_type: IndexType, methods: 
 
 
 def test_quantized_vectors_are_oversampled_up_to_the_limit_of_the_engine() -> None:
-    given = [(IndexType.HNSW, None), (IndexType.BBQ_HNSW, None), (IndexType.BBQ_HNSW, 5.0)]
-    assert [choose_oversample(meta(index_type), factor) for index_type, factor in given] == [None, 3.0, 5.0]
     for k, expected in ((5, 8), (9_000, MAX_K)):
         body = search_body(EngineType.OPENSEARCH, SearchMethod.KNN, VectorQuery("v", VECTOR, k, oversample=1.5))
         assert values(body, "k") == [expected]
