@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_sbert.analysis.html_report import (
@@ -105,6 +105,7 @@ HOSTILE = st.text(
 
 
 @given(st.lists(HOSTILE, min_size=2))
+@example(["</script></title><!-- <script> & \u2028\u2029 {{script}} {{data}}", "b"])
 def test_texts_ids_and_names_cannot_change_the_markup(texts: list[str]) -> None:
     group = ReportGroup(texts[0], (0, 1), (0.5, 0.5))
     facts = [(texts[0], texts[1])]
@@ -160,6 +161,3 @@ def test_differing_words(first: str, second: str, parts: list[str], others: list
     diff = differing_words(first, second)
     assert [first[start:end] for start, end in diff.first] == parts
     assert [second[start:end] for start, end in diff.second] == others
-
-
-# The map.

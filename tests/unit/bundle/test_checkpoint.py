@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -31,12 +32,14 @@ def test_model_settings(folder: Path) -> None:
     assert (model.name, model.architecture, model.dimensions, model.max_tokens) == ("tiny", "bert", HIDDEN, 24)
     assert (model.pooling, model.dense, model.normalize) == ((Pooling.MEAN,), (), True)
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("query: ", "passage: ", "")
+    (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")  # an older name
+    assert read_sentence_model(folder).max_tokens == 24
 
 
 def test_default_prompt_applies_to_inputs_without_kind(folder: Path) -> None:
     _edit(
         folder / "config_sentence_transformers.json",
-        lambda _: {"prompts": {"any": "x: "}, "default_prompt_name": "any"},
+        lambda _: {"prompts": {"any": "x: ", "query": None}, "default_prompt_name": "any"},
     )
     model = read_sentence_model(folder)
     # As in sentence-transformers: a default prompt for queries must not come in front of documents.
@@ -54,24 +57,13 @@ def test_old_pooling_keys_are_read(folder: Path) -> None:
     assert model.dimensions == 2 * HIDDEN
 
 
-def _add_dense(folder: Path, inputs: int = HIDDEN) -> None:
-    import numpy as np
-
-    (folder / "2_Dense").mkdir()
-    settings = {"in_features": inputs, "out_features": 8, "bias": True}
-    (folder / "2_Dense/config.json").write_text(json.dumps(settings))
-    save_file(
-        {"linear.weight": np.ones((8, inputs), np.float32), "linear.bias": np.ones(8, np.float32)},
-        folder / "2_Dense/model.safetensors",
-    )
-    _edit(
-        folder / "modules.json",
-        lambda m: m.insert(2, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}),
-    )
-
-
 def test_dense_module_is_read_and_has_the_librarys_default_activation(folder: Path) -> None:
-    _add_dense(folder)
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense/config.json").write_text('{"in_features": 16, "out_features": 8, "bias": true}')
+    tensors = {"linear.weight": np.ones((8, HIDDEN), np.float32), "linear.bias": np.ones(8, np.float32)}
+    save_file(tensors, folder / "2_Dense/model.safetensors")
+    entry = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
+    _edit(folder / "modules.json", lambda modules: modules.insert(2, entry))
     model = read_sentence_model(folder)
     assert model.dense == (
         Dense(folder="2_Dense", in_features=HIDDEN, out_features=8, bias=True, activation=Activation.TANH),
@@ -153,18 +145,11 @@ def test_fingerprint_ignores_unrelated_changes(folder: Path, file: str, change: 
     assert read_sentence_model(folder).fingerprint == original
 
 
-def _modules(*modules: tuple[str, str | None], name: str | None = None) -> str:
-    """A modules.json of classes and folders."""
-    entries = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in modules]
-    named = [{**entry, "name": name} if name else entry for entry in entries]
-    return json.dumps([{key: value for key, value in entry.items() if value is not None} for entry in named])
-
-
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("modules.json", "{", "modules.json is broken"),
-        ("modules.json", _modules(("Transformer", "../x"), ("Pooling", "/")), "outside"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": "../x"}]', "outside"),
         ("config.json", None, "config.json is missing"),
         ("tokenizer.json", "nonsense", "tokenizer.json cannot be read"),
         ("1_Pooling/config.json", '{"embedding_dimension": 16, "pooling_mode": "median"}', "median"),

@@ -66,6 +66,15 @@ def test_another_content_of_the_same_size_and_time_is_read(file: Path) -> None:
     assert reader.count == 2
 
 
+def test_another_kind_and_a_change_of_a_second_file_are_computed_anew(file: Path) -> None:
+    files = [file, file.with_name("second")]
+    files[1].write_bytes(b"two")
+    assert remembered_hash("sha256", files, lambda: "a") == "a"
+    assert remembered_hash("tensors", files, lambda: "b") == "b"
+    files[1].write_bytes(b"three")
+    assert remembered_hash("sha256", files, lambda: "c") == "c"
+
+
 def test_a_file_that_has_just_been_written_is_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("ES_SBERT_CACHE", str(file.parent / "cache"))

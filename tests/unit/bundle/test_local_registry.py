@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from es_sbert.bundle.local_registry import (
     FolderState,
+    _warn_if_others_may_write,
     fingerprint_of,
     read_registry,
     register_model,
@@ -88,6 +90,17 @@ def test_moved_model_keeps_its_name(tuned: Path, tmp_path: Path) -> None:
     shutil.move(tuned, tmp_path / "new")
     registered(tmp_path / "new")
     assert [(m.name, m.fingerprint, m.folder) for m in read_registry()] == [("support", mark, tmp_path / "new")]
+    registered(shutil.copytree(tmp_path / "new", tmp_path / "copy"))
+    assert [m.name for m in read_registry()] == ["support", "copy"]
+
+
+@pytest.mark.parametrize("name", ["", "org/name", "~me", "--name", "two\nlines", "n" * 201])
+def test_names_like_paths_hub_ids_or_options_are_refused(tuned: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be registered as"):
+        registered(tuned, name=name)
+    with pytest.raises(UsageError, match="cannot be registered as"):
+        registered(tuned.rename(tuned.with_name("\x1b[2J")))
+    assert read_registry() == []
 
 
 def test_unregister_by_name_folder_or_hash_keeps_the_folder(tuned: Path) -> None:
@@ -132,6 +145,31 @@ def test_broken_registry_is_reported_and_not_overwritten(content: str, registry:
     assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_model_folder(DEFAULT)
     with pytest.raises(ModelNotFound, match="the model registry"):
         find_index_model("docs", "tuned", "0" * 32)
+
+
+def test_registry_that_is_a_pipe_or_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", os.devnull):
+        monkeypatch.setenv("ES_SBERT_REGISTRY", str(path))
+        with pytest.raises(RegistryInvalid, match="is not a file"):
+            read_registry()
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder_mode", "problem"),
+    [(0o600, 0o1777, ""), (0o666, 0o755, "can be written by all"), (0o600, 0o777, "can be replaced by all")],
+)
+def test_registry_that_others_may_write_is_warned_about(
+    mode: int, folder_mode: int, problem: str, registry: Path, tuned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registered(tuned)
+    registry.chmod(mode)
+    registry.parent.chmod(folder_mode)
+    _warn_if_others_may_write.cache_clear()
+    with caplog.at_level(logging.WARNING, "es_sbert"):
+        read_registry()
+    assert len(caplog.records) == bool(problem)
+    assert problem in caplog.text
 
 
 def test_concurrent_registrations_lose_no_entry(tmp_path: Path, registry: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,15 @@ def test_folder_has_the_same_vectors_in_sentence_transformers(pooling: str | lis
     np.testing.assert_allclose(SentenceTransformer(str(short), device="cpu").encode(TEXTS), expected, atol=1e-6)
     with Encoder(short, precision="fp32") as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+
+
+def test_plain_transformer_keeps_its_pooling(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "1_Pooling")
+    with Encoder(folder, precision="fp32") as whole, Encoder(f"{folder}@6", precision="fp32") as short:
+        np.testing.assert_allclose(short.encode(TEXTS), cut(whole.encode(TEXTS), 6), atol=1e-6)
 
 
 def test_model_with_truncate_dim_is_cut_further(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def answer(*hits: Json) -> Json:
 
 def test_response_is_parsed() -> None:
     raw = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
+    raw["hits"]["total"] = {"value": 10_000, "relation": "gte"}
     result = read(raw, meta("{t}"), EngineType.OPENSEARCH)
     assert list(result) == [found("a", 0.5, 0.75, {"t": 1}), found("b", 0.0, 0.5)]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)

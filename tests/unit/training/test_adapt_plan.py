@@ -12,6 +12,7 @@ import pytest
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import CheckpointInvalid
+from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.training.adapt import Adaptation
 from es_sbert.training.adapt_plan import (
     AdaptInputs,
@@ -50,6 +51,12 @@ def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, 
     assert stage.dev is not None
     assert stage.dev.prompts == {"anchor": "query", "positive": "document"}
     assert stage.data[0].columns == {"anchor": "query", "positive": "text", "negative": ("negative1", "negative2")}
+
+
+def test_run_is_not_resumed_with_other_queries() -> None:
+    one, other = [LabeledQuery("a", ("1",))], [LabeledQuery("a", ("2",))]
+    inputs = [AdaptInputs(), AdaptInputs([]), AdaptInputs(one), AdaptInputs(other), AdaptInputs(None, one)]
+    assert len({each.digest() for each in inputs}) == len(inputs)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
         ("stages.0.objective", {"kind": "denoising", "ratio": 0.6}, "TSDAE"),
         ("stages.0.objective.teacher", "a-model", "Augmented SBERT"),
         ("stages.0.mixing", "round-robin", "mixing"),
+        ("stages.0.data.0.neighbors", {"among": 5}, "Augmented SBERT"),
+        ("stages.0.data.0.hard_negatives", {"reranker": "a-model"}, "mine_hard_negatives"),
         ("export.sts", "pairs.tsv", "es-sbert evaluate --task sts"),
         ("test", {"task": "sts"}, "es-sbert evaluate"),
         ("stages.0.objective.matryoshka", {"dimensions": [8], "weights": [1]}, "weight for each dimension"),

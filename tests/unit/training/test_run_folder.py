@@ -8,7 +8,7 @@ import pytest
 
 from es_sbert.errors import CheckpointInvalid, ModelNotFound
 from es_sbert.training.recipe import Recipe, load_recipe
-from es_sbert.training.run_folder import RunFolder, hash_model
+from es_sbert.training.run_folder import RunFolder, hash_model, last_complete_checkpoint, mark_checkpoint_complete
 from es_sbert.training.training_run import find_models
 from tests.unit.training.support import recipe, write_recipe
 
@@ -93,3 +93,11 @@ def test_model_hash_covers_only_files_that_affect_the_model(tmp_path: Path) -> N
     assert len({model, *hashes}) == 5
     beside = write_files(tmp_path / "beside", **{"README.md": "A card.", "es_sbert.json": "{}"})
     assert hash_model(beside) == model
+
+
+def test_run_resumes_from_the_complete_checkpoint_of_most_steps(tmp_path: Path) -> None:
+    for step in (9, 100, 101):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    for step in (9, 100):
+        mark_checkpoint_complete(tmp_path / f"checkpoint-{step}")
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-100"

@@ -4,10 +4,11 @@ import errno
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import SafetensorError
 
-from es_sbert.errors import OutputError
-from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.errors import OutOfMemory, OutputError
+from es_sbert.training.training_errors import translate_disk_errors, translate_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,12 @@ def test_full_disk_error_says_how_to_resume(error: Exception) -> None:
     with pytest.raises(OutputError, match="out cannot be written") as caught, translate_disk_errors(Path("out")):
         raise error
     assert "`resume`" in caught.value.remedy
+
+
+def test_memory_of_a_gpu_names_the_mini_batch_and_other_errors_pass() -> None:
+    with pytest.raises(OutOfMemory, match="with mini_batch: 8") as caught, translate_out_of_memory(64, 8):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    assert "Lower mini_batch in the recipe to 4" in caught.value.remedy
+    for translated in (translate_out_of_memory(64, None), translate_disk_errors(Path("out"))):
+        with pytest.raises(RuntimeError, match="^shapes differ$"), translated:
+            raise RuntimeError("shapes differ")
