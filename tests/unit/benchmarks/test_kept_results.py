@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,10 @@ def test_page_has_license_size_and_limits_of_every_model_of_the_catalog() -> Non
         numbers = dict(re.findall(r"(\d+) (dimensions|layers|tokens)", model.summary)[i][::-1] for i in (0, 2))
         row = f"| {model.name} | {model.license} | {model.megabytes} | {numbers['dimensions']} | {numbers['tokens']} |"
         assert row in page, row
+
+
+@pytest.mark.parametrize("wrong", ["lost", "doubled", "stale", "read"])
+def test_fault_run_with_a_loss_is_not_good(wrong: str) -> None:
+    run = reliability.FaultRun(**dict.fromkeys((field.name for field in fields(reliability.FaultRun)), 0))
+    assert run.good
+    assert not replace(run, **{wrong: 1}).good

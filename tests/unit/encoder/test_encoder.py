@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from es_sbert.encoder import model_loading
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import DeviceError, ModelError
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.compiled_model import CompiledModel
 from es_sbert.runtime.device import Device
@@ -66,6 +67,16 @@ def test_one_text_none_and_any_iterable_are_encoded(encoder: Encoder) -> None:
     assert (vector.shape, encoder.encode([]).shape) == ((HIDDEN,), (0, HIDDEN))
     np.testing.assert_array_equal(vector, encoder.encode(["a man"], "query")[0])
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
+
+
+def test_copy_of_a_cached_model_has_its_own_name_and_a_path_is_a_folder(
+    encoder: Encoder, tiny: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(tiny, tmp_path / "copy")
+    with Encoder(copy, device="cpu", precision="fp32") as again:
+        assert (again.info.fingerprint, again.info.model) == (encoder.info.fingerprint, str(copy))
+    with pytest.raises(BundleInvalid, match="no modules.json"):
+        Encoder(Path("all-MiniLM-L6-v2"))
 
 
 def test_auto_falls_back_to_cpu_with_cause_and_remedy(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

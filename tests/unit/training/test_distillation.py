@@ -24,7 +24,7 @@ from es_sbert.training.adapt import adapt
 from es_sbert.training.adapt_plan import AdaptSettings
 from es_sbert.training.distillation import Student, distillation_recipe, split_texts
 from tests.e2e.cli_support import cli_in_process
-from tests.unit.training.support import write_model
+from tests.unit.training.support import cut_at, write_model
 
 TEXTS = [text for text in parity_sentences(400) if text.strip()]
 
@@ -140,6 +140,18 @@ def test_prompts_take_turns_where_they_differ(model: Path) -> None:
     # A static student has no prompts: its vectors of texts are drawn to those of the prompted texts.
     assert prompts(asymmetric, Student()) == [(None, "document")]
     assert prompts(_teacher({}, model), Student(layers=1)) == [(None, "document")]
+
+
+def test_teacher_embeds_texts_with_the_prompt_of_their_turn(tmp_path: Path) -> None:
+    teacher = write_model(tmp_path / "teacher", prompts={"query": "query: ", "document": "a document: "})
+    with cut_at(1):
+        distill(str(teacher), tmp_path / "student", TEXTS, layers=1, epochs=1)
+    texts = split_texts(list(dict.fromkeys(TEXTS)), 42)[0]
+    with Encoder(teacher, device="cpu", precision="fp32") as encoder:
+        for number, kind in enumerate(("document", "query")):
+            labels = np.load(tmp_path / f"student/training/distillation/teacher-{number}.npy")
+            expected = encoder.encode(texts[number::2], kind)  # type: ignore[arg-type]
+            np.testing.assert_allclose(labels, expected, atol=1e-5)
 
 
 def test_command_distils_texts_of_files(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from es_sbert.training.batch_sampler import plan_batches
+from es_sbert.training.batch_sampler import number_texts, plan_batches
+from es_sbert.training.training_examples import Examples
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200).map(lambda values: np.array(values, dtype=np.int64))
 # Few different texts: many conflicts. (examples, 2)
@@ -67,3 +69,8 @@ def test_smart_batching_saves_most_padding(distinct: bool) -> None:
     smart, plain = (padding(plan(lengths, 16, smart=smart, distinct=texts), lengths) for smart in (True, False))
     assert plain > lengths.sum()
     assert smart < 0.1 * plain
+
+
+def test_texts_that_differ_in_case_or_white_space_are_the_same_text() -> None:
+    examples = Examples("x", Path("x"), (["a b", "A\t b ", "ab"], ["c", "C", "a b"]), None, np.arange(3))
+    assert number_texts(examples).tolist() == [[0, 2], [0, 2], [1, 0]]
