@@ -83,8 +83,9 @@ def test_positions_limit_max_tokens(folder: Path, model_type: str, pad: int, exp
 
 def test_max_tokens_falls_back_to_tokenizer_config(folder: Path) -> None:
     _edit(folder / "sentence_bert_config.json", lambda c: c.pop("max_seq_length") and None)
-    (folder / "tokenizer_config.json").write_text('{"model_max_length": 30}')
-    assert read_sentence_model(folder).max_tokens == 30
+    for number, name in enumerate(("model_max_length", "max_len")):
+        (folder / "tokenizer_config.json").write_text(json.dumps({name: 30 + number}))
+        assert read_sentence_model(folder).max_tokens == 30 + number
 
 
 def test_tokenizer_truncation_is_not_max_tokens(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,12 +68,7 @@ def test_one_text_none_and_any_iterable_are_encoded(encoder: Encoder) -> None:
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
 
 
-def test_copy_of_a_cached_model_has_its_own_name_and_a_path_is_a_folder(
-    encoder: Encoder, tiny: Path, tmp_path: Path
-) -> None:
-    copy = shutil.copytree(tiny, tmp_path / "copy")
-    with Encoder(copy, device="cpu", precision="fp32") as again:
-        assert (again.info.fingerprint, again.info.model) == (encoder.info.fingerprint, str(copy))
+def test_path_is_a_folder_and_not_the_name_of_a_model() -> None:
     with pytest.raises(BundleInvalid, match="no modules.json"):
         Encoder(Path("all-MiniLM-L6-v2"))
 

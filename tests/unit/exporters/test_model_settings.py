@@ -162,7 +162,6 @@ CASES: list[tuple[str, str, Any, str]] = [
     (TOKENIZER, "split_special_tokens", True, "refused"),
     (TOKENIZER, "truncation_side", "left", "refused"),
     (TOKENIZER, "model_max_length", 9, "equal"),
-    (TOKENIZER, "max_len", 9, "equal"),
     (TOKENIZER, "model_input_names", ["input_ids"], "refused"),
     ("2_Dense/config.json", "activation_function", "ReLU", "refused"),
     (CONFIG, "num_hidden_layers", 1, "equal"),
