@@ -73,13 +73,3 @@ def test_texts_of_all_files_and_pages(folder: Path) -> None:
     assert {name: each.get("page") for name, each in pages.items()} == {
         "in/manual.PDF#1": 1, "in/manual.PDF#3": 3, "plan.pptx#1": 1, "report.docx": None,
     }  # fmt: skip
-
-
-def test_files_that_give_no_text_are_named_and_the_others_read(folder: Path) -> None:
-    (folder / "damaged.docx").write_bytes(b"PK\x03\x04 no")
-    write_pdf(folder / "scanned.pdf", ["", ""])
-    code, found, errors = extract(folder)
-    assert (code, len(found)) == (1, 3)
-    damaged, scanned = errors.splitlines()
-    assert "damaged.docx" in damaged
-    assert scanned.endswith("it has no text; scanned pages need OCR, for example `ocrmypdf`")

@@ -63,21 +63,6 @@ def test_sync_and_async_index_have_the_same_methods() -> None:
     assert methods(es_sbert.SemanticIndex) - {"create"} == methods(es_sbert.AsyncSemanticIndex) - {"create"}
 
 
-def test_unknown_names_raise_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Encodr'"):
-        es_sbert.Encodr  # noqa: B018
-    assert set(es_sbert.__all__) <= set(dir(es_sbert))
-
-
-def test_import_loads_no_heavy_library() -> None:
-    code = "import es_sbert, sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    loaded = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    heavy = {"numpy", "onnxruntime", "pydantic", "elasticsearch", "opensearchpy", "click", "torch", "orjson"}
-    assert heavy.isdisjoint(loaded)
-
-
 @pytest.mark.slow
 def test_api_reference_builds_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import ip_address
 from typing import Any
@@ -162,6 +162,7 @@ def test_timestamp_units(count: int, kind: pa.DataType, text: str) -> None:
         (pa.array([1, 2**62], pa.timestamp("ms")), "outside the years 1 to 9999"),
         (pa.array([1, 2**30], pa.int32()).cast(pa.date32()), "outside the years 1 to 9999"),
         (pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())), "holds the key a twice"),
+        (pa.array([None, 5], pa.duration("s")), "a duration cannot be written as JSON: cast the column"),
         (pa.array([[(1.5, 1)]] * 2, pa.map_(pa.float64(), pa.int64())), "neither text nor an integer"),
         (pa.StructArray.from_arrays([pa.array([1, 1]), pa.array([2, 2])], ["x", "x"]), "have the same name"),
     ],
@@ -181,7 +182,10 @@ def test_python_values_are_serialized() -> None:
     assert written(time(1, 2)) == '"01:02:00"'
     assert written(True) == "true"
     assert "a complex cannot be written as JSON: cast the column to a string" in refusal(value_to_json([1j]))
+    assert "a timedelta cannot be written as JSON" in refusal(value_to_json([timedelta(5)]))
     assert "surrogates" in refusal(value_to_json("\ud800"))
+    # In one order, or equal documents would differ.
+    assert written({3, None, "a"}) == '["a",3,null]'
 
 
 def test_numpy_values_are_those_of_python() -> None:

@@ -164,6 +164,7 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
     [
         (EngineType.ELASTICSEARCH, IndexType.HNSW, "knn exact"),
         (EngineType.ELASTICSEARCH, IndexType.FLAT, "knn knn"),  # exact without a script
+        (EngineType.ELASTICSEARCH, IndexType.INT8_FLAT, "knn exact"),
         (EngineType.OPENSEARCH, IndexType.HNSW, "knn exact"),
         (EngineType.OPENSEARCH, IndexType.FLAT, "exact exact"),  # no kNN without a graph
     ],
