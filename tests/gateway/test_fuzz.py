@@ -174,14 +174,16 @@ def test_random_bytes_pass_through_or_are_refused(url: str, engine: Engine, body
 
 @MANY
 @given(
-    asked=st.tuples(plain_bodies, targets, st.just("meant"))
-    | st.tuples(asking_bodies, st.sampled_from(["_search", "_count", "_async_search"]), st.just("plain"))
+    asked=st.tuples(plain_bodies, targets | st.just("_msearch"), st.just("meant"))
+    | st.tuples(asking_bodies, st.sampled_from(["_search", "_count", "_async_search", "_msearch"]), st.just("plain"))
 )
 def test_requests_that_are_not_semantic_or_without_vectors_pass_through_unchanged(
     url: str, engine: Engine, asked: tuple[dict[str, Any], str, str]
 ) -> None:
     body, target, index = asked
     sent = orjson.dumps(body, option=orjson.OPT_INDENT_2)
+    if target == "_msearch":
+        sent = b" {} \n " + orjson.dumps(body) + b" \r\n{}\n"
     assert send(url, Request("POST", f"/{index}/{target}", JSON, sent)).status == 200
     got = engine.passed()
     assert (got.target, got.body) == (f"/{index}/{target}".encode(), sent)

@@ -6,8 +6,11 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from es_sbert.engines.rest import Json
+from es_sbert.gateway.incoming_request import parse_object
 from es_sbert.gateway.search.hidden_fields import hide_by_parameter, hide_in_bodies, hide_in_search
 
 FIELDS = ("embedding", "embedding_meta")
@@ -23,6 +26,8 @@ def source(*excludes: str, **more: Any) -> Json:
     [
         ({}, {}, EXCLUDED),
         ({"_source": {}}, {}, EXCLUDED),
+        ({"_source": []}, {}, EXCLUDED),
+        ({"_source": {"exclude": ["a"]}}, {}, {"_source": {"exclude": ["a", *FIELDS]}}),
         ({"_source": {"excludes": "a"}}, {}, source("a")),
         ({"_source": {"includes": [], "excludes": ["a*"]}}, {}, source("a*", includes=[])),
         ({"stored_fields": ["_source", "a"]}, {}, {"stored_fields": ["_source", "a"]} | EXCLUDED),
@@ -57,6 +62,8 @@ def test_fields_are_added_to_what_the_caller_excludes(body: Json, params: dict[s
         ({}, {"size": "0"}),
         ({}, {"_source_includes": "a"}),
         ({}, {"_source_excludes": "embedding"}),
+        ({}, {"_source_exclude_vectors": "false"}),
+        ({}, {"stored_fields": "a"}),
         ({"_source": False, "aggs": {"a": {"top_hits": {"_source": ["embedding"]}}}}, {}),
         # Of one document, not documents.
         ({"_source": False, "query": {"nested": {"path": "a", "query": {}, "inner_hits": {}}}}, {}),
@@ -76,6 +83,25 @@ def test_body_that_need_not_be_parsed_keeps_its_bytes() -> None:
     assert orjson.loads(new[1]) == EXCLUDED
     assert new[2:] == [filtered, broken]
     assert hide_in_bodies([b'{"size":0 }'], FIELDS, 1000) == [b'{"size":0 }']
+
+
+FILTERS = st.sampled_from([True, [], ["a"], {"excludes": "a"}, {"includes": ["a"]}, {"excludes": ["embedding"]}])
+HITS = st.fixed_dictionaries({}, optional={"_source": FILTERS, "size": st.integers(0, 2), "stored_fields": st.just([])})
+INNER = st.one_of(
+    HITS.map(lambda hits: {"aggs": {"a": {"terms": {}, "aggs": {"b": {"top_hits": hits}}}}}),
+    HITS.map(lambda hits: {"collapse": {"field": "a", "inner_hits": hits}}),
+    st.just({"query": {"match": {"_id": 1.0}}}),
+)
+
+
+@given(st.builds(lambda hits, inner: hits | inner, HITS, INNER), st.booleans())
+def test_body_is_unchanged_but_for_the_fields_that_are_hidden(body: Json, escaped: bool) -> None:
+    sent = orjson.dumps(body).replace(b'"_', b'"\\u005f' if escaped else b'"_')
+    [hidden] = hide_in_bodies([sent], FIELDS, 1000)
+    if hide_in_search(body, [], FIELDS) is None:
+        assert hidden is sent
+    else:
+        assert parse_object(hidden) == body
 
 
 def test_parameter_is_added_up_to_what_engines_accept() -> None:

@@ -45,6 +45,7 @@ REFUSED: dict[str, Json] = {
     "collapse": {"query": SEMANTIC, "collapse": {"field": "semantic"}},
     "suggestion": {"suggest": {"a": {"text": TEXT, "term": {"field": "semantic"}}}},
     "highlight": {"query": SEMANTIC, "highlight": {"fields": {"semantic": {}}}},
+    "highlights in order": {"query": SEMANTIC, "highlight": {"fields": [{"title": {}}, {"semantic": {}}]}},
     "highlighted lucene": {"highlight": {"fields": {"title": {"highlight_query": LUCENE}}}},
     "default field of lucene": {"highlight": {"highlight_query": {"query_string": {
         "query": TEXT, "default_field": "semantic"}}}},

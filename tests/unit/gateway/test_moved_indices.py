@@ -128,6 +128,14 @@ def test_rated_template_is_refused_where_it_may_be_semantic(templates: Json, fou
     check("/docs/_rank_eval", rated, NO_MAPPINGS, mode)
     with pytest.raises(AccessDenied):
         check("/docs/_rank_eval", rated, DENIED, mode)
+    with pytest.raises(AccessDenied):  # words may become hybrid
+        check("/docs/_rank_eval", {"requests": [{"request": {"query": {"match": {"a": "b"}}}}]}, DENIED, "hybrid")
+
+
+def test_bulk_stream_is_refused_before_its_body() -> None:
+    request = incoming("/docs/_bulk/stream", "POST", {"transfer-encoding": "chunked"})
+    with pytest.raises(BadRequest, match="without vectors"):
+        asyncio.run(UnsupportedApiHandler(rewriter(DOCS)).outgoing(request, match_route(request)))
 
 
 def test_stale_rewrite_is_reported() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import gzip
 import zlib
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import (
     EngineUnreachable,
     ModelError,
+    Overloaded,
     RequestFailed,
     RequestTooLarge,
     UsageError,
@@ -37,6 +40,7 @@ from es_sbert.gateway.incoming_request import (
     credential_headers,
     decompress_body,
     parse_object,
+    require_json_type,
     require_utf8,
     without_byte_order_marks,
     write_object,
@@ -48,7 +52,12 @@ from es_sbert.gateway.upstream import end_to_end_headers
 
 
 def incoming(
-    target: str, method: str = "GET", headers: dict[str, str] | None = None, *parts: bytes, limits: Limits | None = None
+    target: str,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
+    *parts: bytes,
+    limits: Limits | None = None,
+    running: int = 0,
 ) -> IncomingRequest:
     path, _, query = target.partition("?")
     scope: dict[str, Any] = {
@@ -64,7 +73,9 @@ def incoming(
         return messages.pop(0)
 
     limits = limits or Limits()
-    return IncomingRequest.from_scope(scope, receive, limits, RequestSlot(AdmissionControl(limits)))
+    admission = AdmissionControl(limits)
+    admission.requests = running
+    return IncomingRequest.from_scope(scope, receive, limits, RequestSlot(admission))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,7 @@ def incoming(
         ("POST", "/docs/_search/template", EngineRoute(EngineApi.SEARCH_TEMPLATE, "docs")),
         ("POST", "/_msearch/template", EngineRoute(EngineApi.MULTI_SEARCH_TEMPLATE)),
         ("GET", "/docs/_explain/a%2Fb", EngineRoute(EngineApi.EXPLAIN, "docs", "a%2Fb")),
+        ("GET", "/_validate/query", EngineRoute(EngineApi.VALIDATE)),
         ("POST", "/docs/_rank_eval", EngineRoute(EngineApi.RANK_EVALUATION, "docs")),
         ("POST", "/_query/async", EngineRoute(EngineApi.LANGUAGE)),
         ("POST", "/_plugins/_ppl", EngineRoute(EngineApi.LANGUAGE)),
@@ -112,6 +124,33 @@ def test_index_names_with_dots_are_accepted(path: str) -> None:
 
 def test_unsafe_request_target_bytes_are_percent_encoded() -> None:
     assert incoming("/ü /_search").target == b"/%C3%BC%20/_search"
+
+
+def test_body_that_the_client_cuts_off_is_not_complete() -> None:
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(incoming("/", "POST").body())
+
+
+@pytest.mark.parametrize("headers", [{"content-length": "4"}, {"transfer-encoding": "chunked"}])
+def test_end_of_a_body_is_held_back_if_there_are_too_many_requests(headers: dict[str, str]) -> None:
+    """Otherwise the engine would write what its client is told to send again."""
+    parts = [b"ab", b"cd", b""] if "content-length" in headers else [b"ab", b"cd"]
+    request, passed = incoming("/", "PUT", headers, *parts, limits=Limits(concurrency=1), running=1), []
+
+    async def read() -> None:
+        async for part in request.stream():
+            passed.append(part)
+
+    with pytest.raises(Overloaded):
+        asyncio.run(read())
+    assert passed == [b"ab"]
+
+
+@pytest.mark.parametrize("content_type", ["application/cbor", "application/yaml; as=json", ""])
+def test_bodies_that_are_not_json_are_refused(content_type: str) -> None:
+    with pytest.raises(UnsupportedMediaType, match="content type"):
+        require_json_type(content_type)
+    require_json_type("Application/VND.elasticsearch+JSON; compatible-with=9")
 
 
 def test_decompressed_body_is_limited_in_size() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import Any
@@ -18,10 +17,11 @@ from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
 from es_sbert.gateway.search.hybrid_queries import ranking_query, ranks_hits
 from es_sbert.gateway.search.incoming_search import SemanticBudget
-from es_sbert.gateway.search.knn_clauses import CandidateCounts
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, kth_hit_body
 from es_sbert.gateway.search.query_finder import QueryFinder
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 from es_sbert.gateway.settings import Limits, SemanticSettings
+from es_sbert.index.mapping import ChunkRules
 from es_sbert.search.vector_query import MAX_K, VectorQuery
 from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
 from tests.unit.gateway.rewriting import (
@@ -33,6 +33,7 @@ from tests.unit.gateway.rewriting import (
     TWO_FIELDS,
     Rewriting,
     clauses,
+    copy_json,
     vector_field,
 )
 from tests.unit.golden import assert_golden
@@ -42,6 +43,7 @@ EN: Json = {"term": {"language": "en"}}
 YEAR: Json = {"range": {"year": {"gte": 2020}}}
 TITLE: Json = {"match": {"title": "plants"}}
 SEMANTIC: Json = {"match": {"semantic": TEXT}}
+NEURAL: Json = {"neural": {"embedding": {"query_text": TEXT}}}
 
 BODIES: dict[str, Json] = {
     "virtual": {"query": SEMANTIC},
@@ -92,6 +94,10 @@ def test_inner_hits_are_named_and_omitted_in_aggregations(engine_type: EngineTyp
     assert [told["name"] for told in clauses(rewritten["query"], "inner_hits")] == ["embedding", "embedding_2"]
     assert clauses(rewritten["aggs"], "nested")
     assert not clauses(rewritten["aggs"], "inner_hits")
+    quantized = vector_field(passages=ChunkRules(tokens=64, overlap=8), index_type="int8_hnsw")
+    two_types = ResolvedIndices(PASSAGES.fields | {"old": {"embedding": quantized}}, {"docs": 1, "old": 1})
+    told = clauses(Rewriting(two_types, engine_type).query(SEMANTIC), "inner_hits")
+    assert [hits["name"] for hits in told] == ["embedding", "embedding.1"]
 
 
 def knn_filter(query: Json) -> Json:
@@ -158,6 +164,7 @@ def test_semantic_field_in_filter_scores_when_sorted_by_score() -> None:
         assert "must" not in Rewriting().query(query, sort=sort)["bool"]
     for sort in ("_score", ["_score"], [{"_score": "desc"}, "year"], [{"year": "desc"}, "_score"], []):
         assert "must" in Rewriting().query(query, sort=sort)["bool"]
+    assert "must" not in Rewriting().query({"bool": {"filter": [NEURAL]}})["bool"], "the engine's own query"
 
 
 @pytest.mark.parametrize(
@@ -217,8 +224,9 @@ def test_semantic_query_on_joined_documents_is_refused() -> None:
         for query in (SEMANTIC, {"bool": {"must": [{"neural": {"embedding.vector": {"query_text": TEXT}}}]}}):
             with pytest.raises(UsageError, match=f"cannot be used inside `{kind}`"):
                 Rewriting(PASSAGES).query({"bool": {"must": [{kind: more | {"query": query}}]}})
-        untouched = {"query": {kind: more | {"query": {"match": {"comments.text": "a"}}}}}
-        assert Rewriting(hybrid=True)(untouched) is untouched
+        joined = {kind: more | {"query": TITLE}}
+        [knn] = clauses(Rewriting(hybrid=True).query({"bool": {"must": [joined, SEMANTIC]}}), "knn")
+        assert knn["filter"] == joined, "it does not become hybrid"
 
 
 def test_semantic_field_selects_one_of_several_vector_fields() -> None:
@@ -295,7 +303,8 @@ def test_minimum_of_the_mapping_applies_to_hybrid_queries_and_below_a_cutoff() -
 
 def test_negated_query_needs_a_minimum_in_every_index() -> None:
     assert minima(CALIBRATED, NEGATED) == [0.3]
-    assert [knn["k"] for knn in clauses(Rewriting(CALIBRATED).query(NEGATED), "knn")] == [MAX_K]
+    [knn] = clauses(Rewriting(CALIBRATED, least=0.9).query(NEGATED), "knn")
+    assert (knn["k"], knn["similarity"]) == (MAX_K, 0.3), "the cosine of a k-th document is no minimum here"
     some = ResolvedIndices(CALIBRATED.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
     for searched in (PLAIN, some):
         with pytest.raises(BadRequest, match="no minimum cosine") as caught:
@@ -321,10 +330,23 @@ def test_candidate_counts_are_distinct_per_k(asked: list[tuple[int, int | None, 
         assert looked.setdefault(depth, k) == k or query.oversampled_k == 10_000
 
 
+def test_search_for_the_kth_hit_has_the_scope_of_the_search() -> None:
+    semantic = SemanticQueryParser(FieldResolver(PLAIN, "semantic"), SemanticSettings(k=10), 1000).parse(
+        "match", SEMANTIC["match"]
+    )
+    assert semantic is not None
+    scope: Json = {"pit": {"id": "a"}, "runtime_mappings": {"year": {"type": "long"}}}
+    body = kth_hit_body(EngineType.ELASTICSEARCH, semantic, np.ones(3, np.float32), [EN], scope | {"size": 3})
+    assert body.items() >= (scope | {"from": 9, "size": 1}).items()
+    assert EN in clauses(body, "filter")
+
+
 def test_different_models_in_one_search_are_rejected() -> None:
     with pytest.raises(IndexMismatch, match="in docs, and that field with another model in old") as caught:
         Rewriting(MIXED).query(SEMANTIC)
     assert "migrate" in caught.value.remedy
+    with pytest.raises(IndexMismatch):
+        Rewriting(MIXED, hybrid=True).query(TITLE)
     with pytest.raises(IndexMismatch, match="has one vector per document in old, and one per chunk in docs"):
         Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
     with pytest.raises(IndexMismatch, match="names the model 'other'"):
@@ -347,6 +369,12 @@ def test_too_many_semantic_queries_are_rejected() -> None:
     assert count_queries(1, size=100_000_000) == 1
     with pytest.raises(UsageError, match="which all repeat its filters"):
         count_queries(2, size=100_000_000)
+    shared = SemanticBudget(Limits(semantic_queries=3, semantic_text_bytes=4))  # by the searches of a request
+    shared.spend([("model", "aé"), ("model", "aé")])
+    with pytest.raises(UsageError, match="more than 3 semantic queries"):
+        shared.spend([("model", "aé"), ("model", "aé")])
+    with pytest.raises(UsageError, match="more than 4 bytes"):
+        shared.spend([("another", "aé")])
 
 
 @pytest.mark.parametrize(
@@ -363,6 +391,8 @@ def test_too_many_semantic_queries_are_rejected() -> None:
         ({"query_string": {"query": 'semantic:"open'}}, "is not valid Lucene syntax"),
         ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
         ({"query_string": {"query": "title:a AND NOT semantic:plants"}}, "to be excluded has no minimum cosine"),
+        ({"query_string": {"query": "title:a -semantic:plants"}}, "to be excluded has no minimum cosine"),
+        ({"boosting": {"positive": EN, "negative": SEMANTIC, "negative_boost": 0.5}}, "has no minimum cosine"),
     ],
 )
 def test_invalid_semantic_queries_are_rejected(wrong: Json, message: str) -> None:
@@ -397,11 +427,12 @@ def test_embedded_fields_match_all_field_name_syntaxes(written: str) -> None:
     assert rewriting.texts == [TEXT]
 
 
-WORDS = """match bool must filter should query knn neural semantic field title nested path aggs fields query_string
+WORDS = """match bool must filter should query knn neural semantic field title nested path aggs query_string
            exists value embedding query_vector_builder text_embedding model_text query_text"""
 NAMES = st.sampled_from(WORDS.split())
+QUERIES = st.sampled_from([SEMANTIC, NEURAL, TITLE]).map(copy_json)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | NAMES,
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8) | NAMES | QUERIES,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=30,
 )
@@ -414,11 +445,16 @@ JSON = st.recursive(
 )
 def test_any_body_is_rewritten_rejected_or_unchanged(body: dict[str, Any]) -> None:
     before = str(body)
-    rewritten = body
-    with suppress(UsageError, IndexMismatch):
+    rewritten, is_rejected = body, False
+    try:
         rewritten = Rewriting(hybrid=True)(body)
+    except (UsageError, IndexMismatch):
+        is_rejected = True
     if rewritten is not body:
         assert clauses(rewritten, "query_vector")
+        rest = {name: body[name] for name in body.keys() - {"query", "knn", "aggs", "post_filter"}}
+        assert rewritten.items() >= rest.items()
+    assert is_rejected or TEXT not in str(rewritten), "no semantic query is left"
     assert str(body) == before, "the request itself is never changed"
     assert Rewriting(NO_MAPPINGS, hybrid=True)(body) is body, "an index without vectors is the engine's alone"
 

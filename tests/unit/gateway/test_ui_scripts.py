@@ -190,6 +190,13 @@ def test_facet_fields_are_chosen_from_the_mapping() -> None:
         ("open", "open"),
         ("shop.city", "shop.city"),
     ]
+    # Counted where it has another type, a field would cost the hits of that index.
+    other: dict[str, Any] = {"language": {"type": "keyword"}, "open": {"type": "text"}}
+    assert [facet["field"] for facet in facet_fields([MAPPING, other], HIDDEN)] == [
+        "topic.keyword",
+        "language",
+        "shop.city",
+    ]
 
 
 def test_catalog_lists_indices_with_vectors_aliases_first() -> None:

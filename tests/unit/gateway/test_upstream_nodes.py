@@ -33,6 +33,13 @@ def test_the_back_off_doubles_up_to_half_a_minute_and_starts_again_after_an_answ
     assert node.retry_at == 1
 
 
+def test_a_dead_node_gets_no_requests() -> None:
+    nodes = some_nodes(3)
+    nodes.mark_dead(nodes.all[1])
+    chosen = [node for _ in range(6) if (node := nodes.choose()) is not None]
+    assert sorted(node.number for node in chosen) == [1, 1, 1, 3, 3, 3]
+
+
 def test_a_request_tries_each_node_once_and_dead_ones_last() -> None:
     nodes = some_nodes(3)
     nodes.mark_dead(nodes.all[2])

@@ -80,6 +80,8 @@ def test_errors_of_the_gateway_are_complete_in_a_filtered_response() -> None:
     assert [one["index"]["_id"] for one in whole["items"]] == ["1"]
     assert joined(([{"took": 1}], items, {}), ([{"took": 2}], items, {})) == {"took": 3}
     assert joined(([{}], items, {})) == {}
+    said = [{"errors": errors, "ingest_took": 7} for errors in (False, True)]
+    assert joined((said, items, {})) == {"errors": True, "ingest_took": 14}
 
 
 def test_error_reason_may_contain_lone_surrogate() -> None:

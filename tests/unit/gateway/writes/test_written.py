@@ -341,10 +341,12 @@ UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source"
         # The text does not change, but the update loses the vector.
         ({"text": "a cat"}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, "a cat", False),
         ({"n": 1}, {"embedding_meta": meta_of("a cat")}, None, True),
+        ({"n": 1}, NoPreviousDocument.UNKNOWN, None, True),
         # There is no vector to lose.
         ({"n": 1}, {}, None, False),
         # The client sets the vector.
         ({"embedding": [0.0] * 4}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, None, False),
+        ({"embedding": None}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, None, False),
     ],
 )
 def test_update_makes_vector_again_that_source_lacks(
