@@ -6,7 +6,6 @@ import base64
 import json
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from es_sbert.encoder.encoder import Encoder
 from tests.gateway import patient
 from tests.gateway.echo import Echo
 from tests.gateway.serving import gateway
-from tests.unit.gateway.encoders import TellingEncoder
 
 TEXTS = ["A man plays guitar.", "The cat sleeps on the mat.", "cat"]
 KEY = {"authorization": "Bearer the right key"}
@@ -141,24 +139,6 @@ def test_limits(strict_url: str) -> None:
         assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True)
     endless = (b'{"input": "' if number == 0 else b"a" * 100 for number in range(100))
     assert _post(strict_url, endless, **KEY).status_code == 413
-
-
-def test_overload_gets_429_with_retry_after(engine: str, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = TellingEncoder()
-    encoder.may_run.clear()
-    monkeypatch.setattr("es_sbert.gateway.model_registry.Encoder", lambda model, **options: encoder)
-    few = {"waiting_texts": 30, "batch_tokens": 1, "cached_vectors": 0}
-    body = json.dumps({"input": ["cat"] * 20})
-    with gateway(engine, tiny, **few) as url, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(_post, url, body)
-        assert encoder.started.wait(60)
-        refused = _post(url, body)
-        encoder.may_run.set()
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-        assert first.result().status_code == 200
-        assert _post(url, b'{"input": "cat"}').status_code == 200
-        assert "es_sbert_gateway_texts_waiting 0.0" in patient.get(f"{url}/metrics").text
 
 
 def test_unloadable_model_gets_503(engine: str, tmp_path: Path) -> None:

@@ -202,22 +202,6 @@ def test_deep_nesting_does_not_crash(engine: Engine, tiny: Path) -> None:
                 assert_understood(send(url, Request("POST", "/meant/_search", JSON, nested(depth, inner))))
 
 
-ODD: list[Any] = ["", " ", "x" * 10_001, "\x00", "🦊" * 100, '"', 5, None, True, [], ["a"], {}, "AND", "(((("]
-
-
-@pytest.mark.parametrize(
-    "query",
-    [lambda text: {"match": {"semantic": text}}, lambda text: {"match": {"semantic": {"query": text}}},
-     lambda text: {"semantic": {"field": "embedding", "query": text}}, lambda text: {"query_string": {"query": text}},
-     lambda text: {"query_string": {"query": f"semantic:{text}"}},
-     lambda text: {"neural": {"embedding": {"query_text": text, "k": text}}}, lambda text: {"bool": {"must": text}},
-     lambda text: {"simple_query_string": {"query": text, "fields": ["semantic"]}}, lambda text: {"match": text}],
-)  # fmt: skip
-def test_odd_query_texts_are_rewritten_or_rejected(url: str, engine: Engine, query: Any) -> None:
-    for text in ODD:
-        assert_understood(send(url, Request("POST", "/meant/_search", JSON, orjson.dumps({"query": query(text)}))))
-
-
 @MANY
 @given(path=st.text("abc_/%.@:;\\*,<>{}?=&+~!'()[]| é", max_size=30), query=st.text("ab=&%:/?@+;é", max_size=20))
 @example(path="/", query="")

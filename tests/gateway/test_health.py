@@ -17,17 +17,11 @@ from tests.gateway.echo import Echo
 from tests.gateway.serving import gateway
 
 
-def test_readyz_lists_what_is_missing(tiny: Path, silent_port: int) -> None:
+def test_readyz_lists_what_is_ready(tiny: Path) -> None:
     with Echo() as engine, gateway(engine.url, tiny) as url:
         wait_until(lambda: patient.get(f"{url}/readyz").status_code == 200)
         ready = {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok", "server": "ok"}
         assert patient.get(f"{url}/readyz").json() == ready
-    with gateway(f"http://127.0.0.1:{silent_port}", tiny.parent / "missing") as url:
-        answer = patient.get(f"{url}/readyz")
-        assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
-        assert "cannot be reached" in answer.json()["engine"]
-        assert answer.json()["model"] != "ok"
-        assert patient.get(f"{url}/healthz").json() == {"status": "alive"}
 
 
 def test_every_metric_is_documented() -> None:

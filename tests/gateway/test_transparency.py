@@ -75,18 +75,6 @@ def test_recorded_requests_pass_through_unchanged(url: str, echo: Echo, name: st
     assert echo.refused == []
 
 
-@pytest.mark.parametrize("path", ["/_query", "/_sql", "/a/_eql/search"])
-def test_words_of_another_query_language_cost_no_lookup(url: str, echo: Echo, path: str) -> None:
-    body = b"""{"query": "FROM a | WHERE topic == \\"semantic\\" AND KQL(\\"title: neural\\")"}"""
-    kind = (("content-type", "application/json"),)
-    assert send(url, Request("POST", path, kind, body)).status == 200
-    assert arrived(echo).body == body
-    echo.received.clear()
-    send(url, Request("POST", path, kind, body.replace(b"title:", b"semantic:")))
-    assert any(map(is_question, echo.received))
-    echo.received.clear()
-
-
 def test_header_order_and_duplicates_are_preserved(url: str, echo: Echo) -> None:
     said = ["x-b: 1", "X-A: 2", "x-b: 3", "accept: */*", "x-utf8: café", "x-empty:", "connection: close"]
     talk(url, "\r\n".join(["GET /a?b HTTP/1.1", "host: x", *said, "", ""]).encode())

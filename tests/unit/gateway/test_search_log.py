@@ -156,11 +156,6 @@ def test_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert numbers(capfdbinary.readouterr().out) == [3]
 
 
-def test_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
-        SearchLog(settings(tmp_path / "missing" / "searches.jsonl"))
-
-
 @pytest.mark.parametrize("name", ["es-sbert-searches", "searches", "log-2026.01"])
 def test_name_of_an_index_is_refused_with_the_way_out(name: str) -> None:
     with pytest.raises(UsageError, match="is the name of an index") as caught:
@@ -238,18 +233,6 @@ _OPENED = b'{"bool":{"must":[],"filter":[{"match_all":{}},%b],"should":[],"must_
 def test_search_without_typed_query_is_recognized(query: bytes, expected: bool) -> None:
     trace = read_trace(b'{"size":500,"query":%b}' % query)
     assert (trace.kind, trace.returns_hits) == ("browse" if expected else "lexical", True)
-
-
-@pytest.mark.parametrize(
-    ("body", "parameters"),
-    [
-        (b"", b"q=piano"),
-        (b'{"query":{"match_all":{}},"knn":{"field":"v"}}', b""),
-        (b"", b""),
-    ],
-)
-def test_search_that_may_have_a_query_elsewhere_counts_as_one(body: bytes, parameters: bytes) -> None:
-    assert read_trace(body, parameters).kind == "lexical"
 
 
 def semantic_query(**changed: Any) -> SemanticQuery:
