@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,7 @@ import pytest
 from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.cli.encode import EncodeSummary
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.errors import ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
@@ -50,20 +47,6 @@ def test_variant_without_parity_runs_only_if_there_is_no_other(
         selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)
         assert selected.variant == runs
         assert any("variant int8" in warning and reason in warning for warning in selected.warnings)
-
-
-def test_first_use_reports_steps_with_times_and_their_sum(tmp_path: Path) -> None:
-    folder, steps = write_tiny_bert(tmp_path / "tiny"), list[str]()
-    with Encoder(folder, device="cpu", report=steps.append) as encoder:
-        assert encoder.info.prepared_seconds > 0
-        summary = EncodeSummary(texts=1, seconds=1.0).describe(encoder.info)
-    assert re.search(r"\) \(the model was prepared before, in [\d.]+ s\)", summary)
-    assert re.fullmatch(r"Exporting .*tiny to ONNX \(int8\), once", steps[0])
-    assert re.match(rf"Exported .*tiny in [\d.]+ s; kept in {re.escape(str(tmp_path / 'cache'))}", steps[-1])
-    del steps[:]
-    with Encoder(folder, device="cpu", report=steps.append) as encoder:
-        assert (encoder.info.prepared_seconds, steps) == (0, [])
-        assert "prepared" not in EncodeSummary(texts=1, seconds=1.0).describe(encoder.info)
 
 
 def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,14 +84,6 @@ def test_score_is_independent_of_the_batch(exported: Path, precision: str) -> No
         np.testing.assert_allclose(reranker.score(FIRST, SECOND), alone, atol=2e-5)
 
 
-def test_the_exported_folder_opens_in_sentence_transformers(folder: Path, exported: Path) -> None:
-    pairs = list(zip(FIRST, SECOND, strict=True))
-    before, after = (
-        CrossEncoder(str(place), device="cpu").predict(pairs, show_progress_bar=False) for place in (folder, exported)
-    )
-    np.testing.assert_array_equal(before, after)
-
-
 def test_predict_and_rank(bert: Path) -> None:
     reference = CrossEncoder(str(bert), device="cpu")
     with Reranker(str(bert), device="cpu", precision="fp32") as reranker:

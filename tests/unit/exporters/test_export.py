@@ -107,15 +107,6 @@ def test_vector_is_independent_of_the_batch(bundle: tuple[Path, EncoderManifest]
     np.testing.assert_allclose(alone, together, atol=2e-5)
 
 
-def test_precision_is_added_to_an_existing_bundle(model: SentenceModel, tmp_path: Path) -> None:
-    folder = tmp_path / "bundle"
-    first = export_bundle(model, folder, [Variant.INT8])
-    second = export_bundle(read_sentence_model(folder, model.name), folder, [Variant.FP32])
-    assert set(second.variants) == {"fp32", "int8"}
-    assert second.variants["int8"] == first.variants["int8"]
-    assert open_encoder_bundle(folder).variant_file("int8").is_file()
-
-
 def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")

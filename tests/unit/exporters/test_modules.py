@@ -17,7 +17,6 @@ from sentence_transformers.sentence_transformer.modules import (
     LayerNorm,
     Normalize,
     Pooling,
-    StaticEmbedding,
     Transformer,
 )
 
@@ -25,7 +24,6 @@ from es_sbert.bundle.modules import ACTIVATION_CLASSES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.comparison import check, edit, numpy_vectors, our_vectors, their_vectors
 
@@ -85,14 +83,6 @@ SHAPES: dict[str, Sequence[torch.nn.Module]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_modules_give_the_vectors_of_sentence_transformers(base: Path, tmp_path: Path, shape: str) -> None:
     check(save(base, tmp_path / "model", *SHAPES[shape]), tmp_path / "bundle")
-
-
-def test_modules_after_a_static_embedding(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    static = StaticEmbedding(tiny_tokenizer(), embedding_dim=24)
-    modules = [static, Normalize(), LayerNorm(24), Dense(24, 24, use_residual=True)]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "model"))
-    check(tmp_path / "model", tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("name", ACTIVATION_CLASSES)

@@ -94,7 +94,7 @@ def test_wrong_setting_is_found_by_comparing_with_the_file(
 
 
 def test_matrix_without_its_name_is_named_by_its_node_and_transposed_once(tmp_path: Path) -> None:
-    graph = _graph(tmp_path, "encoder.layer.0.attention.self.query", bias=False)
+    graph = _graph(tmp_path, "encoder.layer.0.attention.self.query")
     assert set(graph) == {"embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"}
     weight = _graph(tmp_path, "encoder.layer.0.output.dense", gemm=True)["encoder.layer.0.output.dense.weight"]
     np.testing.assert_array_equal(weight, np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -102,7 +102,7 @@ def test_matrix_without_its_name_is_named_by_its_node_and_transposed_once(tmp_pa
 
 def test_file_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match=r"the name of the matrix onnx::MatMul_7 cannot be recovered"):
-        _graph(tmp_path, "", bias=False)
+        _graph(tmp_path, "")
     path = _save(tmp_path, [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], {})
     with pytest.raises(BundleInvalid, match="are quantized"):
         read_onnx_weights(path)
@@ -114,7 +114,7 @@ def test_file_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read_onnx_weights(path)
 
 
-def _graph(folder: Path, module: str, *, bias: bool = True, gemm: bool = False) -> dict[str, NDArray[np.float32]]:
+def _graph(folder: Path, module: str, *, gemm: bool = False) -> dict[str, NDArray[np.float32]]:
     """The weights of a graph with one product, whose matrix has lost its name."""
     name = "/" + module.replace(".", "/") + "/MatMul" if module else "MatMul_0"
     matrix = np.arange(6, dtype=np.float32).reshape(2, 3)  # (outputs, inputs)
@@ -122,14 +122,9 @@ def _graph(folder: Path, module: str, *, bias: bool = True, gemm: bool = False) 
         "model.embeddings.word_embeddings.weight": np.zeros((4, 3), np.float32),
         "onnx::MatMul_7": matrix if gemm else np.ascontiguousarray(matrix.T),
     }
-    if gemm:
-        nodes = [helper.make_node("Gemm", ["x", "onnx::MatMul_7"], ["y"], name=name, transB=1)]
-    else:
-        nodes = [helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["product"], name=name)]
-        if bias:
-            tensors[f"{module}.bias"] = np.zeros(2, np.float32)
-            nodes.append(helper.make_node("Add", [f"{module}.bias", "product"], ["y"]))
-    return read_onnx_weights(_save(folder, nodes, tensors))
+    kind, options = ("Gemm", {"transB": 1}) if gemm else ("MatMul", {})
+    node = helper.make_node(kind, ["x", "onnx::MatMul_7"], ["y"], name=name, **options)
+    return read_onnx_weights(_save(folder, [node], tensors))
 
 
 def _save(folder: Path, nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[np.float32]]) -> Path:

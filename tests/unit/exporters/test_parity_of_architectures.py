@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
@@ -86,16 +85,6 @@ def test_every_pooling_mode_equals_sentence_transformers(pooling: Pooling, archi
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 def test_every_activation_equals_sentence_transformers(activation: str, tmp_path: Path) -> None:
     check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1))
-
-
-def test_half_precision_checkpoints_are_computed_in_float32(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = write_checkpoint(tmp_path / "model", layers=1)
-    for dtype in (torch.float16, torch.bfloat16):
-        weights = {name: value.to(dtype) for name, value in load_file(folder / "model.safetensors").items()}
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        check(folder)
 
 
 def test_weight_prefixes_old_names_and_shards_give_equal_vectors(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_settings_of_older_files_are_applied(architecture: str, settings: dict[s
     assert check(folder).fingerprint != before
 
 
-@pytest.mark.parametrize("architecture", mostly_long(ROTARY_ARCHITECTURES))
+@pytest.mark.parametrize("architecture", ["bert", *mostly_long(ROTARY_ARCHITECTURES)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_checkpoints_are_computed_in_float32(
     architecture: str, dtype: torch.dtype, tmp_path: Path

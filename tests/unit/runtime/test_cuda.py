@@ -9,11 +9,9 @@ import pytest
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.installation import install_command, install_extra_command
 from es_sbert.runtime.cuda_session import (
     CudaLibrary,
     cuda_provider_options,
-    install_remedy,
     missing_libraries,
     missing_library_names,
     needed_libraries,
@@ -88,18 +86,6 @@ def test_library_of_the_system_is_loaded_before_that_of_a_package(tmp_path: Path
 )
 def test_missing_library_names(problem: str, names: list[str]) -> None:
     assert missing_library_names((RAND, DNN), problem) == names
-
-
-def test_install_remedy() -> None:
-    twice = [CudaLibrary("libcublasLt.so.13", "nvidia-cublas"), CudaLibrary("libcublas.so.13", "nvidia-cublas"), RAND]
-    assert install_remedy(twice, 13) == (
-        f"Install the missing libraries: {install_command('nvidia-cublas', 'nvidia-curand')}; "
-        f"{install_extra_command('cuda')} installs everything that CUDA needs."
-    )
-    # The extra is for CUDA 13.
-    old = [library for library in needed_libraries(12, "linux") if "curand" in library.name]
-    assert install_remedy(old, 12) == f"Install the missing libraries: {install_command('nvidia-curand-cu12')}."
-    assert install_remedy([], 12) == ""
 
 
 def test_padded_graph_warmup_input_is_one_text(tmp_path: Path) -> None:

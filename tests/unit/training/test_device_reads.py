@@ -6,7 +6,6 @@ It is told on a CPU. transformers reads the padding mask, to leave out one that 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -149,25 +148,3 @@ def test_no_training_step_reads_from_the_device(folder: Path, model: Path, monke
     train_here(write_recipe(folder, recipe(model, accumulation=2, dev=None)), folder / "out")
     assert len(losses) == 16
     assert without_mask_reads(found) == []
-
-
-MASK = torch.tensor([True, False])
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda: bool(MASK.all()),
-        lambda: MASK.sum().item(),
-        lambda: MASK.tolist(),
-        lambda: MASK.cpu(),
-        lambda: MASK[MASK],
-        lambda: MASK.nonzero(),
-        lambda: torch.tensor([1, 2]),
-    ],
-)
-def test_device_read_is_detected(read: Callable[[], object]) -> None:
-    """What the other tests rely on."""
-    with DeviceReads() as reads:
-        read()
-    assert reads.found
