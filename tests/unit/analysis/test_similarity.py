@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
 
-import es_sbert.analysis.similarity as module
 from es_sbert.analysis import most_similar_pairs, pairs_above
 from es_sbert.analysis.similarity import SimilarPair
 from es_sbert.errors import UsageError
@@ -86,24 +85,6 @@ def test_bounds_skip_no_pair(seed: int, dimensions: int, rank: int, k: int, min_
         ]
     assert found == [pair for pair in expected if pair.cosine >= min_cosine][:k]
     assert sorted(above) == sorted(pair for pair in expected if pair.cosine >= 0.8)
-
-
-def test_bounds_skip_most_block_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = np.random.default_rng(5)
-    vectors = (random.normal(size=(2048, 16)) @ random.normal(size=(16, 128))).astype(np.float32)
-    blocks = []
-    products = module._Texts.cosines_with
-
-    def counted(rows: module._Texts, columns: module._Texts) -> Floats:
-        blocks.append(rows.first)
-        return products(rows, columns)
-
-    monkeypatch.setattr(module._Texts, "cosines_with", counted)
-    most_similar_pairs(vectors, 5, min_cosine=0.99, block=256)
-    assert not blocks
-    monkeypatch.setattr(module, "_BOUNDED_TEXTS", 5000)
-    most_similar_pairs(vectors, 5, min_cosine=0.99, block=256)
-    assert len(blocks) == 36
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tables import lab
-from benchmarks.tables.cross_encoder import train_cross_encoder
 from benchmarks.tables.lab import Lab, NotRun
 from benchmarks.tables.profiles import PROFILES
-from es_sbert.training.example_augmentation import TorchPairScorer
-from tests.unit.checkpoints import write_checkpoint
 
 
 @pytest.fixture
@@ -33,15 +30,3 @@ def test_result_is_computed_once_and_contains_no_local_paths(own_results: Path) 
     assert made["seconds"] >= 0
     with pytest.raises(NotRun):
         make_lab(own_results, run=False).kept("sts/other", dict)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
-def test_cross_encoder_of_the_tables_is_trained(tmp_path: Path) -> None:
-    base = write_checkpoint(tmp_path / "base", layers=1)
-    pairs = [(f"a cat {number}", "a cat", 1.0) for number in range(20)] + [("a dog", "the news", 0.0)] * 20
-    train_cross_encoder(
-        base, pairs, tmp_path / "out", epochs=2, learning_rate=1e-3, seed=1, device="cpu", dev=pairs[10:30]
-    )
-    same, other = TorchPairScorer(tmp_path / "out", "cpu").score(["a cat 3", "a dog"], ["a cat", "the news"])
-    assert same > other

@@ -1,4 +1,4 @@
-"""Paired bootstrap and randomization test: by hand, against scipy, and with a known rate of false alarms."""
+"""Paired bootstrap and randomization test: by hand and against scipy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from es_sbert.evaluation.significance import (
-    Verdict,
-    paired_difference,
-)
+from es_sbert.evaluation.significance import paired_difference
 
 
 @settings(deadline=None, max_examples=30)
@@ -52,10 +49,3 @@ def test_every_group_counts_the_same() -> None:
     assert found.difference == pytest.approx(0.5)
     assert (found.low, found.high) == (0.5, 0.5)  # resampled within groups, nothing varies
     assert paired_difference(first, second).difference == pytest.approx(0.2)
-
-
-def test_equal_systems_are_rarely_distinguished() -> None:
-    random = np.random.default_rng(4)
-    verdicts = [paired_difference(*random.normal(0, 1, (2, 30)), seed=run, resamples=400).verdict for run in range(400)]
-    alarms = sum(verdict is not Verdict.NOT_DISTINGUISHABLE for verdict in verdicts)
-    assert 4 <= alarms <= 36  # 5 % of 400 are 20, with a standard deviation of 4.4
