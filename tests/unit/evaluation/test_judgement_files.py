@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.judgement_files import read_judgements, read_labeled_queries
+from es_sbert.evaluation.judgement_files import LabeledQuery, read_judgements, read_labeled_queries
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ def test_columns_have_several_names(name: str, text: str, tmp_path: Path) -> Non
     assert found.judgements == {"heavy rain": {"d1": 2, "d2": 0}, "sun": {"7": 1}}
     assert found.queries == {"heavy rain": "heavy rain", "sun": "sun"}
     assert found.name == name.partition(".")[0]
+    assert read_labeled_queries(tmp_path / name) == [LabeledQuery("heavy rain", ("d1",)), LabeledQuery("sun", ("7",))]
 
 
 def test_relevant_documents_of_a_query_may_be_a_list(tmp_path: Path) -> None:
