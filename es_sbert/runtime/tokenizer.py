@@ -374,7 +374,6 @@ class PairTokenizer:
 
     def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
         self._pairs = pairs
-        self._max_tokens = model.max_tokens
         self._prompt = model.prompt
         self._tokenizer = load_tokenizer(
             model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase

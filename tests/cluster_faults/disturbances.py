@@ -22,13 +22,11 @@ class Disturbance:
         steps: A generator. What runs until its first yield comes before the command; then the fault begins, until the
             second yield; the rest goes on while the command runs.
         pause: Most seconds that the command waits before each request while it goes on, so as not to end before.
-        is_permanent: Whether the cluster lacks a node until the command has ended.
     """
 
     name: str
     steps: Callable[[OwnCluster, str, Random], Iterator[None]]
     pause: float = 0.2
-    is_permanent: bool = False
 
 
 def _killed(cluster: OwnCluster, index: str, random: Random) -> Iterator[None]:
@@ -116,7 +114,7 @@ def _victim(cluster: OwnCluster, index: str, random: Random) -> int:
 
 
 KILL = Disturbance("a node killed and started again", _killed)
-KILL_FOR_GOOD = Disturbance("a node killed, started after the command", _killed_for_good, is_permanent=True)
+KILL_FOR_GOOD = Disturbance("a node killed, started after the command", _killed_for_good)
 FREEZE = Disturbance("a node frozen", _frozen, pause=0.3)
 RESTART = Disturbance("all nodes restarted in turn", _restarted_in_turn, pause=0.5)
 RELOCATE = Disturbance("primaries moved", _relocated)
