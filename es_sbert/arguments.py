@@ -14,9 +14,9 @@ from es_sbert.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Checked elsewhere: texts in any iterable (`as_texts`), and query vectors.
-_OTHERS = frozenset({"texts", "first", "second", "vector"})
+_CHECKED_ELSEWHERE = frozenset({"texts", "first", "second", "vector"})
 # The smallest value of arguments that are numbers.
-_LEAST = {
+_MIN_VALUES = {
     **dict.fromkeys(("budget", "concurrency", "passages", "shards", "threads", "top_k", "window"), 1),
     **dict.fromkeys(("overlap", "passage_overlap", "replicas", "retry_seconds"), 0),
 }
@@ -38,7 +38,7 @@ def check_arguments(function: F) -> F:
         for name, parameter in parameters.items():
             if not isinstance(parameter.annotation, str) and parameter.annotation is not inspect.Parameter.empty:
                 hints[name] = parameter.annotation  # of an option, see `spell_out`
-        checked = [name for name in hints if name in parameters and name not in _OTHERS]
+        checked = [name for name in hints if name in parameters and name not in _CHECKED_ELSEWHERE]
         return list(parameters), {name: TypeAdapter(hints[name], config=_STRICT) for name in checked}
 
     def check(name: str, value: Any) -> Any:
@@ -47,8 +47,8 @@ def check_arguments(function: F) -> F:
             value, given = _to_python(value), value
             if (allowed := _problem(adapter, value)) is not None:
                 raise wrong_argument(name, given, allowed)
-        if value is not None and name in _LEAST and not value >= _LEAST[name]:
-            raise UsageError(f"`{name}` is {value}", f"Set it to at least {_LEAST[name]}.")
+        if value is not None and name in _MIN_VALUES and not value >= _MIN_VALUES[name]:
+            raise UsageError(f"`{name}` is {value}", f"Set it to at least {_MIN_VALUES[name]}.")
         return value
 
     @functools.wraps(function)

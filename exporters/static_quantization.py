@@ -39,7 +39,7 @@ _MARKS = "#▁Ġ"
 _MIGRATION = 0.75
 _LEVELS = 255  # of uint8
 # Prevents a division by zero for channels that are always zero.
-_LEAST = 1e-5
+_MIN_STEP = 1e-5
 
 
 @dataclass
@@ -190,8 +190,8 @@ def smoothing_factors(lowest: Floats, highest: Floats, weights: Iterable[Floats]
     Returns:
         The divisors, with geometric mean 1. *Shape:* ``(channels,)``.
     """
-    activations = np.maximum(np.maximum(-lowest, highest), _LEAST)
-    rows = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _LEAST)
+    activations = np.maximum(np.maximum(-lowest, highest), _MIN_STEP)
+    rows = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _MIN_STEP)
     logarithms = _MIGRATION * np.log(activations) - (1 - _MIGRATION) * np.log(rows)
     factors: Floats = np.exp(logarithms - logarithms.mean()).astype(np.float32)
     return factors
@@ -207,7 +207,7 @@ def quantization_range(lowest: Floats, highest: Floats) -> tuple[NDArray[np.floa
         Two zero-dimensional arrays: value ≈ (level − zero point) × step.
     """
     low, high = min(float(lowest.min()), 0.0), max(float(highest.max()), 0.0)
-    step = max((high - low) / _LEVELS, _LEAST)
+    step = max((high - low) / _LEVELS, _MIN_STEP)
     return np.array(step, dtype=np.float32), np.array(round(-low / step), dtype=np.uint8)
 
 

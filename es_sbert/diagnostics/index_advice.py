@@ -75,12 +75,12 @@ _QUERY_SHARE = 5  # at most one of this many sampled documents is a query
 _SHORTER_LENGTHS = (512, 256, 128, 64)
 _VECTOR_PAGE = 250
 # A search without a graph reads all vectors. If there are more than this, it is many times slower than with a graph.
-FLAT_MOST_VECTORS = 50_000
+MAX_FLAT_VECTORS = 50_000
 # Saving of memory or disk, of one copy, below which a migration is not recommended: in bytes, and as a share.
 _MIN_SAVED_BYTES = 100_000_000
 _MIN_SAVED_SHARE = 0.1
 # Minimum bytes of a node and its neighbors in a graph. An index without room for them has no graph.
-_LEAST_GRAPH_BYTES = 8
+_MIN_GRAPH_BYTES = 8
 _FIELD = "vector"
 # Bytes of a node's neighbors at the engines' default of m = 16, between those for random and for clustered vectors
 # (docs/results.md).
@@ -320,7 +320,7 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     if too_long:
         raise UsageError(f"the vectors have {whole} dimensions, not {too_long[0]}", f"Use at most {whole}.")
     lengths = request.dimensions or (whole, *(length for length in _SHORTER_LENGTHS if length < whole))
-    types = [kind for kind in supported_index_types(info) if kind.endswith("hnsw") or vectors <= FLAT_MOST_VECTORS]
+    types = [kind for kind in supported_index_types(info) if kind.endswith("hnsw") or vectors <= MAX_FLAT_VECTORS]
     return [
         VectorLayout(*combination)
         for combination in itertools.product(sorted(set(lengths), reverse=True), types)
@@ -520,7 +520,7 @@ def _measure_layout(
         [found] = measure_searches(engine, temporary, cut, [None], whole, [sample.page])
         size = engine.vector_size(name, vector_path(_FIELD, meta))
     estimate = layout.size(engine.info, len(sample.vectors))
-    least = estimate.index - estimate.graph + _LEAST_GRAPH_BYTES * len(sample.vectors)
+    least = estimate.index - estimate.graph + _MIN_GRAPH_BYTES * len(sample.vectors)
     lacks_graph = size is not None and bool(estimate.graph) and size < least
     return found, lacks_graph
 

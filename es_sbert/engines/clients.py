@@ -221,11 +221,11 @@ class TransportEngine(Engine):
         except ApiError as error:
             response = error  # raised by a caller's client; it has the attributes of a response
         except (TransportConnectionError, ConnectionTimeout) as error:
-            raise connection_error(self._asked_url, error, self._timeout) from error
+            raise connection_error(self._last_url, error, self._timeout) from error
         except SerializationError as error:
-            raise not_json(self._asked_url) from error
+            raise not_json(self._last_url) from error
         if 200 <= response.meta.status < 300 and isinstance(response.body, str):
-            raise not_json(self._asked_url)
+            raise not_json(self._last_url)
         for text in _WARNING.findall(response.meta.headers.get("warning") or ""):
             if text not in self._warned:
                 self._warned.add(text)

@@ -182,7 +182,7 @@ class Engine(ABC):
     ) -> EngineResponse: ...
 
     @property
-    def _asked_url(self) -> str:
+    def _last_url(self) -> str:
         """Address of the node to which this thread sent its last request."""
         return self.info.url if self._watch is None else self._watch.last_url
 

@@ -237,7 +237,7 @@ class Throttle:
         self._most = most_requests
         self.requests = min(_FIRST_REQUESTS, most_requests)
         self._running = 0
-        self._taken = 0
+        self._accepted = 0
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -257,9 +257,9 @@ class Throttle:
         """Record that a body was accepted: allow a larger one, and one more request after a round of them."""
         with self._changed:
             self.body_bytes = min(self._largest, self.body_bytes + _BODY_STEP)
-            self._taken += 1
-            if self._taken >= self.requests:
-                self._taken = 0
+            self._accepted += 1
+            if self._accepted >= self.requests:
+                self._accepted = 0
                 self.requests = min(self._most, self.requests + 1)
                 self._changed.notify()
 
@@ -269,7 +269,7 @@ class Throttle:
             before = (self.body_bytes, self.requests)
             self.body_bytes = max(self._smallest, self.body_bytes // 2)
             self.requests = max(1, self.requests // 2)
-            self._taken = 0
+            self._accepted = 0
             changed = before != (self.body_bytes, self.requests)
         if changed:
             self._record("the engine is overloaded: the limits on bulk requests are halved")

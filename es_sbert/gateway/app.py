@@ -61,7 +61,7 @@ from es_sbert.gateway.writes.write_handler import WriteHandler
 logger = logging.getLogger(__name__)
 # Maximum time between the error response to a slow client and the end of its connection.
 _LINGER_SECONDS = 2.0
-# Header of the searches that the search page makes for the cosines of hits: nobody has typed them.
+# Header of the searches that the search page makes for the cosines of hits: they are not searches of a user.
 _PAGE_HEADER = b"x-es-sbert-page"
 
 

@@ -169,7 +169,7 @@ class ModelRegistry:
             ModelError: the model cannot be loaded. The reason, which may name models and folders, is only logged.
         """
         try:
-            return await self.get(meta.model or None, meta.fingerprint)  # a remote field has no model name
+            return await self.get(meta.model or None, meta.fingerprint)
         except (ModelError, IndexMismatch, DeviceError) as error:
             self._log.warning(
                 "the model of %s cannot be used: %s. %s", index, error.message, error.remedy, kind="model"

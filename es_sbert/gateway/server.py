@@ -1,7 +1,7 @@
 """Run the gateway under uvicorn: parse requests strictly, bind the socket, shut down gracefully, tune the interpreter.
 
-Parts of uvicorn that its documentation does not name are used: its protocol for httptools is subclassed, with
-attributes of it and of a request's cycle, because uvicorn has no settings for these limits. If it stopped calling one
+Undocumented parts of uvicorn are used: its protocol for httptools is subclassed, and private attributes of the
+protocol and of the request cycle are read, because uvicorn has no settings for these limits. If it stopped calling one
 of these methods, a limit would silently disappear. Therefore the gateway starts only with versions that were tested.
 """
 
@@ -101,7 +101,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._held = b""  # the beginning of an incomplete head
         self._head_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
-        self._bad("the request is not valid HTTP, or is ambiguous")
+        self._reject("the request is not valid HTTP, or is ambiguous")
         self.address = ""
         self._surplus: Overloaded | None = None  # the error for any request but a health check
 
@@ -171,14 +171,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refusal = HTTPStatus(http_status(self._surplus)), error_body(self._surplus)
             raise RejectedRequestError
         if b"#" in self.url:
-            raise self._bad("the path of the request contains #; write it as %23")
+            raise self._reject("the path of the request contains #; write it as %23")
         if self.parser.get_method() == b"CONNECT":
-            raise self._bad("CONNECT is not supported: this gateway forwards to a single engine")
+            raise self._reject("CONNECT is not supported: this gateway forwards to a single engine")
         if self.parser.should_upgrade():
             # The parser would drop the body. `normalize_head` removes the header only from a head that arrives at once.
-            raise self._bad("protocol upgrades are not supported; send the request without the header Upgrade")
+            raise self._reject("protocol upgrades are not supported; send the request without the header Upgrade")
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
-            raise self._bad("the only supported transfer encoding is chunked; compress the body with Content-Encoding")
+            raise self._reject(
+                "the only supported transfer encoding is chunked; compress the body with Content-Encoding"
+            )
         self._in_head = False
         super().on_headers_complete()
         if self._surplus is not None or self._connections.draining:
@@ -224,26 +226,26 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
-            raise self._bad(f"the request has {len(hosts) or 'no'} Host headers; send exactly one")
+            raise self._reject(f"the request has {len(hosts) or 'no'} Host headers; send exactly one")
         host = host_name(hosts[0]) if hosts else ""
         if self._allowed_hosts and not is_health and host not in self._allowed_hosts:
             reason = f"the host name {shorten(host, 100)!r} is not allowed; the operator sets names with --allowed-host"
-            raise self._bad(reason, HTTPStatus.MISDIRECTED_REQUEST)
+            raise self._reject(reason, HTTPStatus.MISDIRECTED_REQUEST)
 
-    def _bad(self, reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RejectedRequestError:
+    def _reject(self, reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RejectedRequestError:
         error = {"error": engine_error("es_sbert_bad_request", reason), "status": status}
         self._refusal = status, orjson.dumps(error)
         return RejectedRequestError()
 
     def _too_long(self) -> RejectedRequestError:
         reason = f"path and headers are longer than {MAX_HEAD_BYTES:,} bytes"
-        return self._bad(reason, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return self._reject(reason, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(self._head_seconds, self._on_head_timeout)
 
     def _on_head_timeout(self) -> None:
-        self._bad(f"no request arrived for {self._head_seconds:g} seconds", HTTPStatus.REQUEST_TIMEOUT)
+        self._reject(f"no request arrived for {self._head_seconds:g} seconds", HTTPStatus.REQUEST_TIMEOUT)
         self.send_400_response("")
 
 

@@ -102,9 +102,9 @@ def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: 
 FIRST_REQUEST_DOCUMENTS = 8
 SAMPLE_DOCUMENTS = 32
 # Larger documents are read back only if there are no others: a response with a thousand chunks takes megabytes.
-_MOST_BYTES = 64 << 10
+_MAX_CHECKED_BYTES = 64 << 10
 # Quantized storage and normalization by the engine change a vector far less than that.
-_LEAST_COSINE = 0.999
+_MIN_COSINE = 0.999
 
 PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
 
@@ -169,28 +169,28 @@ class ReadBackCheck:
                 raise StageAborted
             yield
 
-    def check_first_request(self, taken: Sequence[WrittenAction]) -> None:
+    def check_first_request(self, acknowledged: Sequence[WrittenAction]) -> None:
         """Read back a few documents of the first bulk request in which the engine accepted any.
 
         If one differs, the vectors of all documents of the request are removed: these count as not embedded.
 
         Args:
-            taken: Actions that the engine acknowledged; those of later requests are candidates for the sample.
+            acknowledged: Actions that the engine acknowledged; those of later requests are candidates for the sample.
 
         Raises:
             DocumentsAltered: a document differs from what was sent.
         """
-        self._add_to_sample(taken)
-        if self._first_checked or not taken:
+        self._add_to_sample(acknowledged)
+        if self._first_checked or not acknowledged:
             return
-        fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
-        fit = fit or [min(taken, key=lambda pair: len(pair[0].body))]
+        fit = [pair for pair in acknowledged if len(pair[0].body) <= _MAX_CHECKED_BYTES]
+        fit = fit or [min(acknowledged, key=lambda pair: len(pair[0].body))]
         chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
         try:
             self._check([SentDocument.from_action(*pair) for pair in chosen])
         except DocumentsAltered:
             self._failed = True
-            self._remove_vectors(taken)
+            self._remove_vectors(acknowledged)
             raise
         except EngineError:
             return  # the next request is checked instead, and fails too if the engine still does
@@ -209,9 +209,9 @@ class ReadBackCheck:
         except EngineError as error:
             self._context.control.end_early(f"written documents could not be read back: {error.message}")
 
-    def _add_to_sample(self, taken: Sequence[WrittenAction]) -> None:
+    def _add_to_sample(self, acknowledged: Sequence[WrittenAction]) -> None:
         """Add documents to the sample, by reservoir sampling: each document of the load has the same chance."""
-        fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
+        fit = [pair for pair in acknowledged if len(pair[0].body) <= _MAX_CHECKED_BYTES]
         with self._lock:
             numbers = np.arange(self._seen + 1, self._seen + len(fit) + 1)  # (documents,)
             self._seen += len(fit)
@@ -266,10 +266,10 @@ class ReadBackCheck:
             f'{name}/_settings` with {{"SETTING": "_none"}} switches the one of a setting off. Then {again}.',
         )
 
-    def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:
+    def _remove_vectors(self, acknowledged: Sequence[WrittenAction]) -> None:
         """Remove vectors that may differ from what was sent, by partial updates, which pipelines do not see."""
         lines = []
-        for action, version in taken:
+        for action, version in acknowledged:
             if action.fields:
                 hit = action.document._replace(version=version).hit
                 change = vector_members((), [field.field for field in action.fields])
@@ -320,7 +320,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
         cosine = float(row_cosines(np.stack(stored), np.stack(sent_value[0])).min())
     except (ValueError, TypeError, KeyError):
         return [f"{field} does not have a vector of the form that was sent"]
-    return [] if cosine >= _LEAST_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
+    return [] if cosine >= _MIN_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
 
 
 # The request was rejected as a whole: split it until the offending document is alone.

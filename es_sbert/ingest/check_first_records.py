@@ -59,8 +59,8 @@ from es_sbert.messages import escape_unprintable, escape_unprintable_lines, plur
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
 # rule, the first record has all of them, and no more are read.
-_MOST_RECORDS = 1000
-_MOST_BYTES = 16 << 20
+_MAX_RECORDS = 1000
+_MAX_BYTES = 16 << 20
 # Documents whose field names are listed in a message, and records whose problems are.
 _NAMED_DOCUMENTS, _NAMED_PROBLEMS = 100, 3
 # Documents of the index that are searched for a field.
@@ -150,7 +150,7 @@ def read_first_records(
     for record in records:
         first.add(record)
         size += len(record.source) if isinstance(record, Record) else 0
-        if len(first.records) >= _MOST_RECORDS or size >= _MOST_BYTES or control.stop_reading.is_set():
+        if len(first.records) >= _MAX_RECORDS or size >= _MAX_BYTES or control.stop_reading.is_set():
             break
         is_action = len(first.records) == 1 and isinstance(record, Record) and _is_bulk_action(record.fields)
         if first.has_text and not first.missing and not first.lacks_routing and not is_action:

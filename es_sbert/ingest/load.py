@@ -284,7 +284,7 @@ def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> L
         filled[0].meta.fingerprint,
         tuple((target.field, target.template.template, rule) for target, rule in zip(filled, rules, strict=True)),
         plan.settings.id_field,
-        # Earlier versions had a sheet, types and a decimal mark: their loads without these resume.
+        # Placeholders for removed options (sheet, types, decimal mark), so that older checkpoints still match.
         file_options=(options.format, options.delimiter, options.encoding, None, (), None),
         routing_field=plan.settings.routing_field,
     )

@@ -143,14 +143,14 @@ class LoadPipeline:
         threads = StageThreads(self._control)
         # The source itself checks `stop`: it knows which records have been counted as read.
         read = threads.add_stage("read", windows, capacity=2)
-        tokenized = threads.add_stage("tokenize", self._tokenize(read), capacity=1)
+        tokenized = threads.add_stage("tokenize", self._detect_and_tokenize(read), capacity=1)
         embedded = threads.add_stage("embed", self._embed(tokenized), capacity=1)
         packed = threads.add_stage("pack", self._pack(embedded), capacity=WRITERS)
         for number in range(WRITERS):
             threads.start(f"write-{number}", lambda: self._write(packed))
         threads.wait(tick)
 
-    def _tokenize(self, windows: Iterable[list[Document]]) -> Iterator[_TokenizedWindow]:
+    def _detect_and_tokenize(self, windows: Iterable[list[Document]]) -> Iterator[_TokenizedWindow]:
         for window in windows:
             unfinished = [document.key for document in window]
             try:

@@ -537,7 +537,7 @@ class LoadContext:
             raise self.index_replaced_error()
 
     def moved_alias_reason(self) -> str | None:
-        """Say that the alias of the load points to a different index now, so that no more writes are to be waited for.
+        """Say that the alias of the load points to a different index now, so there are no more writes to wait for.
 
         None if it does not, if the load names the index itself, or if the engine cannot be asked.
         """

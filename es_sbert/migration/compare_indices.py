@@ -30,7 +30,7 @@ _NOT_COPIED = re.compile(
 )
 ROUTING_SHARDS = "index.number_of_routing_shards"
 REFRESH_INTERVAL = "index.refresh_interval"
-_MOST_DIFFERENCES = 10
+_MAX_DIFFERENCES = 10
 
 
 def copied_settings(source: IndexState) -> dict[str, SettingValue]:
@@ -127,8 +127,8 @@ def check_same_index(engine: Engine, source: str, target: IndexState, body: Json
     ]
     if not differences:
         return
-    more = len(differences) - _MOST_DIFFERENCES
-    listed = "; ".join(differences[:_MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+    more = len(differences) - _MAX_DIFFERENCES
+    listed = "; ".join(differences[:_MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
     labels = " and ".join(templates or ())
     raise IndexMismatch(
         f"the new index {target.name} would differ from {source}: {listed}"

@@ -210,7 +210,7 @@ def normalize_vectors(vectors: Tensor) -> Tensor:
 
 
 class SiameseEncoder(nn.Module):
-    """A sentence encoder in torch; `es_sbert.networks.siamese_encoder` opens and saves one.
+    """A sentence encoder in torch; `open_siamese_encoder` opens one, `save_siamese_encoder` saves it.
 
     It is a `SentenceEmbedder` for evaluation.
 

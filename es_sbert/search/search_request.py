@@ -189,10 +189,10 @@ def _read_passage(hit: Json, name: str, meta: VectorFieldMeta) -> Passage | None
     if meta.passages is None or name not in hit.get("inner_hits", {}):
         return None
     [best] = hit["inner_hits"][name]["hits"]["hits"]
-    place = best["_source"]
-    if name in place:
-        place = place[name]  # engines differ in whether the nested object's name is part of the path
-    start, end = int(place[CHUNK_START]), int(place[CHUNK_END])
+    chunk = best["_source"]
+    if name in chunk:
+        chunk = chunk[name]  # engines differ in whether the nested object's name is part of the path
+    start, end = int(chunk[CHUNK_START]), int(chunk[CHUNK_END])
     try:
         text = None if meta.text is None else TextTemplate.parse(meta.text).render(hit.get("_source", {}))
     except TextFieldError:
@@ -280,14 +280,14 @@ def read_document_vector(
             "Set the index as well (index=…), or search a single index.",
         )
     [hit] = found
-    place, name = hit["_index"], scope.name
+    found_in, name = hit["_index"], scope.name
     if not stored_value(hit, name):
         raise UsageError(
-            f"document {id!r} of {place} has no vector in {name}",
-            f"Embed it first: `es-sbert ingest --index {place}`.",
+            f"document {id!r} of {found_in} has no vector in {name}",
+            f"Embed it first: `es-sbert ingest --index {found_in}`.",
         )
-    stored = hit_vectors(hit, VectorField(place, name, scope.meta_in(place)))
-    return place, mean_direction([vector for _, _, vector in stored])
+    stored = hit_vectors(hit, VectorField(found_in, name, scope.meta_in(found_in)))
+    return found_in, mean_direction([vector for _, _, vector in stored])
 
 
 def exclude_document(filter: Json | None, index: str, id: str) -> Json:

@@ -298,7 +298,7 @@ class SearchTarget:
 
     def encode(self, text: str) -> Vectors:
         """Embed a query text. Returns the vector, *shape:* ``(dimensions,)``."""
-        assert self.encoder is not None, "a target that was taken has its encoder"
+        assert self.encoder is not None, "AliasResolver.target() attaches the encoder"
         return self.encoder.encode(text, "query")
 
 

@@ -291,7 +291,7 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
 
 
 # Architectures with identical layers. In others, such as ModernBERT, the attention of a layer depends on its number.
-_ALIKE = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra"})
+_UNIFORM_LAYERS = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra"})
 
 
 def evenly_spaced_layers(layers: int, kept: int) -> tuple[int, ...]:
@@ -321,10 +321,10 @@ def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
     network: Any = transformer
     config = getattr(network, "config", None)
     architecture = getattr(config, "model_type", "static")
-    if config is None or architecture not in _ALIKE:
+    if config is None or architecture not in _UNIFORM_LAYERS:
         raise UnsupportedArchitecture(
             f"{name} has the architecture {architecture}, from which es-sbert cannot remove layers",
-            f"Choose a model with one of these architectures: {', '.join(sorted(_ALIKE))}.",
+            f"Choose a model with one of these architectures: {', '.join(sorted(_UNIFORM_LAYERS))}.",
         )
     layers = config.num_hidden_layers
     if not 1 <= kept < layers:

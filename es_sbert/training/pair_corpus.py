@@ -152,7 +152,7 @@ NEAR_DUPLICATE = 0.5
 # If words are longer than this on average, the script has no spaces between words.
 _LONGEST_WORDS = 20
 # Maximum share of pairs to hold out. Share and maximum number of the remaining pairs used to choose the checkpoint.
-_MOST_HELD_OUT, _DEV_SHARE, MOST_DEV = 0.2, 0.1, 500
+_MAX_HELD_OUT_SHARE, _DEV_SHARE, _MAX_DEV_PAIRS = 0.2, 0.1, 500
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def split_queries(
     """
     pairs = [QueryPair(document.query, row) for row, document in enumerate(documents) if document.query is not None]
     if labeled is None:
-        count = min(held_out, int(len(pairs) * _MOST_HELD_OUT))
+        count = min(held_out, int(len(pairs) * _MAX_HELD_OUT_SHARE))
         chosen, pairs = pairs[:count], pairs[count:]
         evaluated = _with_equal_documents(chosen, documents)
         held_out_rows = {row for query in evaluated for row in query.rows}
@@ -234,7 +234,7 @@ def split_queries(
         evaluated, excluded = _labeled_queries(labeled, documents), set()
     extra = list(extra)
     extra_rows = {pair.row for pair in extra}  # their documents are trained on
-    dev = [pair for pair in pairs if pair.row not in extra_rows][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
+    dev = [pair for pair in pairs if pair.row not in extra_rows][: min(_MAX_DEV_PAIRS, int(len(pairs) * _DEV_SHARE))]
     chosen_dev = set(dev)
     train = [*extra, *(pair for pair in pairs if pair not in chosen_dev)]
     texts = [documents[row].text for row in excluded]

@@ -159,7 +159,7 @@ class RegressionSpec(_ObjectiveSpec):
     range: tuple[float, float] = (0.0, 1.0)
 
     @model_validator(mode="after")
-    def _within_reach_of_a_cosine(self) -> RegressionSpec:
+    def _range_fits_cosines(self) -> RegressionSpec:
         low, high = self.range
         if not -1 <= low < high <= 1:
             raise ValueError(f"range [{low:g}, {high:g}] must ascend and lie within [-1, 1], the range of cosines")

@@ -235,7 +235,7 @@ class SearchHandler:
                 is_rewritten = any(entry.is_changed and entry.response is None for entry in entries)
             if may_hide and not is_template:
                 await cancel_on_disconnect(incoming, self._hide_in_entries(entries, context))
-        if not any(entry.is_changed for entry in entries):  # of templates that it refuses, the engine says it itself
+        if not any(entry.is_changed for entry in entries):  # the engine reports templates that it rejects
             del entries  # the lines of a large request
             hooks = ResponseHooks(recorder.watch().part)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)

@@ -30,15 +30,15 @@ _BOOLEANS = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(
 # Bounded, because long numbers and exponents take long to convert.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?")
 # The smallest `long` and the largest `unsigned_long`: engines accept no other integers.
-_LEAST, _GREATEST = -(2**63), 2**64 - 1
-_MOST_SHOWN = 60
+_MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**64 - 1
+_MAX_SHOWN = 60
 
 
 def _integer(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
     number = Decimal(text)
-    if number != number.to_integral_value() or not _LEAST <= number <= _GREATEST:
+    if number != number.to_integral_value() or not _MIN_NUMBER <= number <= _MAX_NUMBER:
         raise ValueError(text)
     return int(number)
 
@@ -139,7 +139,7 @@ def _convert_row(fields: dict[str, Any], columns: Iterable[tuple[str, _CellType,
             fields[name] = kind.read(text) if text else None
         except ValueError:  # the reason rejects the row
             if not keeps_malformed:
-                shown = cell if len(cell) <= _MOST_SHOWN else f"{cell[:_MOST_SHOWN]}…"
+                shown = cell if len(cell) <= _MAX_SHOWN else f"{cell[:_MAX_SHOWN]}…"
                 return (
                     f"the column {name} has {shown!r}, which is not {kind.expected}: the index maps it as {kind.name}"
                 )
