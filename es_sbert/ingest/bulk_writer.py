@@ -98,231 +98,6 @@ def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: 
     return b"".join((orjson.dumps({"index": head}), b"\n", source, b"\n"))
 
 
-# Documents read back after the first bulk request, and at the end of a load.
-FIRST_REQUEST_DOCUMENTS = 8
-SAMPLE_DOCUMENTS = 32
-# Larger documents are read back only if there are no others: a response with a thousand chunks takes megabytes.
-_MAX_CHECKED_BYTES = 64 << 10
-# Quantized storage and normalization by the engine change a vector far less than that.
-_MIN_COSINE = 0.999
-
-PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
-
-
-# An action that the engine has acknowledged, with `_seq_no` and `_primary_term` of the write.
-WrittenAction = tuple[DocumentAction, tuple[int, int]]
-
-
-class SentDocument(NamedTuple):
-    """A document as it was sent.
-
-    Attributes:
-        document: The document.
-        version: `_seq_no` and `_primary_term` of the write.
-        fields: Vector field → its vectors and their metadata.
-    """
-
-    document: Document
-    version: tuple[int, int]
-    fields: Mapping[str, tuple[tuple[Vectors, ...], DocumentMeta]]
-
-    @classmethod
-    def from_action(cls, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
-        # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
-        fields = {
-            field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value, 0)), field.meta)
-            for field in action.fields
-        }
-        return cls(action.document, version, fields)
-
-
-class ReadBackCheck:
-    """Compares documents of a load with what the engine stores of them. Thread-safe.
-
-    Args:
-        context: The load.
-    """
-
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
-        self._state = context.index.state
-        self._gate = threading.Lock()
-        self._first_checked = False
-        self._failed = False
-        self._lock = threading.Lock()
-        self._sample: list[SentDocument] = []
-        self._seen = 0
-        self._chance = np.random.default_rng()
-
-    @contextmanager
-    def exclusive_first_request(self) -> Iterator[None]:
-        """Hold back the second request until documents of the first one were read back.
-
-        Raises:
-            StageAborted: documents of the first request differ; another thread has raised the error.
-        """
-        if self._first_checked:
-            yield
-            return
-        with self._gate:
-            if self._failed:
-                raise StageAborted
-            yield
-
-    def check_first_request(self, acknowledged: Sequence[WrittenAction]) -> None:
-        """Read back a few documents of the first bulk request in which the engine accepted any.
-
-        If one differs, the vectors of all documents of the request are removed: these count as not embedded.
-
-        Args:
-            acknowledged: Actions that the engine acknowledged; those of later requests are candidates for the sample.
-
-        Raises:
-            DocumentsAltered: a document differs from what was sent.
-        """
-        self._add_to_sample(acknowledged)
-        if self._first_checked or not acknowledged:
-            return
-        fit = [pair for pair in acknowledged if len(pair[0].body) <= _MAX_CHECKED_BYTES]
-        fit = fit or [min(acknowledged, key=lambda pair: len(pair[0].body))]
-        chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
-        try:
-            self._check([SentDocument.from_action(*pair) for pair in chosen])
-        except DocumentsAltered:
-            self._failed = True
-            self._remove_vectors(acknowledged)
-            raise
-        except EngineError:
-            return  # the next request is checked instead, and fails too if the engine still does
-        self._first_checked = True
-
-    def check_sample(self) -> None:
-        """Read back documents from all over the load, unless its engine is lost.
-
-        Raises:
-            DocumentsAltered: a document differs from what was sent.
-        """
-        if self._context.control.engine_lost:
-            return
-        try:
-            self._context.retrying(self._check, self._sample)
-        except EngineError as error:
-            self._context.control.end_early(f"written documents could not be read back: {error.message}")
-
-    def _add_to_sample(self, acknowledged: Sequence[WrittenAction]) -> None:
-        """Add documents to the sample, by reservoir sampling: each document of the load has the same chance."""
-        fit = [pair for pair in acknowledged if len(pair[0].body) <= _MAX_CHECKED_BYTES]
-        with self._lock:
-            numbers = np.arange(self._seen + 1, self._seen + len(fit) + 1)  # (documents,)
-            self._seen += len(fit)
-            for row in np.flatnonzero(self._chance.random(len(fit)) * numbers < SAMPLE_DOCUMENTS).tolist():
-                sent = SentDocument.from_action(*fit[row])
-                if len(self._sample) < SAMPLE_DOCUMENTS:
-                    self._sample.append(sent)
-                else:
-                    self._sample[self._chance.integers(SAMPLE_DOCUMENTS)] = sent
-
-    def _check(self, sent: Sequence[SentDocument]) -> None:
-        context = self._context
-        names = [
-            name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
-        ]
-        keys = [each.document.key for each in sent]
-        try:
-            stored = context.engine.mget(context.index.concrete, keys, source_includes=list(dict.fromkeys(names)))
-            missing = [each for each, found in zip(sent, stored, strict=True) if found is None]
-            pairs = [*zip(sent, stored, strict=True), *self._find_misrouted(missing)]
-        except IndexMissing:
-            # The index was deleted after the documents were acknowledged.
-            raise context.index_replaced_error() from None
-        for each, found in pairs:
-            # A document that is missing or was written again is skipped: another writer changed it after this write.
-            if found is None or hit_version(found) != each.version:
-                continue
-            differences = _differences(each, found, context.targets, self._state)
-            if differences:
-                raise self._altered_error(each.document, differences)
-
-    def _find_misrouted(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
-        """Search for documents that a lookup by id and routing does not find, because another shard holds them."""
-        if not missing:
-            return []
-        engine, name = self._context.engine, self._context.index.concrete
-        engine.refresh(name)
-        ids = [each.document.id for each in missing]
-        hits = multi_get(engine, name, ids, source=engine.info.source_with_vectors())
-        return [(each, hit) for each in missing for hit in hits.values() if hit["_id"] == each.document.id]
-
-    def _altered_error(self, document: Document, differences: Sequence[str]) -> DocumentsAltered:
-        name, again = self._context.index.concrete, "run the same command again: it embeds again what it wrote"
-        if not self._context.plan.sources and self._first_checked:
-            # Other documents of the index may be altered too; there is no record of them.
-            again = "embed the documents into a different `vector_field`"
-        return DocumentsAltered(
-            f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
-            f"{'; '.join(differences)}",
-            f"An ingest pipeline did this ({' or '.join(PIPELINE_SETTINGS)} in `GET {name}/_settings`), a plugin "
-            "(`GET _cat/plugins`), or a proxy in front of the engine. Remove the cause; `PUT "
-            f'{name}/_settings` with {{"SETTING": "_none"}} switches the one of a setting off. Then {again}.',
-        )
-
-    def _remove_vectors(self, acknowledged: Sequence[WrittenAction]) -> None:
-        """Remove vectors that may differ from what was sent, by partial updates, which pipelines do not see."""
-        lines = []
-        for action, version in acknowledged:
-            if action.fields:
-                hit = action.document._replace(version=version).hit
-                change = vector_members((), [field.field for field in action.fields])
-                lines.append(write_lines(hit, change, action.document.whole))
-        filled = [target.field for target in targets_to_fill(self._context.targets)]
-        try:
-            if lines:
-                # A load from files may write documents of which `_source` lacks other fields.
-                check_source_is_whole(self._context.index.state, filled if len(filled) == 1 else ())
-                self._context.engine.bulk(self._context.index.concrete, b"".join(lines), actions=len(lines))
-        except (EngineError, IndexMismatch) as error:
-            log_event("vectors_left", f"the vectors of {len(lines)} documents remain: {error.message}")
-
-
-def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, state: IndexState) -> list[str]:
-    """Compare a stored document with the sent one, and return the differences."""
-    source: Json = found.get("_source") or {}
-    differences = []
-    if found.get("_routing") != sent.document.routing:
-        differences.append(f"the routing is {found.get('_routing')!r} and not {sent.document.routing!r}")
-    for target, text in zip(targets, sent.document.texts, strict=True):
-        names = target.template.fields
-        if all(is_in_source(name, state) for name in names) and stored_text(source, target) != text:
-            differences.append(f"the text {target.template.template!r} is different")
-        if is_in_source(vector_path(target.field, target.meta), state):
-            differences += _vector_differences(sent, source, target)
-        expected = sent.fields.get(target.field)
-        meta_is_kept = is_in_source(target.meta_field, state)
-        if expected is not None and meta_is_kept and read_document_meta(source, target.meta_field) != expected[1]:
-            differences.append(f"{target.meta_field} differs")
-    return differences
-
-
-def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarget) -> list[str]:
-    field, sent_value = target.field, sent.fields.get(target.field)
-    value = find_field(source, field)
-    has_vector = value is not MISSING and value is not None
-    if sent_value is None:
-        # A partial update keeps the vectors that it does not name.
-        is_whole = sent.document.version is None
-        return [f"{field} has a vector that was not sent"] if has_vector and is_whole else []
-    if not has_vector:
-        return [f"the vector in {field} is missing"]
-    try:
-        stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
-        if len(stored) != len(sent_value[0]):
-            return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(sent_value[0])}"]
-        cosine = float(row_cosines(np.stack(stored), np.stack(sent_value[0])).min())
-    except (ValueError, TypeError, KeyError):
-        return [f"{field} does not have a vector of the form that was sent"]
-    return [] if cosine >= _MIN_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
-
-
 # The request was rejected as a whole: split it until the offending document is alone.
 _SPLIT_STATUSES = frozenset({400, 413})
 # The engine is overloaded, or the connection broke before a response arrived.
@@ -563,3 +338,228 @@ class BulkWriter:
     def _uncount_embedded(self, action: DocumentAction) -> None:
         if action.outcome is DocumentOutcome.INDEXED:
             self._outcomes.ledger.add(embedded=-1)
+
+
+# Documents read back after the first bulk request, and at the end of a load.
+FIRST_REQUEST_DOCUMENTS = 8
+SAMPLE_DOCUMENTS = 32
+# Larger documents are read back only if there are no others: a response with a thousand chunks takes megabytes.
+_MAX_CHECKED_BYTES = 64 << 10
+# Quantized storage and normalization by the engine change a vector far less than that.
+_MIN_COSINE = 0.999
+
+PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
+
+
+# An action that the engine has acknowledged, with `_seq_no` and `_primary_term` of the write.
+WrittenAction = tuple[DocumentAction, tuple[int, int]]
+
+
+class SentDocument(NamedTuple):
+    """A document as it was sent.
+
+    Attributes:
+        document: The document.
+        version: `_seq_no` and `_primary_term` of the write.
+        fields: Vector field → its vectors and their metadata.
+    """
+
+    document: Document
+    version: tuple[int, int]
+    fields: Mapping[str, tuple[tuple[Vectors, ...], DocumentMeta]]
+
+    @classmethod
+    def from_action(cls, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
+        # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
+        fields = {
+            field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value, 0)), field.meta)
+            for field in action.fields
+        }
+        return cls(action.document, version, fields)
+
+
+class ReadBackCheck:
+    """Compares documents of a load with what the engine stores of them. Thread-safe.
+
+    Args:
+        context: The load.
+    """
+
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+        self._state = context.index.state
+        self._gate = threading.Lock()
+        self._first_checked = False
+        self._failed = False
+        self._lock = threading.Lock()
+        self._sample: list[SentDocument] = []
+        self._seen = 0
+        self._chance = np.random.default_rng()
+
+    @contextmanager
+    def exclusive_first_request(self) -> Iterator[None]:
+        """Hold back the second request until documents of the first one were read back.
+
+        Raises:
+            StageAborted: documents of the first request differ; another thread has raised the error.
+        """
+        if self._first_checked:
+            yield
+            return
+        with self._gate:
+            if self._failed:
+                raise StageAborted
+            yield
+
+    def check_first_request(self, acknowledged: Sequence[WrittenAction]) -> None:
+        """Read back a few documents of the first bulk request in which the engine accepted any.
+
+        If one differs, the vectors of all documents of the request are removed: these count as not embedded.
+
+        Args:
+            acknowledged: Actions that the engine acknowledged; those of later requests are candidates for the sample.
+
+        Raises:
+            DocumentsAltered: a document differs from what was sent.
+        """
+        self._add_to_sample(acknowledged)
+        if self._first_checked or not acknowledged:
+            return
+        fit = [pair for pair in acknowledged if len(pair[0].body) <= _MAX_CHECKED_BYTES]
+        fit = fit or [min(acknowledged, key=lambda pair: len(pair[0].body))]
+        chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
+        try:
+            self._check([SentDocument.from_action(*pair) for pair in chosen])
+        except DocumentsAltered:
+            self._failed = True
+            self._remove_vectors(acknowledged)
+            raise
+        except EngineError:
+            return  # the next request is checked instead, and fails too if the engine still does
+        self._first_checked = True
+
+    def check_sample(self) -> None:
+        """Read back documents from all over the load, unless its engine is lost.
+
+        Raises:
+            DocumentsAltered: a document differs from what was sent.
+        """
+        if self._context.control.engine_lost:
+            return
+        try:
+            self._context.retrying(self._check, self._sample)
+        except EngineError as error:
+            self._context.control.end_early(f"written documents could not be read back: {error.message}")
+
+    def _add_to_sample(self, acknowledged: Sequence[WrittenAction]) -> None:
+        """Add documents to the sample, by reservoir sampling: each document of the load has the same chance."""
+        fit = [pair for pair in acknowledged if len(pair[0].body) <= _MAX_CHECKED_BYTES]
+        with self._lock:
+            numbers = np.arange(self._seen + 1, self._seen + len(fit) + 1)  # (documents,)
+            self._seen += len(fit)
+            for row in np.flatnonzero(self._chance.random(len(fit)) * numbers < SAMPLE_DOCUMENTS).tolist():
+                sent = SentDocument.from_action(*fit[row])
+                if len(self._sample) < SAMPLE_DOCUMENTS:
+                    self._sample.append(sent)
+                else:
+                    self._sample[self._chance.integers(SAMPLE_DOCUMENTS)] = sent
+
+    def _check(self, sent: Sequence[SentDocument]) -> None:
+        context = self._context
+        names = [
+            name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
+        ]
+        keys = [each.document.key for each in sent]
+        try:
+            stored = context.engine.mget(context.index.concrete, keys, source_includes=list(dict.fromkeys(names)))
+            missing = [each for each, found in zip(sent, stored, strict=True) if found is None]
+            pairs = [*zip(sent, stored, strict=True), *self._find_misrouted(missing)]
+        except IndexMissing:
+            # The index was deleted after the documents were acknowledged.
+            raise context.index_replaced_error() from None
+        for each, found in pairs:
+            # A document that is missing or was written again is skipped: another writer changed it after this write.
+            if found is None or hit_version(found) != each.version:
+                continue
+            differences = _differences(each, found, context.targets, self._state)
+            if differences:
+                raise self._altered_error(each.document, differences)
+
+    def _find_misrouted(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
+        """Search for documents that a lookup by id and routing does not find, because another shard holds them."""
+        if not missing:
+            return []
+        engine, name = self._context.engine, self._context.index.concrete
+        engine.refresh(name)
+        ids = [each.document.id for each in missing]
+        hits = multi_get(engine, name, ids, source=engine.info.source_with_vectors())
+        return [(each, hit) for each in missing for hit in hits.values() if hit["_id"] == each.document.id]
+
+    def _altered_error(self, document: Document, differences: Sequence[str]) -> DocumentsAltered:
+        name, again = self._context.index.concrete, "run the same command again: it embeds again what it wrote"
+        if not self._context.plan.sources and self._first_checked:
+            # Other documents of the index may be altered too; there is no record of them.
+            again = "embed the documents into a different `vector_field`"
+        return DocumentsAltered(
+            f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
+            f"{'; '.join(differences)}",
+            f"An ingest pipeline did this ({' or '.join(PIPELINE_SETTINGS)} in `GET {name}/_settings`), a plugin "
+            "(`GET _cat/plugins`), or a proxy in front of the engine. Remove the cause; `PUT "
+            f'{name}/_settings` with {{"SETTING": "_none"}} switches the one of a setting off. Then {again}.',
+        )
+
+    def _remove_vectors(self, acknowledged: Sequence[WrittenAction]) -> None:
+        """Remove vectors that may differ from what was sent, by partial updates, which pipelines do not see."""
+        lines = []
+        for action, version in acknowledged:
+            if action.fields:
+                hit = action.document._replace(version=version).hit
+                change = vector_members((), [field.field for field in action.fields])
+                lines.append(write_lines(hit, change, action.document.whole))
+        filled = [target.field for target in targets_to_fill(self._context.targets)]
+        try:
+            if lines:
+                # A load from files may write documents of which `_source` lacks other fields.
+                check_source_is_whole(self._context.index.state, filled if len(filled) == 1 else ())
+                self._context.engine.bulk(self._context.index.concrete, b"".join(lines), actions=len(lines))
+        except (EngineError, IndexMismatch) as error:
+            log_event("vectors_left", f"the vectors of {len(lines)} documents remain: {error.message}")
+
+
+def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, state: IndexState) -> list[str]:
+    """Compare a stored document with the sent one, and return the differences."""
+    source: Json = found.get("_source") or {}
+    differences = []
+    if found.get("_routing") != sent.document.routing:
+        differences.append(f"the routing is {found.get('_routing')!r} and not {sent.document.routing!r}")
+    for target, text in zip(targets, sent.document.texts, strict=True):
+        names = target.template.fields
+        if all(is_in_source(name, state) for name in names) and stored_text(source, target) != text:
+            differences.append(f"the text {target.template.template!r} is different")
+        if is_in_source(vector_path(target.field, target.meta), state):
+            differences += _vector_differences(sent, source, target)
+        expected = sent.fields.get(target.field)
+        meta_is_kept = is_in_source(target.meta_field, state)
+        if expected is not None and meta_is_kept and read_document_meta(source, target.meta_field) != expected[1]:
+            differences.append(f"{target.meta_field} differs")
+    return differences
+
+
+def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarget) -> list[str]:
+    field, sent_value = target.field, sent.fields.get(target.field)
+    value = find_field(source, field)
+    has_vector = value is not MISSING and value is not None
+    if sent_value is None:
+        # A partial update keeps the vectors that it does not name.
+        is_whole = sent.document.version is None
+        return [f"{field} has a vector that was not sent"] if has_vector and is_whole else []
+    if not has_vector:
+        return [f"the vector in {field} is missing"]
+    try:
+        stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
+        if len(stored) != len(sent_value[0]):
+            return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(sent_value[0])}"]
+        cosine = float(row_cosines(np.stack(stored), np.stack(sent_value[0])).min())
+    except (ValueError, TypeError, KeyError):
+        return [f"{field} does not have a vector of the form that was sent"]
+    return [] if cosine >= _MIN_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
