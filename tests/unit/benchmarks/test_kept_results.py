@@ -58,6 +58,11 @@ def test_page_has_license_size_and_limits_of_every_model_of_the_catalog() -> Non
         assert row in page, row
 
 
+def test_gpu_results_name_no_folder_of_their_machine() -> None:
+    for path in (RESULTS_PAGE.parents[1] / "benchmarks/results/gpu").iterdir():
+        assert not re.search(r'"(?:[^"]* )?/\w', path.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("wrong", ["lost", "doubled", "stale", "read"])
 def test_fault_run_with_a_loss_is_not_good(wrong: str) -> None:
     run = reliability.FaultRun(**dict.fromkeys((field.name for field in fields(reliability.FaultRun)), 0))

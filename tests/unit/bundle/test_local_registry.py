@@ -20,10 +20,11 @@ from es_sbert.bundle.local_registry import (
     register_model,
     registered_model_folder,
     registry_path,
+    try_register_model,
     unregister_model,
 )
 from es_sbert.bundle.model_lookup import IndexModel, find_index_model, installed_model_folder, resolve_model
-from es_sbert.errors import ModelNotFound, RegistryInvalid, UsageError
+from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
 from tests.tiny import write_tiny_bert
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -145,6 +146,17 @@ def test_broken_registry_is_reported_and_not_overwritten(content: str, registry:
     assert find_index_model("docs", DEFAULT, "0" * 32).folder == installed_model_folder(DEFAULT)
     with pytest.raises(ModelNotFound, match="the model registry"):
         find_index_model("docs", "tuned", "0" * 32)
+
+
+def test_failed_registration_is_a_warning_only_after_a_model_was_written(
+    tuned: Path, registry: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.write_text("{")
+    try_register_model(tuned, fingerprint_of(tuned))
+    assert f"`es-sbert model add {tuned}`" in caplog.records[-1].__dict__["text"]
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(registry / "models.json"))
+    with pytest.raises(OutputError, match="cannot be written"):
+        registered(tuned)
 
 
 def test_registry_that_is_a_pipe_or_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
