@@ -106,3 +106,5 @@ async def test_only_texts_beyond_the_queue_are_rejected() -> None:
     one.may_run.set()
     await waiting
     assert_is((await served.vectorize([(PARTS, "a b c")]))[0], one, "a", "b", "c")
+    for number, made_alone in enumerate(await served.vectorize([(PLAIN, f"text {number}") for number in range(100)])):
+        assert_is(made_alone, one, f"text {number}")
