@@ -69,15 +69,18 @@ def test_credentials_pass_through_and_are_never_logged(
         assert base64.b64encode(value.encode()).decode() not in written
 
 
-def test_gateway_credentials_are_not_used_for_clients(echo: Echo, tiny: Path) -> None:
+def test_credentials_of_the_gateway_and_cookies_of_others_are_not_used_for_clients(echo: Echo, tiny: Path) -> None:
     own = secret()
-    with gateway(echo.url.replace("http://", f"http://gateway:{own}@"), tiny) as address:
+    echo.reply = raw(OK.replace(b"content-type", b"set-cookie: session=1\r\ncontent-type"))
+    named = echo.url.replace("127.0.0.1", "localhost")  # an address has no cookies
+    with gateway(named.replace("http://", f"http://gateway:{own}@"), tiny) as address:
         for target in ("/a/_doc/1", "/a/_bulk", "/_cluster/settings"):
             send(address, Request("PUT", target, JSON, b"{}"))
         send(address, Request("POST", "/a/_search", JSON, b'{"query":{"match":{"semantic":"cats"}}}'))
         answer = send(address, Request("GET", "/a", (("authorization", "Basic eDp5"),)))
     others = [got for got in echo.received if not is_question(got)]
     assert [got.values(b"authorization") for got in others] == [[], [], [], [], [b"Basic eDp5"]]
+    assert [got for got in echo.received if got.values(b"cookie")] == []
     assert len(echo.received) > len(others)
     assert own not in str(answer)
 
