@@ -25,6 +25,7 @@ from tests.tiny import write_tiny_bert
 
 K = 7
 QUERY = "the cat sleeps"
+LANGUAGES = ("en", "de", "fr")
 ENGLISH: Json = {"term": {"lang.keyword": "en"}}
 MATCH: Json = {"match": {"semantic": QUERY}}
 SETTINGS = {"k": K, "num_candidates": 100}
@@ -34,7 +35,7 @@ def documents() -> list[dict[str, Any]]:
     """Short texts of the tiny model's words, no two alike."""
     words = product(["a", "the"], ["man", "cat", "guitar"], ["plays", "sleeps"], ["on", "."], ["mat", "guitar", "cat"])
     return [
-        {"id": f"d{number}", "text": " ".join(text), "lang": ["en", "de", "fr"][number % 3], "rank": number}
+        {"id": f"d{number}", "text": " ".join(text), "lang": LANGUAGES[number % 3], "rank": number}
         for number, text in enumerate(words)
     ]
 
@@ -362,6 +363,11 @@ def check_only_what_is_searched_counts(bed: Bed, cosines: dict[str, float]) -> N
     # The second names more indices than fit into a path.
     for found in bed.msearch(header, body, header | {"index": [bed.index, *missing]}, body):
         assert scores(found) == expected
+
+    of_each = [{"bool": {"must": [MATCH], "filter": [{"term": {"lang.keyword": lang}}]}} for lang in LANGUAGES]
+    every = sorted(score for lang in LANGUAGES for score in nearest(cosines, lang=lang).expected)
+    found = bed.search({"query": {"bool": {"should": of_each}}, "size": 50})
+    assert scores(found)[::-1] == pytest.approx(every, abs=1e-5), "the filters are not the same"
 
     point = bed.point_in_time()
     best = max(cosines, key=lambda id: cosines[id])
