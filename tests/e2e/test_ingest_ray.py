@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
@@ -16,12 +20,14 @@ from tests.e2e.test_default_search_pipeline import COUNT as HOSTILE_COUNT
 from tests.e2e.test_default_search_pipeline import HOSTILE, document, indices
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.sources import read_sources
-from tests.faults.bench import Bench
+from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 from tests.faults.writers import altering_pipeline, refused
+from tests.faulty_proxy import holding
 
 COUNT = 600
+STRANGER = "not of the alias"
 PARTS = 16
 
 
@@ -44,6 +50,16 @@ class RayCluster:
     @property
     def address(self) -> str:
         return str(self._cluster.address)
+
+    @contextmanager
+    def another_node(self, packages: Path) -> Iterator[None]:
+        """A third node, whose Python looks for packages in a folder first."""
+        path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
+        node = self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20, env_vars={"PYTHONPATH": path})
+        try:
+            yield
+        finally:
+            self._cluster.remove_node(node, allow_graceful=False)
 
     def kill_a_node(self) -> None:
         self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
@@ -120,6 +136,54 @@ def test_resumes_after_interrupt(bench: Bench) -> None:
     assert summary["resumed"]
     assert stopped["indexed"] > 0
     assert summary["unchanged"] >= 0.6 * len(bench.corpus.wanted)
+
+
+def test_node_with_another_version_is_refused_before_writing(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
+    older = tmp_path / "packages/es_sbert/__init__.py"
+    older.parent.mkdir(parents=True)
+    older.write_text('__version__ = "0.0.1"\n')
+    with cluster.another_node(tmp_path / "packages"):
+        said = bench.start().end(2)
+    assert f": {platform.node()} has es-sbert 0.0.1" in said
+    with open_engine(bench.url) as engine:
+        engine.refresh(bench.index)
+        assert engine.count(bench.index) == 0
+
+
+@pytest.mark.long
+def test_killed_node_leaves_no_document_of_an_alias_without_its_vector(
+    cluster: RayCluster, bench: Bench, tiny: Encoder
+) -> None:
+    alias, wanted = f"{bench.index}-ours", bench.corpus.wanted
+    with open_engine(bench.url) as engine:
+        leaves_out = {"bool": {"must_not": {"ids": {"values": [STRANGER]}}}}
+        engine.update_aliases([{"add": {"index": bench.index, "alias": alias, "filter": leaves_out}}])
+        pairs = {**wanted, STRANGER: {"text": "Somebody else's."}}.items()
+        lines = (orjson.dumps({"index": {"_id": key}}) + b"\n" + orjson.dumps(source) for key, source in pairs)
+        assert all(result.ok for result in engine.bulk(bench.index, b"\n".join(lines) + b"\n"))
+
+        def begun() -> bool:
+            engine.refresh(bench.index)
+            return engine.count(bench.index, {"exists": {"field": "embedding"}}) > 0
+
+        with holding(bench.url, begun) as (url, hold):
+            command = [sys.executable, "-m", "es_sbert", "ingest", "--index", alias, "--url", url, "--json", "--model"]
+            options = [str(bench.model), "--precision", "fp32", "--threads", "1", "--ray", cluster.address]
+            load = Load([*command, *options], bench.folder, None, None)
+            try:
+                load.wait_until(hold.reached.is_set)
+                cluster.kill_a_node()
+                hold.release()
+                filled = bench.ended(load)
+            finally:
+                load.end_now()
+        stored = read_sources(engine, bench.index, [*wanted, STRANGER], source_includes=["*"])
+    assert (filled["read"], filled["indexed"] + filled["unchanged"]) == (len(wanted), len(wanted))
+    assert list(stored.pop(STRANGER)) == ["text"]
+    vectors = tiny.encode([source["text"] for source in wanted.values()], "document")
+    for (key, source), vector in zip(wanted.items(), vectors, strict=True):
+        assert stored[key].items() >= source.items()
+        assert same_vectors(vector_of(stored[key]), vector)
 
 
 @pytest.mark.long
