@@ -178,6 +178,11 @@ def test_wrong_text_and_dry_run_write_nothing(engine: Engine, plain: str, tiny: 
         assert state_of(engine, plain).mappings == before
         assert versions(engine, plain) == was
     assert report.is_accepted
+    with pytest.raises(IndexMismatch, match="has a text for '{titel}'"):
+        run(engine, plain, tiny, TextTemplate.parse("{titel}"))
+    engine.put_mapping(plain, {"properties": {"empty": vector_mapping(engine, 16)}})
+    with pytest.raises(IndexMismatch, match="no document of .* has a vector in empty"):
+        adopt_vectors(engine, read_adoptable_field(engine, plain, "empty", TITLE), tiny)
 
 
 def test_documents_without_vector_or_text_are_counted_only(

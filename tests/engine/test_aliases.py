@@ -204,6 +204,9 @@ def test_loads_through_the_alias_are_refused_with_the_write_index(
     rolling.engine.update_aliases([{"add": {"index": index} | reader} for index in (rolling.old, rolling.new)])
     with pytest.raises(IndexMismatch, match="none of them is its write index"):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    rolling.engine.update_aliases([{"remove": {"index": rolling.new, "alias": rolling.alias}}])
+    with pytest.raises(IndexMismatch, match="`is_write_index: false`"):
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
 
 
 def test_semantic_index_deletes_through_an_alias(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from es_sbert.diagnostics.index_advice import AdviceRequest, VectorLayout, advise
-from es_sbert.diagnostics.recall import leftover_indices
+from es_sbert.diagnostics.recall import leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.mapping import ChunkRules, IndexType
@@ -62,6 +62,12 @@ def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> fl
 
     pairs = zip(nearest(queries, vectors), nearest(queries[:, :length], vectors[:, :length]), strict=True)
     return float(np.mean([len(one & other) / 10 for one, other in pairs]))
+
+
+def test_temporary_index_is_deleted_after_an_error(engine: Engine) -> None:
+    with pytest.raises(KeyError), temporary_index(engine, {}, pytest.fail) as name:
+        raise KeyError
+    assert engine.get_index(name) is None
 
 
 def test_passages_are_measured_by_their_best_passage(

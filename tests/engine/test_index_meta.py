@@ -300,3 +300,7 @@ def test_fields_of_two_models_are_not_mixed(place: Place, tmp_path: Path, monkey
 
     ensure_vector_field(Intercepted(place.engine, put_inside), place.index, request(name))  # type: ignore[arg-type]
     check_field(place.engine, place.index, name)
+    adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
+    adopt(place.engine, place.index, name)
+    with pytest.raises(IndexMismatch, match="holds vectors of the model 'm'"):
+        put_adopted_field(place.engine, adoptable, adoptable.meta("b" * 32, "other", 4))

@@ -14,9 +14,10 @@ from es_sbert.analysis import read_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
-from es_sbert.errors import VectorIndexError
+from es_sbert.errors import IndexMismatch, VectorIndexError
 from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import (
+    Interposed,
     Loads,
     ask,
     bulk,
@@ -178,3 +179,10 @@ def test_data_stream_refusal_names_working_commands(stream: tuple[Engine, str], 
             load(url, encoder, index, path, dead=dead, id_field="id")
     engine.refresh(name)
     assert engine.count(name, {"exists": {"field": "embedding"}}) == 2
+
+
+def test_watch_of_backing_index_ends_on_rollover(stream: tuple[Engine, str], tiny: Encoder, tmp_path: Path) -> None:
+    engine, name = stream
+    roll = Interposed(tiny, lambda window: ask(engine, "POST", f"/{name}/_rollover") if window == 0 else None)
+    with pytest.raises(IndexMismatch, match=f"the data stream {name} has rolled over"):
+        load(engine.info.url, roll, max(engine.index_uuids(name)), dead=tmp_path / "dead", watch_seconds=0.1)

@@ -54,12 +54,15 @@ def piped(url: str, fresh_index: Callable[[str], str]) -> Iterator[Piped]:
     """A function processor, setting → an index whose documents go through it; the pipeline has the index's name."""
     made = []
 
-    def make(processor: dict[str, Any], setting: str = "index.default_pipeline", shards: int = 1) -> str:
+    def make(
+        processor: dict[str, Any], setting: str = "index.default_pipeline", shards: int = 1, **mappings: Any
+    ) -> str:
         index = fresh_index(url)
         made.append(index)
         with open_engine(url) as engine:
             put_pipeline(engine, index, processor)
-            engine.create_index(index, {"settings": {setting: index, "index.number_of_shards": shards}})
+            settings = {setting: index, "index.number_of_shards": shards}
+            engine.create_index(index, {"settings": settings, "mappings": mappings})
         return index
 
     yield make
@@ -108,6 +111,15 @@ def test_altering_pipeline_stops_load_after_first_request(
     stored = contents(url, index)
     assert len(stored) == 2, "nothing is sent after the first request"
     assert all(source.get("embedding") is None for source in stored.values()), "no wrong vector is left"
+
+
+def test_altered_vectors_stay_if_their_removal_would_lose_a_field(url: str, piped: Piped, ingest: Ingest) -> None:
+    index = piped(NEGATE, _source={"excludes": ["price"]})
+    with pytest.raises(DocumentsAltered):
+        ingest(index, batch_window=2)
+    with open_engine(url) as engine:
+        engine.refresh(index)
+        assert engine.count(index, {"exists": {"field": "price"}}) == engine.count(index) == 2
 
 
 @pytest.mark.parametrize("processor", [NEGATE, REMOVE], ids=["negate", "remove"])

@@ -135,6 +135,18 @@ def test_report_has_unloadable_documents_and_the_folder_stays_empty(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "message"), [(OSError("no rows"), "failed after 5 of them: no rows"), (ZeroDivisionError("odd"), "odd")]
+)
+def test_failing_iterator_ends_the_load(index: SemanticIndex, error: Exception, message: str) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from sentences(5)
+        raise error
+
+    with pytest.raises((SourceError, ZeroDivisionError), match=message):
+        index.add(rows(), id_field="id")
+
+
 def test_passages_with_named_model(
     engine: Engine, tiny: Encoder, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -198,6 +198,36 @@ def test_leftover_write_block_is_reported_and_removed_by_cancel(place9: Place, e
     place9.write(LATE)
 
 
+def test_alias_that_was_removed_is_not_swapped(place9: Place, encoders: Encoders) -> None:
+    engine, alias = place9.engine, {"index": place9.index, "alias": place9.alias}
+
+    def remove(name: str) -> None:
+        if name == "block_writes" and engine.get_indices(place9.alias):
+            engine.update_aliases([{"remove": alias}])
+
+    with pytest.raises(IndexMismatch, match="is no longer an alias of"):
+        migrate_as(place9, Overheard(engine, remove), encoders[1])
+    assert engine.get_indices(place9.alias) == []
+    engine.update_aliases([{"add": alias}])
+    assert_takes_writes_and_finishes(place9, encoders[1])
+
+
+def test_write_in_flight_that_does_not_end_is_waited_for_in_another_hold(place9: Place, encoders: Encoders) -> None:
+    engine, waits = place9.engine, list[float]()
+
+    class Stuck(Overheard):
+        def block_writes(self, name: str, timeout: float) -> None:
+            waits.append(timeout)
+            self._engine.block_writes(name, timeout)
+            if len(waits) == 1:
+                raise RequestFailed("a request in flight takes too long", "Wait.", 503)
+
+    result = migrate_as(place9, Stuck(engine), encoders[1], max_write_block=8.0)
+    assert (result.finished, result.holds, waits[0]) == (True, 2, 3.0)
+    assert 3.0 < waits[1] < 6.0
+    place9.assert_holds(everything(), encoders[1])
+
+
 def test_read_only_index_stays_read_only(place: Place, encoders: Encoders) -> None:
     """Also Elasticsearch's note that the block was verified, which a new index must not have."""
     place.engine.block_writes(place.index, timeout=10)

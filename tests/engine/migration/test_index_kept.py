@@ -23,7 +23,7 @@ from es_sbert.index.mapping import index_body
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.migration.migration_state import read_target_pointer
 from tests.engine.ingest_support import ask, same_vectors
-from tests.engine.migration.support import Place, indices_of, text_of
+from tests.engine.migration.support import Place, indices_of, killed_after, text_of
 from tests.engine.vectors import field_of, state_of
 
 SHARED_SETTINGS: Json = {
@@ -231,6 +231,19 @@ def test_final_pipeline_does_not_see_the_copies_and_is_there_after_the_swap(
         for name in indices_of(engine, place.alias):
             engine.put_settings(name, {"index.final_pipeline": None})
         ask(engine, "DELETE", pipeline)
+
+
+def test_index_of_a_run_that_was_killed_before_the_comparison_is_created_again(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine = place9.engine
+    with killed_after(place9, "create_index"):
+        place9.migrate(encoders[1])
+    [left] = {*indices_of(engine, place9.alias)} - {place9.index}
+    engine.put_settings(left, {"index.max_result_window": "77"})  # as a template may have done
+    result = place9.migrate(encoders[1])
+    assert (result.finished, result.resumed, result.target) == (True, False, left)
+    assert engine.result_window(left) == 10_000
 
 
 @pytest.mark.parametrize(

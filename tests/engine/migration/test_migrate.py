@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.errors import AccessDenied, EngineError, IndexMismatch, IndexMissing, UsageError
+from es_sbert.index.mapping import with_meta_entry
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import cancel_migration
-from es_sbert.migration.migration_state import read_target_pointer
+from es_sbert.migration.migration_state import migration_lock, read_target_pointer
 from es_sbert.migration.prepare_migration import new_index_name
 from tests.conftest import on_every_version
-from tests.engine.ingest_support import ask, open_engine
+from tests.engine.ingest_support import Interposed, ask, open_engine
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 from tests.engine.vectors import state_of
 
@@ -65,11 +67,32 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
     place.assert_holds(everything(), encoders[0])
 
     assert not place.migrate(encoders[1], control=control).finished
+    # A program on another machine has replaced `_meta`.
+    meta = state_of(place.engine, place.index).mappings["_meta"]
+    place.engine.put_mapping(place.index, {"_meta": with_meta_entry(meta, "migrating_to", None)})
     finished = place.migrate(encoders[1])
-    assert (finished.resumed, finished.finished) == (True, True)
+    assert (finished.resumed, finished.finished, finished.target) == (True, True, stopped.target)
     place.assert_holds(everything(), encoders[1])
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(encoders[1])
+
+
+def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, embedding = place9.engine, threading.Event()
+
+    def refuse(name: str) -> None:
+        if name == "bulk" and embedding.is_set():
+            raise AccessDenied("bulk is refused by the test", "Grant it.")
+
+    place9.engine = Overheard(engine, refuse)  # type: ignore[assignment]
+    with pytest.raises(EngineError, match=r"bulk is refused by the test \(Grant it\)"):
+        place9.migrate(Interposed(encoders[1], lambda window: embedding.set()))  # type: ignore[arg-type]
+    place9.engine = engine
+    assert place9.behind() == place9.index
+    assert place9.migrate(encoders[1]).resumed
+    place9.assert_holds(everything(), encoders[1])
 
 
 def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
@@ -135,7 +158,18 @@ def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders:
         place.migrate(encoders[0])
     with pytest.raises(UsageError, match="needs at least 64 dimensions"):
         place.migrate(second, index_type="bbq_hnsw")
+    with (
+        migration_lock(engine.info.url, place.alias),
+        pytest.raises(UsageError, match="another process is migrating"),
+    ):
+        place.migrate(second)
     assert engine.get_index(place.index) == before
+    assert before is not None
+    killed = {"before": {"index.refresh_interval": "5s"}, "run": "r"}  # noted by a load of an earlier version
+    engine.put_mapping(place.index, {"_meta": with_meta_entry(before.mappings["_meta"], "load", killed)})
+    engine.put_settings(place.index, {"index.refresh_interval": "-1"})
+    with pytest.raises(IndexMismatch, match=r"left index\.refresh_interval of .* off"):
+        place.migrate(second)
 
 
 def test_data_stream_is_refused_before_copying(
