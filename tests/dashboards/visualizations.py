@@ -21,11 +21,6 @@ def search_source(saved: SavedObject) -> Json:
     return source
 
 
-def fields_of(saved: SavedObject) -> set[str]:
-    """Fields that the aggregations of a visualization name."""
-    return {agg["params"]["field"] for agg in vis_state(saved)["aggs"] if "field" in agg["params"]}
-
-
 def request(saved: SavedObject) -> Json:
     """Body of the search: buckets nested in their order, metrics inside the innermost."""
     aggs = vis_state(saved)["aggs"]

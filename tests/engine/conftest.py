@@ -12,6 +12,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from tests.engine.ingest_support import Loads, tiny_encoder
+from tests.engine.migration.support import two_encoders
 
 
 @pytest.fixture
@@ -46,6 +47,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     """A small model with random weights, for what does not depend on the vectors."""
     with tiny_encoder(tmp_path_factory.mktemp("tiny")) as encoder:
         yield encoder
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
+    with two_encoders(tmp_path_factory.mktemp("models")) as both:
+        yield both
 
 
 @pytest.fixture

@@ -112,17 +112,6 @@ def scanned(engine: Engine, name: str, **options: Any) -> Iterator[list[Json]]:
         yield page.hits
 
 
-def test_scan_yields_every_document_once(engine: Engine, index: str) -> None:
-    engine.bulk(index, numbered(1003))
-    engine.refresh(index)
-    pages = list(scanned(engine, index, source_includes=["n"], page=100))
-    hits = [hit for page in pages for hit in page]
-    assert len(pages) <= 14  # full, but for the ends of the shards
-    assert sorted(hit["_id"] for hit in hits) == sorted(str(n) for n in range(1003))
-    assert all(hit["_source"] == {"n": int(hit["_id"])} for hit in hits)
-    assert all(hit["_seq_no"] >= 0 and hit["_primary_term"] >= 1 for hit in hits)
-
-
 def test_scan_of_rare_documents_needs_few_requests(engine: Engine, index: str) -> None:
     """Sequence numbers are read in ranges, which grow where there is little."""
     engine.bulk(index, numbered(5000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -15,7 +14,7 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load_documents import IterableSource
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from tests.conftest import also_es8
-from tests.engine.ingest_support import ask, open_engine
+from tests.engine.ingest_support import open_engine
 
 REQUEST = FieldRequest("embedding", "f" * 64, "m", 4)
 
@@ -56,15 +55,3 @@ def test_an_index_that_takes_no_updates_is_refused_by_the_plan_and_doctor(
         found = " ".join(f"{finding.message} {finding.remedy}" for finding in inspect_index(engine, name, [], []))
     assert setting in found
     assert f"`es-sbert ingest --index {name}`" not in found
-
-
-def test_a_closed_index_of_an_alias_is_named(
-    engine: Engine, index_name: str, fresh_index: Callable[[str], str]
-) -> None:
-    other, alias = fresh_index(engine.info.url), f"{index_name}-all"
-    for name in (index_name, other):
-        engine.create_index(name, {"settings": {"number_of_replicas": 0}, "aliases": {alias: {}}})
-    ask(engine, "POST", f"/{index_name}/_close")
-    looks = engine.count, engine.refresh, partial(engine.search, body={}), partial(engine.open_point_in_time, shard=0)
-    for look in looks:
-        refused(partial(look, alias), f"the index {index_name} is closed", f"POST /{index_name}/_open")

@@ -33,7 +33,7 @@ from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
-from tests.engine.migration.support import Place, expect_no_stragglers, indices_of, two_encoders
+from tests.engine.migration.support import Place, expect_no_stragglers, indices_of
 from tests.engine.vectors import state_of, vector_mapping, vector_value
 
 pytestmark = pytest.mark.one_engine
@@ -312,12 +312,6 @@ def test_adoption_keeps_numbers(engine: Engine, index_name: str, tiny: Encoder) 
     assert_kept(engine, index_name)
     held = contents(engine.info.url, index_name)
     assert all(source["vector_meta"]["fingerprint"] == tiny.info.fingerprint for source in held.values())
-
-
-@pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
-    with two_encoders(tmp_path_factory.mktemp("models")) as both:
-        yield both
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +19,9 @@ from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
+from tests.engine.migration.support import Place, expect_no_stragglers, text_of
 
 COUNT = 60
-
-
-@pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
-    with two_encoders(tmp_path_factory.mktemp("models")) as both:
-        yield both
 
 
 def long_document(number: int) -> Json:

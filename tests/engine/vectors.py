@@ -37,33 +37,24 @@ def cosines(query: Vectors, vectors: Vectors) -> Vectors:
     return result
 
 
-def load(
-    engine: Engine,
-    index: str,
-    field: str,
-    vectors: Vectors,
-    document: Callable[[int], Json],
-    routing: str | None = None,
-) -> None:
+def load(engine: Engine, index: str, field: str, vectors: Vectors, document: Callable[[int], Json]) -> None:
     """Index `document(i)` with vector i under the id `str(i)`, and make all of it searchable."""
     for start in range(0, len(vectors), 1000):
         lines = []
         for number in range(start, min(start + 1000, len(vectors))):
-            lines.append(orjson.dumps({"index": {"_id": str(number)} | ({"routing": routing} if routing else {})}))
+            lines.append(orjson.dumps({"index": {"_id": str(number)}}))
             lines.append(orjson.dumps(document(number) | {field: vector_value(engine.info, vectors[number])}))
         results = engine.bulk(index, b"\n".join(lines) + b"\n")
         assert all(result.ok for result in results), results[0]
     engine.refresh(index)
 
 
-def fill(
-    engine: Engine, index: str, count: int, dimensions: int, index_type: str = "hnsw", shards: int = 1
-) -> VectorField:
+def fill(engine: Engine, index: str, count: int, dimensions: int, index_type: str = "hnsw") -> VectorField:
     """Create an index whose field `embedding` has random vectors, and return the field."""
     request = FieldRequest(
         name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=dimensions, index_type=index_type
     )
-    field = ensure_vector_field(engine, index, request, shards=shards, replicas=0)
+    field = ensure_vector_field(engine, index, request, shards=1, replicas=0)
     load(engine, index, "embedding", random_vectors(count, dimensions), lambda row: {"row": row})
     return field
 

@@ -1,4 +1,4 @@
-"""Two models, and an index behind an alias that holds the vectors of one of them."""
+"""An index behind an alias that holds the vectors of the first of two models."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from tests.engine.migration.support import Place, expect_no_stragglers, make_place, two_encoders
-
-
-@pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
-    with two_encoders(tmp_path_factory.mktemp("models")) as both:
-        yield both
+from tests.engine.migration.support import Place, expect_no_stragglers, make_place
 
 
 @pytest.fixture(autouse=True)
