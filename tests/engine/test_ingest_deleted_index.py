@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from es_sbert.engines.engine import Engine
@@ -29,6 +31,23 @@ def test_index_deleted_or_replaced_while_embedding_gets_no_document(
     if is_replaced:
         engine.refresh(loads.index)
         assert engine.count(loads.index) == 0
+
+
+def test_index_deleted_before_read_back_is_reported(
+    engine: Engine, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mget = Engine.mget
+
+    def lose(self: Engine, name: str, keys: list[Any], **options: Any) -> list[None]:
+        """As an engine answers that has lost the documents, but still knows the index."""
+        engine.delete_index(name)
+        monkeypatch.setattr(Engine, "mget", mget)
+        return [None] * len(keys)
+
+    monkeypatch.setattr(Engine, "mget", lose)
+    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
+        loads.load(loads.write(sentences(5)), id_field="id")
+    assert engine.get_index(loads.index) is None
 
 
 def test_index_deleted_while_embedding_in_place_is_not_recreated(engine: Engine, loads: Loads) -> None:

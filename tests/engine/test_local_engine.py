@@ -187,14 +187,3 @@ def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
     assert process.returncode == 130
     assert not servers[0].is_alive
     assert home.servers(port) == []
-
-
-@pytest.mark.long
-def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
-    done = home.run("up", NAME, "--port", str(port), "--heap", "1k", code=2)
-    assert done.stdout == ""
-    assert "exited during startup" in done.stderr
-    assert "console.log" in done.stderr
-    assert "Too small" in done.stderr  # the JVM's own words about a heap of 1 kB
-    assert "--purge" in done.stderr
-    assert home.servers(port) == []
