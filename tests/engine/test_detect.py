@@ -7,7 +7,6 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.errors import EngineUnreachable
 from tests.conftest import EVERY_ENGINE
 
 
@@ -20,9 +19,3 @@ def test_engine_is_detected(name: str, request: pytest.FixtureRequest) -> None:
         assert oldest <= engine.info.version < (oldest[0] + 1, 0, 0)
         assert (engine.info.engine_type is EngineType.OPENSEARCH) == (name == "opensearch")
         assert engine.info.url == url
-
-
-def test_https_to_plain_http_engine_raises(engine_url: str) -> None:
-    with pytest.raises(EngineUnreachable, match="does not speak TLS") as caught:
-        connect(EngineSettings(url=engine_url.replace("http://", "https://")))
-    assert "http://" in caught.value.remedy

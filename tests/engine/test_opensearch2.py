@@ -53,16 +53,6 @@ def test_flat_field_is_refused_before_an_index_is_made(engine: Engine, index: st
     assert engine.get_index(index) is None
 
 
-def test_index_without_index_knn_gets_no_vector_field(engine: Engine, index: str) -> None:
-    engine.create_index(index, {"mappings": {"properties": {"title": {"type": "keyword"}}}})
-    before = state_of(engine, index).mappings
-    with pytest.raises(IndexMismatch, match=WITHOUT_KNN) as caught:
-        ensure(engine, index)
-    for command in ("es-sbert index create NEW", f"from {index} to NEW", "es-sbert ingest --index NEW"):
-        assert command in caught.value.remedy
-    assert state_of(engine, index).mappings == before
-
-
 @pytest.mark.parametrize("from_file", [True, False])
 def test_load_into_index_without_index_knn_writes_nothing(
     engine: Engine, index: str, tiny: Encoder, tmp_path: Path, from_file: bool

@@ -42,14 +42,6 @@ def test_german_texts_and_a_model_for_english(
     assert command in warning
 
     run = cli_in_process(capfd)
-    arguments = ("ingest", "--index", index_name, "--url", engine_url, "--id-field", "id", file, "--dry-run",
-                 "--model", english.info.model, "--device", "cpu", "--precision", "fp32", "--json")  # fmt: skip
-    [warning] = run(*arguments).summary["warnings"]
-    assert f"mostly German, than {english.info.model} was trained on" in warning
-    assert command in warning
-    shown = run("index", "show", index_name, "--url", engine_url)
-    assert message in shown.out
-    assert command in shown.out
     [field] = orjson.loads(run("index", "show", index_name, "--url", engine_url, "--json").out)["fields"]
     assert field["languages"] == {"de": 60, "en": 39, "unknown": 1}
     assert field["language_warning"].startswith(message)
