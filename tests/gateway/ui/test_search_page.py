@@ -196,9 +196,3 @@ def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str) -> Non
         patient.put(f"{opensearch_url}/{name}/_doc/book?refresh=true", json=BOOK).raise_for_status()
         page.open(index=name, q="zeppelin")
         expect(page.titles("lexical")).to_have_text([str(BOOK["title"])])
-
-
-def test_missing_index_shows_an_alert(page: SearchPage) -> None:
-    page.open(index="nowhere")
-    expect(page.page.get_by_role("alert")).to_contain_text("no index nowhere with vectors")
-    expect(page.page.get_by_role("combobox", name="Index")).to_be_visible()

@@ -139,11 +139,6 @@ def test_last_action_without_document_passes_through() -> None:
     assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset())
 
 
-@pytest.mark.parametrize("body", [b"", b'{"index":{}}\n{"a":1}'])  # engines want a line feed at the end
-def test_unfinished_bulk_body_is_left_to_the_engine(body: bytes) -> None:
-    assert read_bulk(body, "docs") is None
-
-
 @pytest.mark.parametrize(
     "body",
     [
