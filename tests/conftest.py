@@ -429,10 +429,9 @@ def _cluster(engine: str) -> Cluster:
 
 def _cluster_engine(item: pytest.Item | None) -> str | None:
     """The engine whose cluster a test asks for."""
-    names = getattr(item, "fixturenames", ())
-    if "engine_cluster" in names:
+    if "engine_cluster" in getattr(item, "fixturenames", ()):
         return str(item.callspec.params["engine_cluster"])  # type: ignore[union-attr]
-    return next((engine for engine in CLUSTER_ENGINES if f"{engine}_cluster" in names), None)
+    return None
 
 
 @pytest.hookimpl(trylast=True)
@@ -440,12 +439,6 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Stop a cluster once no test needs it: it takes two gigabytes of memory."""
     for engine in [engine for engine in _clusters if engine != _cluster_engine(nextitem)]:
         _clusters.pop(engine)[1].close()
-
-
-@pytest.fixture
-def es9_cluster() -> Cluster:
-    """Three nodes of `es9_url`'s kind."""
-    return _cluster("es9")
 
 
 @pytest.fixture(params=CLUSTER_ENGINES)
