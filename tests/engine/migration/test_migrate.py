@@ -147,6 +147,21 @@ def test_tampered_target_index_is_not_swapped(place: Place, encoders: tuple[Enco
     assert place.behind() == place.index
 
 
+def test_target_that_has_lost_documents_is_not_swapped(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    engine = place9.engine
+    target = new_index_name(place9.alias, encoders[1].info.fingerprint, place9.index)
+
+    def lose(name: str) -> None:
+        if name == "block_writes":
+            engine.bulk(target, b'{"delete":{"_id":"1"}}\n{"delete":{"_id":"2"}}\n')
+
+    place9.engine = Overheard(engine, lose)  # type: ignore[assignment]
+    with pytest.raises(IndexMismatch, match=f"it holds {COUNT - 2} documents"):
+        place9.migrate(encoders[1])
+    place9.engine = engine
+    assert place9.behind() == place9.index
+
+
 def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     place, engine, second = place9, place9.engine, encoders[1]
     before = engine.get_index(place.index)
