@@ -79,6 +79,12 @@ def test_hybrid_requests_match_golden_files(engine_type: EngineType, name: str) 
     assert_golden(engine_type, f"hybrid-{name}", {"bodies": bodies})
 
 
+def test_highlight_of_the_engine_is_sent_as_given() -> None:
+    own: Json = {"fields": {"text": {}}, "pre_tags": ["["], "post_tags": ["]"]}
+    [body] = search_request(EngineType.ELASTICSEARCH, ONE, VECTOR, 20, {"highlight": own}, TEXT).bodies
+    assert body["highlight"] == own
+
+
 SPANISH: Json = {"term": {"language": "es"}}
 
 
