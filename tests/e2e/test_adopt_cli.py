@@ -93,3 +93,5 @@ def test_adopt_workflow_from_doctor_to_search_and_backfill(run: Run, plain: Call
     again = run("index", "adopt", index)
     assert (again.code, again.out) == (2, "")
     assert "es-sbert already fills" in again.err
+    refused = run("index", "adopt", plain(wrong=tuple(range(60))), "--text-field", "title", "--json")
+    assert (refused.code, refused.summary["accepted"], refused.summary["written"]) == (1, False, None)
