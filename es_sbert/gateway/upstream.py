@@ -296,9 +296,13 @@ class Upstream:
         Raises:
             EngineUnreachable: the engine did not respond.
         """
+        return await self.request("POST", target, headers, await self.plain_search(headers, body))
+
+    async def plain_search(self, headers: Headers, body: Json) -> Json:
+        """Make a search go around the index's search pipeline, if the engine has any; raises as `request`."""
         if self.engine_type is None:
             await self.request("GET", "/", headers)
-        return await self.request("POST", target, headers, without_search_pipeline(self.engine_type_or_default, body))
+        return without_search_pipeline(self.engine_type_or_default, body)
 
     async def health_problem(self) -> str | None:
         """Check whether the engine is available; return the reason if it is not, else None.

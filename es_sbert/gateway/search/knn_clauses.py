@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlencode
 
 import orjson
 
-from es_sbert.engines.engine_info import EngineType, without_search_pipeline
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
@@ -264,7 +264,7 @@ async def search_first(upstream: Upstream, first: Json, search: Json, context: R
         reply = await upstream.search(f"/{expression}/_search?{urlencode(options)}", credentials, first)
     else:  # the names of an `_msearch` may be too long for a URL
         header = {"index": [unquote(name) for name in expression.split(",")], **options}
-        plain = without_search_pipeline(upstream.engine_type_or_default, first)
+        plain = await upstream.plain_search(credentials, first)
         lines = orjson.dumps(header) + b"\n" + orjson.dumps(plain) + b"\n"
         reply = await upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
         if reply.status == 200:
