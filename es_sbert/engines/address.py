@@ -100,8 +100,11 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
             contain, or the CA file is missing or broken.
     """
     urls = split_addresses(settings.url)
-    which = f"address {{}} of {len(urls)}" if len(urls) > 1 else "the address"
-    parts = [_split_url(url, which.format(number)) for number, url in enumerate(urls, 1)]
+    single = len(urls) == 1
+    parts = [
+        _split_url(url, "the address" if single else f"address {number} of {len(urls)}")
+        for number, url in enumerate(urls, 1)
+    ]
     signed = [each for each in parts if each.username is not None]
     if len({(each.username, each.password) for each in signed}) > 1:
         raise UsageError(

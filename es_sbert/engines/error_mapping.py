@@ -83,7 +83,7 @@ def is_closed(kind: str, reason: str) -> bool:
 # The module that exact search needs and `es-sbert engine up es9-small` lacks, and the engines' message without it.
 SCRIPTS_MODULE = "lang-painless"
 _NO_SCRIPTS = "script_lang not supported [painless]"
-OTHER_BUILDS_REMEDY = (
+_SCRIPTS_REMEDY = (
     "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "
     "Elasticsearch of docker-compose.yml. Without it, search without `exact`, or load the documents into an index with "
     '`index_type="flat"`, where kNN is exact.'
@@ -270,7 +270,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return access_denied(label, action, reason)
     if status == 400 and _NO_SCRIPTS in reason:
         message = f"{label} lacks the module {SCRIPTS_MODULE} (scripts), which {action} needs: {reason}"
-        return FeatureMissing(message, OTHER_BUILDS_REMEDY, status, SCRIPTS_MODULE)
+        return FeatureMissing(message, _SCRIPTS_REMEDY, status, SCRIPTS_MODULE)
     if status in MISSING_API_STATUSES and is_missing_api(body):
         message = f"{label} lacks the API for {action}: {reason}"
         remedy = "Check the name and the address; this engine, or a proxy in front of it, does not have the API."

@@ -80,9 +80,16 @@ class IndexSummary:
         if self.problem is None:
             del plain["problem"]
         plain["fields"] = [
-            {"name": f.name, **f.meta.model_dump(mode="json")}
-            | {name: getattr(f, name) for name in ("vectors", "current", "truncated", "languages")}
-            | {"passage_count": f.passages, "language_warning": f.language_warning and ". ".join(f.language_warning)}
+            {
+                "name": f.name,
+                **f.meta.model_dump(mode="json"),
+                "vectors": f.vectors,
+                "current": f.current,
+                "truncated": f.truncated,
+                "passage_count": f.passages,
+                "languages": f.languages,
+                "language_warning": None if f.language_warning is None else ". ".join(f.language_warning),
+            }
             for f in self.fields
         ]
         return plain

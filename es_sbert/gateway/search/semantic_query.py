@@ -504,7 +504,7 @@ class _TreeConverter:
             while isinstance(expression, lucene.Boost):
                 boost *= float(expression.force)
                 expression = expression.children[0]
-            if name != getattr(tree, "name", None) or str(expression).strip() == "*":
+            if tree.name == "_exists_" or str(expression).strip() == "*":
                 return {"exists": {"field": name}}  # which is refused
             return {"match": {name: {"query": _plain_text(expression), "boost": boost}}}
         if isinstance(tree, lucene.Group | lucene.Plus):
