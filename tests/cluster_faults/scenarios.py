@@ -209,7 +209,7 @@ class Migrate(Scenario):
         assert result.finished, result
         assert (result.dead, result.stopped) == (0, None), result
         assert result.writes_refused_seconds > 0
-        assert self.place.behind() != self.place.index
+        assert self.place.alias_target() != self.place.index
         assert self.writers.counts().missing == 0
 
     def expected(self) -> Expected:
@@ -221,7 +221,7 @@ class Migrate(Scenario):
 
     @property
     def result_index(self) -> str:
-        return self.place.behind()
+        return self.place.alias_target()
 
     def remove(self) -> None:
         next(self._places, None)

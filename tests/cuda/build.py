@@ -41,7 +41,7 @@ _DEFINED = re.compile(r"^\w+ [TDB] (\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Tools:
-    """Programs that build the stand-ins and read what they log."""
+    """The compiler, the programs that read symbols, and the provider that the stand-ins serve."""
 
     compiler: str
     nm: str
@@ -50,7 +50,7 @@ class Tools:
 
 
 def find_tools() -> Tools | str:
-    """Find what the stand-ins are built from and with."""
+    """Find the libraries and the compiler that the stand-ins are built with."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the stand-ins for CUDA are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
     spec = find_spec("onnxruntime")

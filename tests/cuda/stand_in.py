@@ -87,7 +87,7 @@ class StandIns:
         stdin: str = "",
         timeout: float = 600.0,
     ) -> Run:
-        """Run Python on the stand-ins: code, or the interpreter's arguments."""
+        """Run Python with the stand-ins loaded: code, or arguments of the interpreter."""
         work = Path(tempfile.mkdtemp(dir=self._scratch))
         (work / "folder").mkdir()
         log = work / "log"
@@ -125,7 +125,7 @@ class StandIns:
         provider_options: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> GraphRun:
-        """Open a graph with the CUDA provider, no fallback, in a process of its own and run it."""
+        """Run a graph in a separate process, with the CUDA provider and without fallback."""
         work = Path(tempfile.mkdtemp(dir=self._scratch))
         request = {
             "model": str(model),

@@ -1,4 +1,4 @@
-"""A step of benchmarks.gpu_check runs through to JSON on the stand-ins, without torch."""
+"""benchmarks.gpu_check writes its JSON on the stand-ins, without torch."""
 
 from __future__ import annotations
 

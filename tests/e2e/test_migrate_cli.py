@@ -154,6 +154,6 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
     summary = done.summary
     assert summary["writes_refused_seconds"] > 0
     assert (summary["finished"], summary["resumed"], summary["target"]) == (True, True, target)
-    assert place.behind() == target
+    assert place.alias_target() == target
     place.embed(second, place.alias)
     place.assert_holds(expected, second)

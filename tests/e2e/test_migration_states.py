@@ -57,7 +57,7 @@ class Scene:
 
     def used(self) -> str:
         """The index of the alias: `old`, `new` or `other`."""
-        return next(key for key, name in self.names.items() if name == self.place.behind())
+        return next(key for key, name in self.names.items() if name == self.place.alias_target())
 
     def assert_complete(self) -> None:
         """No document of the alias is missing or outdated, and it accepts writes."""
@@ -225,12 +225,12 @@ def test_readers_and_writers_in_each_state(engine: str, state: str, make_scene: 
     done = scene.run("ingest", *options, tmp_path / "docs.jsonl", "--id-field", "id")
     if is_held:
         assert done.code != 0
-        assert f"`es-sbert index migrate {scene.place.behind()} --cancel`" in done.err, done.err
+        assert f"`es-sbert index migrate {scene.place.alias_target()} --cancel`" in done.err, done.err
     else:
         assert done.code == 0, done.err
         scene.expected["file"] = document(7000)
     if is_held:  # by the name of the index, as the messages of the engine have it
-        done = scene.run("index", "migrate", scene.place.behind(), "--cancel")
+        done = scene.run("index", "migrate", scene.place.alias_target(), "--cancel")
         assert done.code == 0, done.err
     in_place = scene.run("ingest", *options)
     assert in_place.code == 0, in_place.err

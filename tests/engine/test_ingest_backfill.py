@@ -94,13 +94,13 @@ def test_document_changed_during_backfill_is_reembedded(engine: Engine, loads: L
     put(engine, loads.index, sentences(10))
 
     def meddle() -> None:
-        update(engine, loads.index, {"d1": {"text": "Changed meanwhile.", "price": 5}, "d2": {"price": 6}})
+        update(engine, loads.index, {"d1": {"text": "Changed since.", "price": 5}, "d2": {"price": 6}})
         bulk(engine, loads.index, {"delete": {"_id": "d3"}})
 
     summary = loads.load(encoder=while_embedding(loads.encoder, meddle))
     assert (summary.read, summary.indexed, summary.skipped.deleted, summary.dead) == (10, 9, 1, 0)
     after = loads.contents()
-    assert same_vectors(vector_of(after["d1"]), loads.encoder.encode(["Changed meanwhile."], "document")[0])
+    assert same_vectors(vector_of(after["d1"]), loads.encoder.encode(["Changed since."], "document")[0])
     assert (after["d1"]["price"], after["d2"]["price"]) == (5, 6)
     assert "d3" not in after
     assert all("embedding" in source for source in after.values())

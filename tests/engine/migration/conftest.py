@@ -1,4 +1,4 @@
-"""An index behind an alias that holds the vectors of the first of two models."""
+"""An index with an alias, and with the vectors of the first of two models."""
 
 from __future__ import annotations
 

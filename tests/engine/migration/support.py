@@ -1,4 +1,4 @@
-"""Two small models, an index behind an alias, and a look at what a migration made of it."""
+"""Two small models, an index with an alias, and the state that a migration left."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def killed_after(place: Place, call: str, times: int = 1) -> Iterator[None]:
 
 @dataclass
 class Place:
-    """An index behind an alias."""
+    """An index with an alias."""
 
     engine: Engine
     alias: str
@@ -144,7 +144,7 @@ class Place:
         )
         assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
 
-    def behind(self) -> str:
+    def alias_target(self) -> str:
         """The index that the alias points to."""
         return state_of(self.engine, self.alias).name
 

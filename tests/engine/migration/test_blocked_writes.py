@@ -46,7 +46,7 @@ def migrate_as(place: Place, engine: Any, encoder: Encoder, **wanted: Any) -> An
 
 def assert_takes_writes_and_finishes(place: Place, encoder: Encoder) -> None:
     """The alias still points to the old index, which accepts a write; another run resumes and loses nothing."""
-    assert place.behind() == place.index
+    assert place.alias_target() == place.index
     assert not is_blocked(place)
     place.write(LATE)
     result = place.migrate(encoder)
@@ -129,7 +129,7 @@ def test_swap_with_lost_response_counts_as_done(place9: Place, encoders: Encoder
                 raise EngineUnreachable("the answer is lost", "Wait.")
 
     result = migrate_as(place9, Forgetful(place9.engine), encoders[1])
-    assert (result.finished, place9.behind()) == (True, result.target)
+    assert (result.finished, place9.alias_target()) == (True, result.target)
     assert is_blocked(place9)
     place9.assert_holds(everything(), encoders[1])
 
@@ -146,7 +146,7 @@ def test_delayed_swap_after_unblock_is_rejected(place: Place, encoders: Encoders
                 # The request of the first attempt is carried out now: it must not swap.
                 with pytest.raises(RequestFailed, match="missing"):
                     self._engine.update_aliases(on_its_way)
-                assert place.behind() == place.index
+                assert place.alias_target() == place.index
             self._engine.update_aliases(actions)
 
         def shard_states(self, name: str) -> object:

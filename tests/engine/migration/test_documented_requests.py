@@ -19,12 +19,12 @@ PAGE = Path(__file__).parents[3] / "docs/operations.md"
 def test_alias_moves_back_if_nothing_was_written_since(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     new = place.migrate(encoders[1]).target
     words = {"docs-5f2e1c3a": new, "docs-1": place.index, '"docs"': f'"{place.alias}"'}
-    shown = [one for one in shown_requests(PAGE) if any(word in one.path + one.body for word in words)]
+    shown = [each for each in shown_requests(PAGE) if any(word in each.path + each.body for word in words)]
     assert len(shown) >= 3
     for request in shown:
         filled = request.filled(words)
         ask(place.engine, filled.method, filled.path, body=orjson.loads(filled.body))
-    assert place.behind() == place.index
+    assert place.alias_target() == place.index
     place.assert_holds(everything(), encoders[0])
     place.write({"x": document(700)})
     with pytest.raises(IndexMismatch, match="already exists") as caught:

@@ -29,7 +29,7 @@ def begin(place: Place, encoder: Encoder, *, swapped: bool, **kind: Any) -> str:
     if swapped:
         with killed_after(place, "update_aliases", times=2):  # the permit, and the swap
             place.migrate(encoder)
-        target = place.behind()
+        target = place.alias_target()
     else:
         control = LoadControl()
         control.interrupt()
@@ -58,7 +58,7 @@ def test_begun_migration_is_refused_and_cancelled_only_if_its_index_is_new(
             refused()
         assert kind in caught.value.message
         assert ("with the version that began it" if is_kept else cancel) in caught.value.remedy
-    assert place.behind() == (target if swapped else place.index)
+    assert place.alias_target() == (target if swapped else place.index)
     if is_kept:
         assert engine.get_index(target) is not None
         return

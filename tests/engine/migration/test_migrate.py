@@ -32,7 +32,7 @@ def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: tup
     result = place.migrate(second)
     assert (result.finished, result.copied, result.embedded, result.dead) == (True, COUNT, COUNT, 0)
     assert result.compared == 50
-    assert place.behind() == result.target == f"{place.alias}-{second.info.fingerprint[:8]}"
+    assert place.alias_target() == result.target == f"{place.alias}-{second.info.fingerprint[:8]}"
     place.assert_holds(everything(), second)
 
     # The old index is unchanged, and kept until the user deletes it.
@@ -55,7 +55,7 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
     control = LoadControl()
     control.interrupt()
     stopped = place.migrate(encoders[1], control=control)
-    assert (stopped.finished, stopped.exit_code, place.behind()) == (False, 130, place.index)
+    assert (stopped.finished, stopped.exit_code, place.alias_target()) == (False, 130, place.index)
     with pytest.raises(IndexMismatch, match="is being migrated to .* already"):
         place.migrate(encoders[1], name=f"{place.alias}-other")
 
@@ -90,7 +90,7 @@ def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(
     with pytest.raises(EngineError, match=r"bulk is refused by the test \(Grant it\)"):
         place9.migrate(Interposed(encoders[1], lambda window: embedding.set()))  # type: ignore[arg-type]
     place9.engine = engine
-    assert place9.behind() == place9.index
+    assert place9.alias_target() == place9.index
     assert place9.migrate(encoders[1]).resumed
     place9.assert_holds(everything(), encoders[1])
 
@@ -105,7 +105,7 @@ def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Enco
     assert "`replace_index`" in caught.value.remedy
     result = place.migrate(encoders[1], replace_index=True)
     assert (result.finished, result.dropped) == (True, True)
-    assert place.behind() == result.target != place.index
+    assert place.alias_target() == result.target != place.index
     place.assert_holds(everything(), encoders[1])
     # A pattern finds neither the hidden index nor the alias in its place.
     assert engine.resolve_indices(f"{place.index}*") == []
@@ -144,7 +144,7 @@ def test_tampered_target_index_is_not_swapped(place: Place, encoders: tuple[Enco
     with pytest.raises(IndexMismatch, match="is not the one that"):
         place.migrate(encoders[1])
     place.engine = engine
-    assert place.behind() == place.index
+    assert place.alias_target() == place.index
 
 
 def test_target_that_has_lost_documents_is_not_swapped(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
@@ -159,7 +159,7 @@ def test_target_that_has_lost_documents_is_not_swapped(place9: Place, encoders: 
     with pytest.raises(IndexMismatch, match=f"it holds {COUNT - 2} documents"):
         place9.migrate(encoders[1])
     place9.engine = engine
-    assert place9.behind() == place9.index
+    assert place9.alias_target() == place9.index
 
 
 def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:

@@ -43,7 +43,7 @@ def target_of(place: Place) -> str:
 def test_copy_of_a_finished_migration_leaves_the_original_alone(place: Place, encoders: Encoders) -> None:
     place.migrate(encoders[1])
     copied = replace(place, alias=f"{place.alias}-copy")
-    restore(place, place.behind(), f"{copied.alias}-new", copied.alias)
+    restore(place, place.alias_target(), f"{copied.alias}-new", copied.alias)
     kept = [
         kept_index(each.engine, read_migration_state(state_of(each.engine, each.alias))) for each in (copied, place)
     ]
@@ -60,7 +60,7 @@ def test_cancel_of_a_copy_does_not_cancel_the_original(place: Place, encoders: E
         cancel_migration(place.engine, copied)
     assert place.engine.get_index(target) is not None
     place.migrate(encoders[1])
-    assert place.behind() == target
+    assert place.alias_target() == target
 
 
 def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: Place, encoders: Encoders) -> None:
