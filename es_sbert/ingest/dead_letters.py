@@ -345,11 +345,10 @@ def _document_bytes(data: bytes, document: dict[str, Any]) -> bytes:
     """Return the document's original bytes; if an edit of the dead letter hides them, serialize the document again."""
     original = data.partition(_DOCUMENT_KEY)[2][:-1]
     try:
-        if orjson.loads(original) == document:
-            return original
-    except orjson.JSONDecodeError:
-        pass  # the spacing or the order of the entries was changed
-    return orjson.dumps(document)
+        orjson.loads(original)
+    except orjson.JSONDecodeError:  # the spacing or the order of the entries was changed
+        return orjson.dumps(document)
+    return original
 
 
 def _last_lines(path: Path) -> dict[bytes, int]:

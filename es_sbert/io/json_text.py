@@ -94,10 +94,8 @@ def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
         return text.replace(f'"{mark}', "").replace(f'{mark}"', "").encode()
 
 
-def _fragment(value: object) -> orjson.Fragment:
-    if isinstance(value, JsonNumber):
-        return orjson.Fragment(value.text)
-    raise TypeError
+def _fragment(number: JsonNumber) -> orjson.Fragment:
+    return orjson.Fragment(number.text)
 
 
 def _marked(value: Any, mark: str) -> Any:

@@ -370,8 +370,8 @@ def check_encoding(name: str) -> str:
         UsageError: Python does not know this text encoding.
     """
     try:
-        if "a\n".encode(name).decode(name) == "a\n":
-            return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
+        "a\n".encode(name).decode(name)
+        return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
     except (LookupError, UnicodeError, ValueError):  # refused below
         pass
     raise UsageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -266,7 +267,7 @@ class RequiredColumns:
                 raise SourceError(f"{name} has no column {' or '.join(wanted)}", remedy)
 
 
-class DocumentSource:
+class DocumentSource(ABC):
     """A source of records. Sources are values: they can be compared, copied and sent to another process.
 
     Attributes:
@@ -279,6 +280,7 @@ class DocumentSource:
     path: Path | None
     size: int | None
 
+    @abstractmethod
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         """Check the beginning of the source, unless it can be read only once (a pipe).
 
@@ -286,7 +288,6 @@ class DocumentSource:
             SourceError: the source cannot be opened, is not what its name says, or lacks a required column.
             UsageError: a library that reads the source is not installed.
         """
-        raise NotImplementedError
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         """Split the source into sources that together give its records, in order, for processes that read in parallel.
@@ -300,6 +301,7 @@ class DocumentSource:
         """
         return [self]
 
+    @abstractmethod
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         """Yield the records, with bounded memory.
 
@@ -308,7 +310,6 @@ class DocumentSource:
             CorruptStream: the data after the records so far cannot be read.
             ReadCancelled: `context.stop` was set.
         """
-        raise NotImplementedError
 
 
 def preview_context() -> ReadContext:

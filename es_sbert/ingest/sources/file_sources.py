@@ -207,7 +207,7 @@ class FileSource(DocumentSource):
         if not self.input.is_rereadable:
             reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
             raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
-        return [self]
+        return super().partitions(partition_bytes)
 
 
 @dataclass(frozen=True)
