@@ -24,11 +24,7 @@ WANTED = {document["id"]: document for document in DOCUMENTS}
 
 @pytest.fixture
 def bench(
-    es9_url: str,
-    fresh_index: Callable[[str], str],
-    model: Path,
-    tiny: Encoder,
-    tmp_path: Path,
+    es9_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
 ) -> Iterator[Bench]:
     corpus = Corpus(COUNT, [], WANTED, set(), broken=0, empty=0, repeated=0)
     made = Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus, outage=0)

@@ -23,12 +23,8 @@ BOOKS: Documents = [
 ]
 CHAPTERS = ["the man plays\nguitar", "the cat sleeps", "on\nthe mat\nplays", None, None]
 TAGS_AND_CHAPTERS = [
-    "a cat\na mat: the man plays\nguitar",
-    "a man: the cat sleeps",
-    ": on\nthe mat\nplays",
-    "query:",
-    None,
-]
+    "a cat\na mat: the man plays\nguitar", "a man: the cat sleeps", ": on\nthe mat\nplays", "query:", None,
+]  # fmt: skip
 CASES = pytest.mark.parametrize(
     ("options", "texts"),
     [

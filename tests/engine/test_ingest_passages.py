@@ -17,15 +17,7 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.index_summary import describe_index
 from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
-from tests.engine.ingest_support import (
-    Loads,
-    letters,
-    open_engine,
-    same_vectors,
-    sentences,
-    vector_of,
-    write_jsonl,
-)
+from tests.engine.ingest_support import Loads, letters, open_engine, same_vectors, sentences, vector_of, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 

@@ -14,17 +14,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
 from es_sbert.ingest.load_report import LoadReport
 from tests.conftest import ES8_IN_LONG_RUN
-from tests.engine.ingest_support import (
-    Interposed,
-    Loads,
-    ask,
-    contents,
-    load,
-    open_engine,
-    put,
-    sentences,
-    write_jsonl,
-)
+from tests.engine.ingest_support import Interposed, Loads, ask, contents, load, open_engine, put, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 _NEGATE = (

@@ -223,10 +223,7 @@ def test_document_that_others_keep_changing_is_embedded_later_and_no_dead_letter
         return exchange.forward()
 
     engine.create_index(tiny_loads.index, {})
-    with (
-        FaultyProxy(tiny_loads.url, always=change_first) as proxy,
-        watching(tiny_loads, url=proxy.url) as (done, _),
-    ):
+    with FaultyProxy(tiny_loads.url, always=change_first) as proxy, watching(tiny_loads, url=proxy.url) as (done, _):
         put_text(engine, tiny_loads.index, "a man", "x")
         until(lambda: "x" in embedded(tiny_loads), done)
     [summary] = done

@@ -153,12 +153,7 @@ def _settings(
         }
     if architecture in ("qwen3", "eurobert"):
         # Heads that are larger than their share of the hidden units, and shared keys.
-        return {
-            **rotary,
-            "hidden_act": hidden_act,
-            "num_key_value_heads": heads // 2,
-            "head_dim": 2 * hidden // heads,
-        }
+        return {**rotary, "hidden_act": hidden_act, "num_key_value_heads": heads // 2, "head_dim": 2 * hidden // heads}
     counted_after_padding = architecture in ("roberta", "xlm-roberta", "mpnet")
     return {
         **common,

@@ -18,7 +18,8 @@ from es_sbert.cli.encode import encode_file, npy_header
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
-from es_sbert.ingest.read_texts import read_texts
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.ingest.read_texts import read_file_texts, read_texts
 from es_sbert.ingest.sources.file_sources import FileOptions
 from tests.tiny import HIDDEN, write_tiny_bert
 
@@ -65,6 +66,19 @@ def test_jsonl_keeps_the_bytes_of_other_fields(encoder: Encoder, tmp_path: Path)
     assert second.count(b"embedding") == 1
     vectors = np.array([orjson.loads(line)["embedding"] for line in (first, second)], dtype=np.float32)
     np.testing.assert_allclose(vectors, encoder.encode(["a man", "plays guitar"]), atol=2e-6)
+
+
+def test_records_without_a_text_are_left_out_with_their_reasons(tmp_path: Path) -> None:
+    path, template = tmp_path / "a.jsonl", TextTemplate.parse("{text}")
+    path.write_bytes(b'{"text": "a", "id": 1}\n[]\n{"text": 5, "id": 2}\n{"text": "b"}\n{"text": " ", "id": 3}\n')
+    found = read_file_texts([str(path)], template=template, id_field="id")
+    assert (found.ids, found.texts) == (["1"], ["a"])
+    reasons = ("cannot be read", "text is a JSON number", "the id field id is missing", "it has no text")
+    for line, reason in zip(found.skipped.lines(), reasons, strict=True):
+        assert line.startswith("1 left out: ")
+        assert reason in line
+    with pytest.raises(SourceError, match="none of the 5 records has the text field title"):
+        read_file_texts([str(path)], template=TextTemplate.parse("{title}"))
 
 
 @pytest.mark.parametrize(

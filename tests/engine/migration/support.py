@@ -175,13 +175,7 @@ def make_place(
     """An index with documents of the first model, and everything of that alias removed afterwards."""
     alias = f"test-{uuid.uuid4().hex[:12]}"
     place = Place(engine, alias, f"{alias}-old", dead)
-    ensure_vector_field(
-        engine,
-        place.index,
-        request_for(encoder, text="{text}"),
-        shards=shards,
-        replicas=replicas,
-    )
+    ensure_vector_field(engine, place.index, request_for(encoder, text="{text}"), shards=shards, replicas=replicas)
     theirs = vector_mapping(engine, 4, similarity="l2_norm")  # not normalized, so that it is returned unchanged
     if engine.info.engine_type is EngineType.OPENSEARCH:
         theirs = vector_mapping(engine, 4)

@@ -27,22 +27,13 @@ from tests.engine.migration.support import Place, indices_of, killed_after, text
 from tests.engine.vectors import field_of, state_of
 
 SHARED_SETTINGS: Json = {
-    "index.number_of_shards": "4",
-    "index.number_of_replicas": "0",
-    "index.number_of_routing_shards": "16",
-    "index.routing_partition_size": "3",
-    "index.sort.field": ["number", "tag"],
-    "index.sort.order": ["desc", "asc"],
-    "index.analysis.analyzer.plain.type": "standard",
-    "index.analysis.analyzer.plain.stopwords": ["foo", "bar"],
-    "index.similarity.flat.type": "BM25",
-    "index.similarity.flat.b": "0.3",
-    "index.routing.allocation.exclude._name": "nobody",
-    "index.mapping.total_fields.limit": "2000",
-    "index.hidden": "true",
-    "index.refresh_interval": "7s",
-    "index.final_pipeline": "_none",
-}
+    "index.number_of_shards": "4", "index.number_of_replicas": "0", "index.number_of_routing_shards": "16",
+    "index.routing_partition_size": "3", "index.sort.field": ["number", "tag"], "index.sort.order": ["desc", "asc"],
+    "index.analysis.analyzer.plain.type": "standard", "index.analysis.analyzer.plain.stopwords": ["foo", "bar"],
+    "index.similarity.flat.type": "BM25", "index.similarity.flat.b": "0.3",
+    "index.routing.allocation.exclude._name": "nobody", "index.mapping.total_fields.limit": "2000",
+    "index.hidden": "true", "index.refresh_interval": "7s", "index.final_pipeline": "_none",
+}  # fmt: skip
 OF_ELASTICSEARCH: Json = {"index.mode": "standard", "index.mapping.source.mode": "stored"}
 OF_OPENSEARCH: Json = {"index.search.default_pipeline": "_none", "index.knn.algo_param.ef_search": "77"}
 

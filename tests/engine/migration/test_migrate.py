@@ -173,10 +173,7 @@ def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders:
         place.migrate(encoders[0])
     with pytest.raises(UsageError, match="needs at least 64 dimensions"):
         place.migrate(second, index_type="bbq_hnsw")
-    with (
-        migration_lock(engine.info.url, place.alias),
-        pytest.raises(UsageError, match="another process is migrating"),
-    ):
+    with migration_lock(engine.info.url, place.alias), pytest.raises(UsageError, match="another process is migrating"):
         place.migrate(second)
     assert engine.get_index(place.index) == before
     assert before is not None

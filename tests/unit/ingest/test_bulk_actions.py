@@ -21,13 +21,9 @@ from tests.engine.vectors import vector_value
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ingest"
 META = DocumentMeta(
-    fingerprint="f" * 64,
-    text_hash="0" * 32,
-    document_hash="1" * 32,
-    tokens=12,
-    truncated=False,
+    fingerprint="f" * 64, text_hash="0" * 32, document_hash="1" * 32, tokens=12, truncated=False,
     embedded_at="2026-11-21T12:00:00.000Z",
-)
+)  # fmt: skip
 VECTOR = np.array([0.1, -0.25, 1e-8, 1.0], dtype=np.float32)
 SOURCE = b'{"id": "a\\"b", "text": "caf\xc3\xa9\xe2\x80\xa8", "price": 1.10, "big": 123456789012345678901}'
 DOCUMENT = Document(Origin("f", 1), 'a"b', ("café",), SOURCE, "1" * 32)

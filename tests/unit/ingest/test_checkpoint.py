@@ -82,6 +82,16 @@ def test_documents_are_known_by_id_and_routing(tmp_path: Path) -> None:
         assert state.count_acknowledged() == 2
 
 
+def test_failed_start_leaves_the_file_unlocked(tmp_path: Path) -> None:
+    blocked = tmp_path / "state-seen"
+    blocked.mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        LoadCheckpoint(tmp_path / "state", IDENTITY)
+    blocked.rmdir()
+    with opened(tmp_path / "state") as state:
+        assert state.resumed
+
+
 def test_untrusted_checkpoint_discards_acknowledgements(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "a")

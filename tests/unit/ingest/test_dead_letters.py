@@ -183,8 +183,9 @@ def test_dead_letter_without_whole_document_is_rejected_again(tmp_path: Path) ->
         letters.write(RejectedRecord(Origin("elsewhere", 0), "why", document=b'{"text":1}', id="a", partial=True))
         letters.write(RejectedRecord(Origin("index docs", 0), "why", document=b'{"text":2}', id="b"))
         letters.write(RejectedRecord(Origin("index other", 0), "why", document=b'{"text":3}', id="c"))
-    path.write_bytes(path.read_bytes() + b"[1]\n{\n\n")
-    raw, partial, ours, other, array, broken = read(path)
+        letters.write(RejectedRecord(Origin("f", 1), "why", document=b'{"a":' + b"[" * 201 + b"]" * 201 + b"}", id="d"))
+    path.write_bytes(path.read_bytes() + b"[1]\n{\n\n" + b"x" * 2001)
+    raw, partial, ours, other, deep, array, broken, long = read(path)
     assert isinstance(raw, RejectedRecord)
     assert (raw.raw, raw.reason) == (b"caf\\xe9", "the dead letter holds no document: malformed JSON")
     for reject, identity in ((partial, "a"), (ours, "b")):
@@ -193,14 +194,21 @@ def test_dead_letter_without_whole_document_is_rejected_again(tmp_path: Path) ->
         assert reject.document is not None
         assert "without FILE" in reject.reason
     assert isinstance(other, Record)
-    for reject in (array, broken):
+    assert isinstance(deep, RejectedRecord)
+    assert (deep.id, deep.partial) == ("d", False)
+    for reject, reason in ((deep, "nested more than"), (array, "array"), (broken, "malformed"), (long, "2,001 bytes")):
         assert isinstance(reject, RejectedRecord)
+        assert reason in reject.reason
 
 
 def test_quarantine_is_idempotent_and_takes_precedence(tmp_path: Path) -> None:
     file = tmp_path / "docs.dead-letters.jsonl"
     with pytest.raises(SourceError, match="there are no dead letters in"):
         find_dead_letters(file)
+    with pytest.raises(SourceError, match="cannot be read: No such file"):
+        check_dead_letter_index(file, [])
+    with pytest.raises(OutputError, match=r"cannot be renamed to docs.dead-letters.jsonl.retried: No such file"):
+        quarantine(file)
     file.write_bytes(b"{}\n")
     source = find_dead_letters(file)
     assert (source.path, source.size) == (quarantine_path(file), 3)

@@ -62,14 +62,11 @@ def test_jsonl_keeps_source_bytes() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"a": 1', "malformed JSON"),
-        (b'{"a": NaN}', "malformed JSON"),
-        (b"[1]", "the line is a JSON array, not an object"),
-        (b'"text"', "the line is a JSON string, not an object"),
-        (b'{"a": "caf\xe9"}', "invalid UTF-8: byte 0xe9 at position 10"),
-        (b"[" * 2000, "more than the limit"),
+        (b'{"a": 1', "malformed JSON"), (b'{"a": NaN}', "malformed JSON"),
+        (b"[1]", "the line is a JSON array, not an object"), (b'"text"', "the line is a JSON string, not an object"),
+        (b'{"a": "caf\xe9"}', "invalid UTF-8: byte 0xe9 at position 10"), (b"[" * 2000, "more than the limit"),
     ],
-)
+)  # fmt: skip
 def test_invalid_line_rejects_only_itself(line: bytes, reason: str) -> None:
     records = read(b'{"id": 1}\n' + line + b'\n{"id": 2}', FileFormat.JSONL)
     assert [record.fields for record in records if isinstance(record, Record)] == [{"id": 1}, {"id": 2}]

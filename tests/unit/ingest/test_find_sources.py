@@ -21,7 +21,7 @@ from es_sbert.ingest.sources.document_source import (
     check_sources,
     read_records,
 )
-from es_sbert.ingest.sources.file_sources import FileInput, TextSource, find_sources
+from es_sbert.ingest.sources.file_sources import FileInput, FileOptions, TextSource, find_sources
 from es_sbert.io.file_formats import FileFormat
 
 SETTINGS = ReadSettings(max_bytes=1000, plain_text_field="text")
@@ -102,6 +102,27 @@ def test_stdin_requires_a_format_and_is_accepted_once() -> None:
     with pytest.raises(UsageError, match="named twice"):
         find_sources(["-", "-"], FileFormat.JSONL)
 
+    with pytest.raises(UsageError, match="so a cluster cannot load it"):
+        find_sources(["-"], FileFormat.JSONL)[0].partitions(1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("a.parquet", FileOptions(encoding="utf-16"), "`encoding` applies only to text files"),
+        ("a.jsonl", FileOptions(delimiter=";"), "`delimiter` applies only to CSV files"),
+        ("-", FileOptions(FileFormat.PARQUET), "the index of a Parquet file is at its end"),
+        ("a.parquet", None, "the file is empty, so it is not a Parquet file"),
+    ],
+)
+def test_options_and_formats_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: FileOptions | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).touch()
+    with pytest.raises((SourceError, UsageError), match=message):
+        check_sources(find_sources([name], options), 1000, ["text"], None)
+
 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
@@ -135,9 +156,13 @@ def test_valid_files_pass_the_check(tmp_path: Path, name: str, data: bytes) -> N
 
 def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
     source = TextSource(FileInput("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
-    [reject] = read_records([source], SETTINGS)
-    assert isinstance(reject, RejectedRecord)
-    assert "cannot be opened: No such file" in reject.reason
+    with pytest.raises(SourceError, match="gone.jsonl cannot be read: No such file"):
+        check_sources([source], 1000, ["text"], None)
+    for reason in ("cannot be opened: No such file", "before its first record: reading failed: Is a directory"):
+        [reject] = read_records([source], SETTINGS)
+        assert isinstance(reject, RejectedRecord)
+        assert reason in reject.reason
+        (tmp_path / "gone.jsonl").mkdir(exist_ok=True)
 
 
 def test_stop_ends_a_silent_pipe_and_drops_the_partial_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,8 @@ from es_sbert.ingest.load_documents import IterableSource
 from es_sbert.ingest.load_plan import IngestSettings, LoadPlan, plan_fields
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.sources.document_source import DocumentSource, read_records
+from es_sbert.ingest.sources.file_sources import FileInput, TextSource
+from es_sbert.io.file_formats import FileFormat
 
 
 def refusal(*sources: DocumentSource, **settings: Any) -> SourceError:
@@ -44,3 +47,16 @@ def test_reason_is_named(fields: dict[str, Any], message: str) -> None:
     error = refusal(IterableSource([fields, fields]), id_field="id")
     assert message in error.message
     assert "_" in error.remedy  # the settings or fields that help
+
+
+def test_no_more_than_the_first_records_are_read_for_a_text() -> None:
+    error = refusal(IterableSource(itertools.repeat({"text": " "})))
+    assert "none of the first 1,000 records can be loaded" in error.message
+
+
+def test_array_of_a_pipe_is_refused_with_a_command_that_converts_it(tmp_path: Path) -> None:
+    for name, file in ((tmp_path / "a b", f"'{tmp_path}/a b'"), ("-", "FILE")):
+        (tmp_path / "a b").write_bytes(b'[{"text": "a"}]\n')
+        error = refusal(TextSource(FileInput(str(name), tmp_path / "a b"), FileFormat.JSONL))
+        assert "holds a JSON array, not one object per line" in error.message
+        assert f"`jq -c '.[]' {file}`" in error.remedy

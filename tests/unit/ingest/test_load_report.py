@@ -8,22 +8,15 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.errors import UsageError
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, DocumentOutcome, ErrorLimit, Ledger
 from es_sbert.ingest.load_plan import IngestSettings
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 
 INFO = EncoderInfo(
-    model="tiny",
-    fingerprint="0123456789abcdef",
-    dimensions=16,
-    max_tokens=24,
-    variant="int8",
-    precision="int8",
-    provider="CPUExecutionProvider",
-    device="cpu",
-    threads=2,
-    warnings=("int8 misses its bar",),
-)
+    model="tiny", fingerprint="0123456789abcdef", dimensions=16, max_tokens=24, variant="int8", precision="int8",
+    provider="CPUExecutionProvider", device="cpu", threads=2, warnings=("int8 misses its bar",),
+)  # fmt: skip
 
 
 FACTS: dict[str, Any] = {
@@ -89,31 +82,25 @@ def test_json_has_dead_letter_file_only_if_written() -> None:
 @pytest.mark.parametrize(
     ("text", "limit", "shown"),
     [
-        ("0", ErrorLimit(count=0), "0"),
-        ("1000", ErrorLimit(count=1000), "1,000"),
-        ("5%", ErrorLimit(share=0.05), "5%"),
-        (" 0.5 % ", ErrorLimit(share=0.005), "0.5%"),
-        ("OFF", NO_LIMIT, "off"),
+        ("0", ErrorLimit(count=0), "0"), ("1000", ErrorLimit(count=1000), "1,000"),
+        ("5%", ErrorLimit(share=0.05), "5%"), (" 0.5 % ", ErrorLimit(share=0.005), "0.5%"), ("OFF", NO_LIMIT, "off"),
     ],
-)
+)  # fmt: skip
 def test_parse_valid_limits(text: str, limit: ErrorLimit, shown: str) -> None:
     assert ErrorLimit.parse(text) == limit
     assert str(limit) == shown
+    with pytest.raises(UsageError, match="is neither a number nor a percentage"):
+        ErrorLimit.parse(f"{text}!")
 
 
 @pytest.mark.parametrize(
     ("limit", "read", "failed", "exceeded"),
     [
-        (DEFAULT_LIMIT, 999, 999, False),
-        (DEFAULT_LIMIT, 1000, 100, False),
-        (DEFAULT_LIMIT, 1000, 101, True),
-        (ErrorLimit(count=3), 3, 3, False),
-        (ErrorLimit(count=3), 4, 4, True),
-        (ErrorLimit(count=0), 10, 1, True),
-        (ErrorLimit(share=0.0), 1000, 1, True),
-        (NO_LIMIT, 10**6, 10**6, False),
+        (DEFAULT_LIMIT, 999, 999, False), (DEFAULT_LIMIT, 1000, 100, False), (DEFAULT_LIMIT, 1000, 101, True),
+        (ErrorLimit(count=3), 3, 3, False), (ErrorLimit(count=3), 4, 4, True), (ErrorLimit(count=0), 10, 1, True),
+        (ErrorLimit(share=0.0), 1000, 1, True), (NO_LIMIT, 10**6, 10**6, False),
     ],
-)
+)  # fmt: skip
 def test_is_exceeded(limit: ErrorLimit, read: int, failed: int, exceeded: bool) -> None:
     assert limit.is_exceeded(read, failed) == exceeded
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import signal
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -59,6 +61,14 @@ def test_stage_added_after_a_failure_stops() -> None:
     threads.start("last", lambda: list(later) and None)
     with pytest.raises(ValueError, match="failed"):
         threads.wait()
+
+
+def test_interrupt_of_the_waiting_thread_stops_all_stages() -> None:
+    threads = StageThreads(control := LoadControl())
+    threads.add_stage("read", itertools.count(), 1)
+    with pytest.raises(KeyboardInterrupt):
+        threads.wait(partial(signal.raise_signal, signal.SIGINT))
+    assert control.stop_reading.is_set()
 
 
 def test_first_unreachable_reason_outweighs_a_source_that_failed() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import kept_targets, target_texts
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.ingest.load_plan import IngestSettings, plan_fields
+from es_sbert.ingest.load_plan import IngestSettings, plan_fields, plan_load, resolve_sources
 from tests.unit.ingest.support import target
 
 STORED = {
@@ -54,6 +56,7 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
     ("options", "message"),
     [
         ({"vectors": ("a={x}", "a={y}")}, "named twice"),
+        ({"vectors": ("a={x}",), "text_fields": ("a",)}, "`vectors` cannot be combined with `text_fields`"),
         ({"vectors": ("unfilled",)}, "does not name the text of unfilled"),
         ({"vectors": ("_a={x}",)}, "cannot be the name of a vector field"),
         ({"text_fields": ("a",), "text_template": "{a}"}, "cannot be combined"),
@@ -66,6 +69,19 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
 def test_conflicting_field_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         planned(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": ("a",), "retry": Path("dead")}, "FILE and `retry` cannot"), ({"prune": True}, "needs sources"),
+        ({"retry": Path("dead"), "encoding": "utf-16"}, "apply only to FILE"), ({"id_field": "id"}, "do not apply to"),
+    ],
+)  # fmt: skip
+def test_options_of_other_loads_are_refused_before_an_engine_is_asked(options: dict[str, Any], message: str) -> None:
+    settings = IngestSettings(index="docs", **options)
+    with pytest.raises(UsageError, match=message):
+        plan_load(cast(Engine, None), settings, resolve_sources(settings))
 
 
 def test_other_fields_with_known_text_are_kept() -> None:

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.progress import (
-    ProgressSnapshot,
-    ProgressTracker,
-    fraction_processed,
-    progress_line,
-)
+from es_sbert.ingest.progress import ProgressSnapshot, ProgressTracker, fraction_processed, progress_line
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from es_sbert import __version__
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot
-from es_sbert.errors import ClusterError
+from es_sbert.errors import ClusterError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
-from es_sbert.ingest.ray_runner import (
-    RayWorkerPool,
-    choose_worker_pool,
-    make_probe,
-)
+from es_sbert.ingest.ray_runner import RayWorkerPool, choose_worker_pool, make_probe, remote_error_summary
 from tests.tiny import write_tiny_bert
 
 GPU = {"CPU": 16.0, "GPU": 4.0}
@@ -48,13 +44,14 @@ def test_worker_pool_by_gpus_or_cores(
     [
         ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 2 CPUs"),
         ([{"CPU": 2.0}], "cpu", 4, None, "no machine of the Ray cluster has 4 CPUs"),
+        ([GPU], "cuda:1", None, None, 'Set `device="cuda"`'),
         ([CPU], "auto", None, 3, "can run 2 workers of 4 CPUs, not 3"),
     ],
 )
 def test_impossible_worker_pool_raises_cluster_error(
     nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, message: str
 ) -> None:
-    with pytest.raises(ClusterError, match=message):
+    with pytest.raises((ClusterError, UsageError), match=message):
         choose_worker_pool(nodes, device, threads, count)
 
 
@@ -88,6 +85,12 @@ def test_version_or_model_mismatch_is_a_node_problem(tmp_path: Path) -> None:
     other = make_probe(__version__, "a" * 32)(str(mini))
     assert other == f"has the model {fingerprint[:12]} under that name"
     assert make_probe("1.2.0", fingerprint)(str(mini)) == f"has es-sbert {__version__}"
+
+
+def test_error_of_another_machine_is_one_line() -> None:
+    trace = 'ray::load() (pid=1)\n  File "a.py", line 1, in load\n    fail()\nValueError: no model\nThe above exception'
+    assert remote_error_summary(RuntimeError(trace)) == "ValueError: no model"
+    assert "the node died" in remote_error_summary(RuntimeError("the node died"))
 
 
 def test_node_without_es_sbert_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,13 @@ def test_duplicates_are_skipped_and_conflicts_are_dead_letters(outcomes: Outcome
     assert letter["document"] == {"id": "a", "text": "y"}
 
 
+def test_superseded_dead_letter_is_counted_and_not_sent(outcomes: OutcomeRecorder) -> None:
+    [old] = records({"id": "a", "text": "x"})
+    with closing(fresh_state(outcomes.dead_letters.path.parent)) as state:
+        assert list(read_documents([old._replace(superseded=True)], RULES, state, outcomes)) == []
+    assert outcomes.ledger.counts()[DocumentOutcome.SUPERSEDED] == 1
+
+
 def test_rejected_document_does_not_reserve_its_id(outcomes: OutcomeRecorder) -> None:
     documents = load(outcomes, {"id": "a", "text": 5}, {"id": "a", "text": "x"})
     assert [document.texts for document in documents] == [("x",)]
@@ -151,10 +158,7 @@ def test_metadata_field_becomes_the_id_and_leaves_the_source(outcomes: OutcomeRe
     assert documents[0].document_hash == document_hash({"text": "x", "price": 1.1})
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"_id": {"$oid": "65a0"}, "text": "x"}, {"_id.$oid": "65a0", "text": "x"}],
-)
+@pytest.mark.parametrize("fields", [{"_id": {"$oid": "65a0"}, "text": "x"}, {"_id.$oid": "65a0", "text": "x"}])
 def test_nested_id_of_mongodb_leaves_the_source(outcomes: OutcomeRecorder, fields: dict[str, Any]) -> None:
     [document] = load(outcomes, fields, rules=replace(METADATA, id_field="_id.$oid"))
     assert (document.id, document.source) == ("65a0", b'{"text":"x"}')

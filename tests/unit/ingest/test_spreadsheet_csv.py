@@ -12,13 +12,7 @@ import orjson
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.ingest.sources.document_source import (
-    ReadSettings,
-    Record,
-    RejectedRecord,
-    check_sources,
-    read_records,
-)
+from es_sbert.ingest.sources.document_source import ReadSettings, Record, RejectedRecord, check_sources, read_records
 from es_sbert.ingest.sources.file_sources import FileOptions, find_sources
 
 SETTINGS = ReadSettings(max_bytes=1 << 20, plain_text_field="text")
@@ -45,15 +39,12 @@ def fields(records: list[Record | RejectedRecord]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("data", "options"),
     [
-        (COMMA.encode(), None),
-        (SEMICOLON.encode(), None),
-        (f"sep=;\r\n{SEMICOLON}".encode(), None),
+        (COMMA.encode(), None), (SEMICOLON.encode(), None), (f"sep=;\r\n{SEMICOLON}".encode(), None),
         (gzip.compress(SEMICOLON.encode("utf-8-sig")), FileOptions(delimiter=";")),
-        (SEMICOLON.encode() + b";\r\n;\r\n", None),
-        (SEMICOLON.replace("\r\n", ";\r\n").encode(), None),
+        (SEMICOLON.encode() + b";\r\n;\r\n", None), (SEMICOLON.replace("\r\n", ";\r\n").encode(), None),
         (SEMICOLON.replace("id;text", "id;text;;").encode(), None),
     ],
-)
+)  # fmt: skip
 def test_every_way_to_write_a_table_gives_the_same_documents(
     tmp_path: Path, data: bytes, options: FileOptions | None
 ) -> None:

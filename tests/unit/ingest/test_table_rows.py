@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
@@ -101,6 +102,12 @@ def test_binary_is_base64(value: bytes) -> None:
     assert b64decode(orjson.loads(written(value)), validate=True) == value
 
 
+def test_arrow_extension_types_are_read_as_uuids_or_as_what_they_store() -> None:
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([UUID(int=1).bytes, None], pa.binary(16)))
+    assert column_to_json(uuids) == [str(UUID(int=1)), None]
+    assert through_arrow('{"a": 1}', pa.json_()) == '{"a": 1}'
+
+
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**30), max_value=10**30))
 def test_decimals_keep_every_digit(value: Decimal) -> None:
     [made] = column_to_json(pa.array([value], pa.decimal128(38, 4)))
@@ -181,11 +188,26 @@ def test_python_values_are_serialized() -> None:
     assert written(memoryview(b"x")) == '"eA=="'
     assert written(time(1, 2)) == '"01:02:00"'
     assert written(True) == "true"
-    assert "a complex cannot be written as JSON: cast the column to a string" in refusal(value_to_json([1j]))
-    assert "a timedelta cannot be written as JSON" in refusal(value_to_json([timedelta(5)]))
-    assert "surrogates" in refusal(value_to_json("\ud800"))
+    assert written([HTTPStatus.OK, {HTTPStatus.OK: 1}]) == '[200,{"200":1}]'
+    for name, text in (("ObjectId", '"65a0"'), ("Decimal128", "1.10")):
+        of_bson = type(name, (), {"__module__": "bson.types", "__str__": lambda self, text=text: text.strip('"')})
+        assert written(of_bson()) == text
     # In one order, or equal documents would differ.
     assert written({3, None, "a"}) == '["a",3,null]'
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([1j], "a complex cannot be written as JSON: cast the column to a string"),
+        ([timedelta(5)], "a timedelta cannot be written as JSON"), ("\ud800", "surrogates"),
+        ({b"\xff": 1}, "a key is bytes that are not"), ({1: 0, "1": 0}, "two keys of an object are 1 as text"),
+        ([1 << 20_000], "an integer of thousands of digits"),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))), "outside the years 1 to 9999"),
+    ],
+)  # fmt: skip
+def test_python_values_without_a_json_form_are_refused(value: Any, reason: str) -> None:
+    assert reason in refusal(value_to_json(value))
 
 
 def test_numpy_values_are_those_of_python() -> None:
@@ -269,6 +291,7 @@ def test_bytes_in_text_and_id_fields_are_text(text: str) -> None:
             "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): cast the column",
         ),
         ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
+        ({"text": "\ud800"}, "the column text: str is not valid UTF-8: surrogates not allowed"),
         (
             {"id": UUID(int=2**127).bytes},
             "(byte 0x80 at position 0): cast the column to a string when you write the file: decode(COLUMN",
@@ -279,3 +302,4 @@ def test_bytes_that_are_not_text_are_refused_with_the_column_and_the_cast(row: d
     rejected = decoded(row)
     assert isinstance(rejected, RejectedRecord)
     assert reason in rejected.reason
+    assert next(iter(row)).encode() in (rejected.raw or b"")

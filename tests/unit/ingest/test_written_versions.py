@@ -44,6 +44,7 @@ def test_documents_are_told_apart_by_id_and_routing() -> None:
     found = pack_versions([(key("a", "r"), (2, 1)), (key("a", "s"), (2, 1)), (key("a"), (2, 1)), (key("b"), (1, 1))])
     assert comparison.compare(found) == [SAME, UNKNOWN, LATER, UNKNOWN]
     assert comparison.absent_terms == {1: 1}
+    assert written().compare(found) == [UNKNOWN] * 4
 
 
 def test_last_write_of_a_document_counts() -> None:

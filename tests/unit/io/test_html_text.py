@@ -23,6 +23,7 @@ from es_sbert.io.html_text import MAX_HTML_DEPTH, HtmlTooDeep, strip_html
         ("<svg><text>no</text><script>no</script></svg>yes<noscript>no</noscript>", "yes"),
         ("&lt;b&gt; 5 &euro; &#128512; &unknown;", "<b> 5 € 😀 &unknown;"),
         ("<p onclick='alert(1)' title='no'>a<img src=x alt=no>b</p>", "ab"),
+        ("<frameset><frame src=a></frameset>", ""),
         # Without tags, white space is the writer's.
         ("if a < b:\n    c & d", "if a < b:\n    c & d"),
     ],

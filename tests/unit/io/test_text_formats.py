@@ -114,14 +114,11 @@ def found(data: bytes, given: str | None = None) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     ("data", "delimiter"),
     [
-        (b"id;text\n1;Hello, world\n2;Bye\n", ";"),
-        (b"id;price;text\n1;1,5;a, b\n2;2,5;c\n", ";"),
-        (b'id;text\n1;"a;b"\n2;"over\ntwo lines"\n', ";"),
-        (b"id;name, first;text\n1;Bob;Hello\n2;Eve;Bye\n", ";"),
-        (b"id\ttext\n1\tHello, world; bye\n", "\t"),
-        (b"id;text\n1;a\n2;b;broken\n3;c\n", ";"),
+        (b"id;text\n1;Hello, world\n2;Bye\n", ";"), (b"id;price;text\n1;1,5;a, b\n2;2,5;c\n", ";"),
+        (b'id;text\n1;"a;b"\n2;"over\ntwo lines"\n', ";"), (b"id;name, first;text\n1;Bob;Hello\n2;Eve;Bye\n", ";"),
+        (b"id\ttext\n1\tHello, world; bye\n", "\t"), (b"id;text\n1;a\n2;b;broken\n3;c\n", ";"),
     ],
-)
+)  # fmt: skip
 def test_delimiter_is_recognized(data: bytes, delimiter: str) -> None:
     assert found(data) == (delimiter, data.removesuffix(b"\n"))
 
@@ -129,16 +126,11 @@ def test_delimiter_is_recognized(data: bytes, delimiter: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"text\nHello; world\nBye; bye\n",
-        b"text\nHello\tworld\n",
-        b"id,a;b\n1,c;d\n2,e;f\n",
-        b'id,text\n1,"a;b"\n2,"c;d"\n',
-        b"id,text\n1,a,broken\n2,b\n3,c\n",
-        b"title; subtitle\nNo semicolon here\nNor here\n",
-        b"id,text\n" + b"1,a;b;c\n" * 50,
+        b"", b"text\nHello; world\nBye; bye\n", b"text\nHello\tworld\n", b"id,a;b\n" + b"1,c;d\n" * 50,
+        b'id,text\n1,"a;b"\n2,"c;d"\n', b"id,text\n1,a,broken\n2,b\n3,c\n",
+        b"title; subtitle\nNo semicolon here\nNor here\n", b"id,text\n" + b"1,a;b;c\n" * 50,
     ],
-)
+)  # fmt: skip
 def test_comma_files_are_never_misread(data: bytes) -> None:
     assert found(data)[0] == ","
 

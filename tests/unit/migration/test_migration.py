@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.errors import IndexMismatch, OutputError, UsageError
 from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
 from es_sbert.migration.alias_swap import replace_index_actions, swap_actions
 from es_sbert.migration.document_copy import CountSeqNoRanges, SeqNoRange, changed_ranges, copy_write, delete_write
@@ -59,25 +59,15 @@ def test_new_index_name_combines_alias_and_model(source: str, name: str) -> None
 
 def test_new_index_body_differs_only_in_the_vector_field() -> None:
     settings: dict[str, SettingValue] = {
-        "index.number_of_shards": "3",
-        "index.refresh_interval": "5s",
-        "index.analysis.analyzer.a.type": "simple",
-        "index.uuid": "u",
-        "index.creation_date": "1",
-        "index.creation_date_string": "x",
-        "index.provided_name": "p",
-        "index.version.created": "9",
-        "index.blocks.write": "true",
-        "index.verified_read_only": "true",
-        "index.history.uuid": "h",
-        "index.routing.allocation.initial_recovery._id": "n",
+        "index.number_of_shards": "3", "index.refresh_interval": "5s", "index.analysis.analyzer.a.type": "simple",
+        "index.uuid": "u", "index.creation_date": "1", "index.creation_date_string": "x", "index.provided_name": "p",
+        "index.version.created": "9", "index.blocks.write": "true", "index.verified_read_only": "true",
+        "index.history.uuid": "h", "index.routing.allocation.initial_recovery._id": "n",
         "index.routing.allocation.require._name": "n",
-        "index.routing.allocation.include._tier_preference": "data_content",
-        "index.lifecycle.name": "policy",
-        "index.final_pipeline": "stamp",
-        "archived.index.mapper.dynamic": "false",
+        "index.routing.allocation.include._tier_preference": "data_content", "index.lifecycle.name": "policy",
+        "index.final_pipeline": "stamp", "archived.index.mapper.dynamic": "false",
         "index.query.default_field": ["title", "text"],
-    }
+    }  # fmt: skip
     old = replace(state(), settings=settings)
     body = new_index_body(EngineType.ELASTICSEARCH, old, {"embedding": NEW})
     assert body["settings"] == {
@@ -211,6 +201,12 @@ def test_a_cluster_is_locked_by_any_of_its_addresses(url: str) -> None:
         pytest.raises(UsageError, match="another process is migrating docs"),
         migration_lock(url, "docs"),
     ):
+        pass
+
+
+def test_lock_that_cannot_be_written_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", __file__)
+    with pytest.raises(OutputError, match="Set ES_SBERT_CACHE to a folder"), migration_lock("http://a:1", "d"):
         pass
 
 

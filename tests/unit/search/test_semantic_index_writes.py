@@ -66,6 +66,15 @@ def test_invalid_ids_are_rejected_with_the_whole_document() -> None:
     assert missing.reason == "the id field _id is null, not a string or an integer"
 
 
+def test_dicts_that_json_cannot_hold_are_rejected_alone() -> None:
+    endless: dict[str, Any] = {"text": "a"}
+    endless["self"] = endless
+    records = read([endless, {b"\xff": 1}, {"_id": 1, "text": 1j}, {"text": "b"}])
+    reasons = [record.reason if isinstance(record, RejectedRecord) else "" for record in records]
+    for part, reason in zip(["contains itself", "a key is bytes that", "a complex cannot", ""], reasons, strict=True):
+        assert part in reason
+
+
 def test_unknown_and_conflicting_options_are_rejected() -> None:
     unknown: Any = {"vector": "embedding"}
     with pytest.raises(UsageError, match="unknown option: vector"):
