@@ -126,7 +126,7 @@ def test_delimiter_is_recognized(data: bytes, delimiter: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"text\nHello; world\nBye; bye\n", b"text\nHello\tworld\n", b"id,a;b\n" + b"1,c;d\n" * 50,
+        b"", b"text\nHello; world\nBye; bye\n", b"text\nHello\tworld\n", b"id,a;b\n1,c;d\n2,e;f\n",
         b'id,text\n1,"a;b"\n2,"c;d"\n', b"id,text\n1,a,broken\n2,b\n3,c\n",
         b"title; subtitle\nNo semicolon here\nNor here\n", b"id,text\n" + b"1,a;b;c\n" * 50,
     ],
@@ -154,9 +154,10 @@ def test_sep_line_names_the_delimiter_and_is_not_a_row(line: bytes, delimiter: s
     assert found(line + b"\nid;text\n1;a\n") == (delimiter, b"id;text\n1;a")
 
 
-def test_header_with_commas_alone_is_recognized_without_reading_further() -> None:
+@pytest.mark.parametrize(("data", "delimiter"), [(b"id,text\n", ","), (b"id;text\n" + b"1;a\n" * 20, ";")])
+def test_delimiter_is_found_in_the_header_or_the_first_rows(data: bytes, delimiter: str) -> None:
     def lines() -> Iterator[Line]:
-        yield from split_lines([b"id,text\n"], 100)
+        yield from split_lines([data], 100)
         pytest.fail("a pipe would have been waited for")
 
-    assert find_delimiter(lines())[0] == ","
+    assert find_delimiter(lines())[0] == delimiter
