@@ -97,13 +97,6 @@ def test_activation_of_a_dense_module(base: Path, tmp_path: Path, name: str) -> 
     np.testing.assert_allclose(numpy_vectors(read_sentence_model(folder))[None], expected, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["PReLU", "Softmax"])  # with weights, of several values
-def test_other_activation_is_refused_by_name(base: Path, tmp_path: Path, name: str) -> None:
-    layer = Dense(48, 24, activation_function=getattr(torch.nn, name)())
-    with pytest.raises(UnsupportedArchitecture, match=f"the activation {name}"):
-        read_sentence_model(save(base, tmp_path / "model", Pooling(48), layer))
-
-
 def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
     folder = save(base, tmp_path / "model", Pooling(48), LayerNorm(48))
     module = folder / "2_LayerNorm"
@@ -157,18 +150,6 @@ def test_models_of_other_modules_have_other_fingerprints(base: Path, tmp_path: P
     ]
     folders = [save(base, tmp_path / str(number), *shape) for number, shape in enumerate(shapes)]
     assert len({read_sentence_model(folder).fingerprint for folder in folders}) == len(shapes)
-
-
-@pytest.mark.parametrize(("kind", "place"), [("BoW", 0), ("CLIPModel", 0), ("WeightedLayerPooling", 1)])
-def test_other_module_of_the_library_is_refused_with_a_reason(
-    base: Path, tmp_path: Path, kind: str, place: int
-) -> None:
-    folder = save(base, tmp_path / "model", Pooling(48))
-    modules = json.loads((folder / "modules.json").read_text())
-    modules.insert(place, {"name": "x", "path": "x", "type": f"sentence_transformers.models.{kind}"})
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UnsupportedArchitecture, match=f"has a {kind} module, which "):
-        read_sentence_model(folder)
 
 
 @pytest.mark.parametrize("shape", ["layer norm", "dense after normalize", "residual", "dense of tokens"])
