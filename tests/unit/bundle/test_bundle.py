@@ -35,6 +35,7 @@ def _edit(path: Path, change: Callable[[Any], Any]) -> None:
         (EncoderManifest.FILE_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
         (EncoderManifest.FILE_NAME, lambda m: m.update(format=99), "has format 99"),
         (EncoderManifest.FILE_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(dimensions="many"), "dimensions: Input should be a valid int"),
         ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls"), "fingerprint, pooling no longer agree"),
         ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q"), "prompts no longer agree"),
     ],

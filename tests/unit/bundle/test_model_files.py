@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.fingerprint import hash_tensors
-from es_sbert.bundle.model_files import find_weight_files, read_header, write_json
+from es_sbert.bundle.model_files import find_weight_files, read_header, read_tensor, write_json
 from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from tests.tiny import write_tiny_bert
@@ -47,11 +47,25 @@ def test_broken_files_are_rejected(tmp_path: Path) -> None:
             read_header(broken)
     with pytest.raises(BundleInvalid, match="cannot be read"):
         read_header(tmp_path / "missing")
+    entry = read_header(tmp_path / "model.safetensors")["a"]
+    with pytest.raises(BundleInvalid, match="broken at the tensor a"):
+        read_tensor(tmp_path / "model.safetensors", "a", {**entry, "shape": [2, 4]})
 
 
-def test_a_pickle_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(BundleInvalid, match="pickle"):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("pytorch_model.bin", "", "pickle"),
+        ("model-00001-of-00002.safetensors", "", r"shards of weights, but no model\.safetensors\.index\.json"),
+        ("model.safetensors.index.json", "{}", "has no weight_map"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../a"}}', "'../a', which is outside the folder"),
+    ],
+)
+def test_pickles_and_incomplete_or_outside_shards_are_refused(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BundleInvalid, match=message):
         find_weight_files(tmp_path)
     assert find_weight_files(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
 

@@ -144,6 +144,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "other unknown token": {"unk_token": "the"},
     "more special tokens": {"extra_special_tokens": ["<x>", "cat"]},
     "more special tokens, old name": {"additional_special_tokens": ["guitar"]},
+    "special tokens by name": {"extra_special_tokens": {"image_token": "<x>"}},
+    "empty token": {"extra_special_tokens": ["", "cat"]},
     "a token of its own name": {"image_token": "<x>"},
     "no mask": {"mask_token": None},
     "types": {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
@@ -182,6 +184,12 @@ FILES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no normalizer": lambda tokenizer: tokenizer.update(normalizer=None),
     "another normalizer": lambda tokenizer: tokenizer.update(normalizer={"type": "Lowercase"}),
     "another pre-tokenizer": lambda tokenizer: tokenizer.update(pre_tokenizer={"type": "Whitespace"}),
+    "a normalizer that strips": lambda tokenizer: tokenizer.update(
+        normalizer={"type": "Strip", "strip_left": True, "strip_right": True}
+    ),
+    "a template in a sequence": lambda tokenizer: tokenizer.update(
+        post_processor={"type": "Sequence", "processors": [tokenizer["post_processor"]]}
+    ),
     "no template": lambda tokenizer: tokenizer.update(post_processor=None),
     "another template": _types_of_one,
     "no added tokens": lambda tokenizer: tokenizer.update(added_tokens=[]),
@@ -202,12 +210,13 @@ def test_tokenizer_file_is_read_as_transformers_reads_it(
     check(folder)
 
 
-def test_special_tokens_of_older_files_are_read(saved: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["additional_special_tokens", "extra_special_tokens"])
+def test_special_tokens_of_older_files_are_read(saved: Path, tmp_path: Path, key: str) -> None:
     folder = tmp_path / "old"
     shutil.copytree(saved, folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{saved.name}Fast"}))
     mask = {"content": "<zz>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
-    special = {"mask_token": mask, "additional_special_tokens": ["cat"]}
+    special = {"mask_token": mask, "image_token": None, key: ["cat"]}
     (folder / "special_tokens_map.json").write_text(json.dumps(special))
     (folder / "added_tokens.json").write_text(json.dumps({"dog": 700}))
     assert "added_tokens" in check(folder)

@@ -135,6 +135,7 @@ def test_settings_of_the_tokenizer_override_its_file(
         (TRANSFORMER, {"module_output_name": "token_embeddings"}, "module_output_name"),
         (TRANSFORMER, {"processing_kwargs": {"text": {"truncation": "only_second"}}}, "processing_kwargs.text.trunc"),
         (TRANSFORMER, {"modality_config": {"text": {"method": "forward", "method_output_name": "loss"}}}, "'loss'"),
+        (TRANSFORMER, {"modality_config": {"image": {"method": "forward"}}}, "does not pass texts to the network"),
         (TRANSFORMER, {"modality_config": 5}, "modality_config is not an object"),
     ],
 )

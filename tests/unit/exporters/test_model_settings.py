@@ -141,6 +141,7 @@ def mutated(folder: Path, target: Path, file: str, keys: tuple[str, ...], value:
 
 
 SBERT, CONFIG, TOKENIZER = "sentence_bert_config.json", "config.json", "tokenizer_config.json"
+SETTINGS = "config_sentence_transformers.json"
 # File, setting, value, and what becomes of the folder.
 CASES: list[tuple[str, str, Any, str]] = [
     (SBERT, "config_kwargs", {"num_hidden_layers": 1}, "equal"),
@@ -170,11 +171,13 @@ CASES: list[tuple[str, str, Any, str]] = [
     ("1_Pooling/config.json", "include_prompt", False, "equal"),
     ("2_Dense/config.json", "use_residual", True, "refused"),  # its weights have no residual
     ("3_Normalize/config.json", "module_input_name", "token_embeddings", "refused"),  # into the sentence vector
-    ("config_sentence_transformers.json", "truncate_dim", 8, "equal"),
-    ("config_sentence_transformers.json", "truncate_dim", "8", "refused"),
-    ("config_sentence_transformers.json", "model_type", "SparseEncoder", "refused"),
-    ("config_sentence_transformers.json", "default_prompt_name", "query", "equal"),
-    ("config_sentence_transformers.json", "requirements", {"sentence_transformers": ">=99"}, "refused"),
+    (SETTINGS, "truncate_dim", 8, "equal"),
+    (SETTINGS, "truncate_dim", "8", "refused"),
+    (SETTINGS, "model_type", "SparseEncoder", "refused"),
+    (SETTINGS, "default_prompt_name", "query", "equal"),
+    (SETTINGS, "requirements", {"sentence_transformers": ">=99"}, "refused"),
+    # A requirement that is no version is skipped.
+    (SETTINGS, "requirements", {"transformers": ">=4", "sentence_transformers": "the newest"}, "equal"),
     ("modules.json", "1.kwargs", ["task"], "refused"),
 ]
 
