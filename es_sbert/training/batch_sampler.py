@@ -79,8 +79,6 @@ def balance_batches(
     levelled = [list(rows) for rows in batches]
     levelled += [[] for _ in range((count or 0) - len(levelled))]
     rows = sum(map(len, levelled))
-    if not rows:
-        return levelled
     least = max(1, min(max(map(len, levelled)) // 2, rows // len(levelled)))
     larger = [batch for batch in levelled if len(batch) > least]
     donors = deque(larger[number] for number in random.permutation(len(larger)))
@@ -135,7 +133,7 @@ def plan_batches(
     more if the data makes it necessary).
 
     Args:
-        lengths: *Shape:* ``(examples,)``, tokens of each example.
+        lengths: *Shape:* ``(examples,)``, tokens of each example; at least one.
         batch: Maximum examples of a batch.
         seed: Seeds of the run and of the data set in it.
         epoch: From 0; each has a different order.
@@ -153,9 +151,9 @@ def plan_batches(
     if smart:
         order = _sort_in_windows(order, lengths, parts)
     if distinct is None:
-        batches = np.array_split(order, parts) if parts else []
+        batches = np.array_split(order, parts)
     else:
-        size = batch_count(len(order), parts) if parts else batch
+        size = batch_count(len(order), parts)
         dealt = balance_batches(batch_without_duplicates(order, distinct, size), distinct, random, count=count)
         batches = [np.array(rows, dtype=np.int64) for rows in dealt]
     # Batches that are not sorted are in random order already, but left-overs of `batch_without_duplicates` gather at
@@ -164,9 +162,9 @@ def plan_batches(
 
 
 def _sort_in_windows(order: Rows, lengths: NDArray[np.int64], parts: int) -> Rows:
-    windows = np.array_split(order, batch_count(parts, _SORT_WINDOW)) if parts else []
+    windows = np.array_split(order, batch_count(parts, _SORT_WINDOW))
     # The order was random, and a stable sort keeps that order among equal lengths.
-    return np.concatenate([order[:0], *(rows[np.argsort(lengths[rows], kind="stable")] for rows in windows)])
+    return np.concatenate([rows[np.argsort(lengths[rows], kind="stable")] for rows in windows])
 
 
 def number_texts(examples: Examples) -> NDArray[np.int64]:

@@ -85,11 +85,7 @@ class Objective(nn.Module, ABC):
 
         Returns:
             A scalar, float32.
-
-        Raises:
-            ValueError: the columns are not those of `schema`, or the labels not of its kind.
         """
-        self._check(vectors, labels)
         if labels is not None and self.schema.label is not LabelKind.CLASS:
             labels = labels.float()
         # Near 1 bfloat16 has steps of 0.004: cosines times a scale of 20 would be logits in steps of 0.08. The
@@ -100,20 +96,6 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         """Compute the loss of float32 vectors, as `forward` describes it; called with autocast off."""
-
-    def _check(self, vectors: Sequence[Tensor], labels: Tensor | None) -> None:
-        # Broadcasting would silently compute a wrong loss from tensors of different shapes.
-        roles, label = self.schema.roles, self.schema.label
-        if len(vectors) != len(roles) and not (self.schema.repeats_last and len(vectors) >= len(roles) - 1):
-            raise ValueError(f"{len(vectors)} columns of vectors for the roles {', '.join(roles)}")
-        if any(column.shape != vectors[0].shape for column in vectors):
-            raise ValueError(f"columns of shapes {', '.join(str(tuple(column.shape)) for column in vectors)}")
-        if (labels is None) != (label is LabelKind.NONE):
-            raise ValueError(f"{'no' if labels is None else 'unexpected'} labels; the kind is {label!r}")
-        if labels is not None:
-            dimensions = 2 if label is LabelKind.VECTOR else 1
-            if labels.ndim != dimensions or len(labels) != len(vectors[0]):
-                raise ValueError(f"labels of shape {tuple(labels.shape)} for vectors of {tuple(vectors[0].shape)}")
 
 
 class SoftmaxLoss(Objective):
@@ -218,7 +200,7 @@ class CoSENTLoss(Objective):
     schema = ExampleSchema(("sentence1", "sentence2"), LabelKind.SCORE)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
-        assert labels is not None  # forward has checked it
+        assert labels is not None  # the schema has them
         u, v = vectors
         cosines = self.spec.scale * pairwise_cosine(u, v)  # (batch,)
         excess = cosines[:, None] - cosines[None, :]  # (batch, batch): cosᵢ − cosⱼ
@@ -254,7 +236,7 @@ class VectorDistillationLoss(Objective):
     schema = ExampleSchema(("source", "target"), LabelKind.VECTOR, repeats_last=True)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
-        assert labels is not None  # forward has checked it
+        assert labels is not None  # the schema has them
         check_dimensions(vectors[0].shape[1], labels.shape[1])
         students = torch.stack(list(vectors))  # (columns, batch, dimensions)
         return mse_loss(students, labels.expand_as(students))

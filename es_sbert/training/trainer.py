@@ -214,8 +214,7 @@ class TaskTrainer(Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Compute the dev score as `eval_dev`."""
-        if self._data.dev is None:
-            return {}
+        assert self._data.dev is not None, "only a stage with dev data is measured"
         self._check_still_finite()
         distance = triplet_distance(self._data.objectives)
         metrics = {"eval_dev": dev_score(self._task.encoder, self._data.dev, distance)}
