@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.training.losses import objective_schema
@@ -83,6 +82,10 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
     return settings
 
 
+STAGE = {"data": [{"path": "a.tsv", "columns": {}}], "objective": {"kind": "cosent"}}
+VECTORS = {"task": "vectors", "path": "dev.tsv", "columns": {"text": "a"}}
+
+
 @pytest.mark.parametrize(
     ("way", "value", "message"),
     [
@@ -92,6 +95,13 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         ("stages.0.epochs", float("inf"), "stages.0.epochs: .*finite"),
         *(("stages.0.name", name, "stages.0.name: ") for name in ("", ".built", "../pairs", "run.json")),
         ("model.base", None, "model.base"),
+        ("model", "a-model", "model: .*dictionary"),
+        ("stages.0.dev.prompts", {"anchor": "query"}, "stages.0.dev: .*roles that are not in columns: anchor"),
+        ("stages.0.dev", VECTORS | {"prompts": {"text": "query"}}, "uses the prompt of the teacher"),
+        ("stages.0.dev", VECTORS, "stages.0: .*dev.task vectors needs a teacher"),
+        ("stages.0.objective", None, "no objective for train.tsv: set one in the stage"),
+        ("stages.0.data.0.hard_negatives", {}, "train.tsv: hard_negatives requires the objective in-batch or triplet"),
+        ("stages", [STAGE, STAGE], "stages need different names, not stage, stage"),
     ],
 )
 def test_invalid_setting_is_named_with_its_path(tmp_path: Path, way: str, value: Any, message: str) -> None:
@@ -102,12 +112,18 @@ def test_invalid_setting_is_named_with_its_path(tmp_path: Path, way: str, value:
     assert "docs/commands/train.md" in caught.value.remedy
 
 
-def test_duplicate_key_is_rejected(tmp_path: Path) -> None:
-    text = yaml.safe_dump(recipe(tmp_path))
-    (tmp_path / "twice.yaml").write_text(text + "seed: 1\nseed: 2\n")
-    line = len(text.splitlines()) + 2
-    with pytest.raises(RecipeInvalid, match=rf"twice.yaml, line {line}: duplicate key 'seed'"):
-        load_recipe(str(tmp_path / "twice.yaml"))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"name: a\nseed: 1\nseed: 2\n", r"a\.yaml, line 3: duplicate key 'seed'"),
+        (b"- name: a", r"a\.yaml does not contain settings"),
+        (b"name: caf\xe9", r"a\.yaml cannot be read: .*utf-8"),
+    ],
+)
+def test_file_that_is_not_one_set_of_settings_is_rejected(tmp_path: Path, text: bytes, message: str) -> None:
+    (tmp_path / "a.yaml").write_bytes(text)
+    with pytest.raises(RecipeInvalid, match=message):
+        load_recipe(str(tmp_path / "a.yaml"))
 
 
 def test_overrides_change_single_settings(tmp_path: Path) -> None:

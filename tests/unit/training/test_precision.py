@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from es_sbert.errors import CheckpointInvalid, DeviceError
 from es_sbert.training import train
 from es_sbert.training.recipe import load_recipe
-from es_sbert.training.training_stage import TrainingPrecision, choose_training_precision
+from es_sbert.training.training_stage import (
+    TrainingPrecision,
+    choose_training_device,
+    choose_training_precision,
+    float32_matmul_precision,
+)
 from tests.unit.training.support import cut_at, recipe, train_here, write_recipe
 
 
@@ -29,9 +35,21 @@ def test_choose_training_precision(
     assert str(chosen) == said
 
 
-def test_fp16_on_cpu_is_rejected() -> None:
+def test_fp16_on_cpu_and_devices_that_torch_lacks_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="training in fp16 requires a CUDA device"):
         choose_training_precision("fp16", "cpu", has_bf16=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for device, message in (("cuda:1", "not on 'cuda:1'"), ("cuda", "torch cannot use CUDA here")):
+        with pytest.raises(DeviceError, match=message):
+            choose_training_device(device)
+
+
+@pytest.mark.parametrize(("tf32", "inside"), [(True, "high"), (False, "highest")])
+def test_precision_of_products_is_restored_after_a_run(tf32: bool, inside: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    with float32_matmul_precision(TrainingPrecision("fp32", tf32=tf32), "cuda"):
+        assert torch.get_float32_matmul_precision() == inside
+    assert torch.get_float32_matmul_precision() == before
 
 
 @pytest.mark.slow

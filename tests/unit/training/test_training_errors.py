@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from es_sbert.errors import OutOfMemory, OutputError
-from es_sbert.training.training_errors import translate_disk_errors, translate_out_of_memory
+from es_sbert.errors import OutOfMemory, OutputError, TrainingDiverged
+from es_sbert.training.training_errors import check_model_finite, translate_disk_errors, translate_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,11 @@ def test_full_disk_error_says_how_to_resume(error: Exception) -> None:
     with pytest.raises(OutputError, match="out cannot be written") as caught, translate_disk_errors(Path("out")):
         raise error
     assert "`resume`" in caught.value.remedy
+
+
+def test_model_that_returns_nan_ends_the_run_with_its_step() -> None:
+    with pytest.raises(TrainingDiverged, match="after step 3 the model returns NaN"):
+        check_model_finite(torch.tensor(float("nan")), 3)
 
 
 def test_memory_of_a_gpu_names_the_mini_batch_and_other_errors_pass() -> None:

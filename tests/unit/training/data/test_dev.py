@@ -34,9 +34,11 @@ def test_sts_scores_are_not_scaled(tmp_path: Path) -> None:
     [
         ("sts", "a\tb\tl\nw\tx\t2\ny\tz\t2.0\n", "all 2 gold labels are 2,"),
         ("duplicates", "a\tb\tl\nw\tx\t0\ny\tz\t0\n", "all 2 gold labels are 0,"),
+        ("pairs", "a\tb\nw\tz\ny\tz\n", "all 2 positives are the same text, which therefore always ranks first"),
     ],
 )
 def test_uninformative_or_invalid_gold_labels_are_rejected(task: str, rows: str, message: str, tmp_path: Path) -> None:
-    label = "class" if task == "duplicates" else "score"
+    labels = {"sts": {**PAIRS, "score": "l"}, "duplicates": {**PAIRS, "class": "l"}}
+    columns = labels.get(task, {"anchor": "a", "positive": "b"})
     with pytest.raises(SourceError, match=message):
-        read_dev(dev(tmp_path, rows, task=task, columns={**PAIRS, label: "l"}), tmp_path)
+        read_dev(dev(tmp_path, rows, task=task, columns=columns), tmp_path)

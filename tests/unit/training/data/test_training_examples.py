@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.recipe import DataSpec
-from es_sbert.training.training_examples import ExampleSchema, LabelKind, read_examples
+from es_sbert.training.recipe import CoSentSpec, DataSpec, StageSpec
+from es_sbert.training.training_examples import ExampleSchema, LabelKind, read_examples, read_stage
 
 PAIRS = ("sentence1", "sentence2")
 SCORES = ExampleSchema(PAIRS, LabelKind.SCORE, score_range=(0.0, 1.0))
@@ -68,18 +68,31 @@ def test_last_role_accepts_several_columns(negatives: str | tuple[str, ...] | No
 
 
 @pytest.mark.parametrize(
-    ("columns", "shape", "message"),
+    ("data", "shape", "message"),
     [
-        ({"sentence1": "a", "score": "s"}, SCORES, "t.tsv: no column for sentence2\n"),
-        (TEXT_COLUMNS, SCORES, "no column for score\n.*roles: sentence1, sentence2, score"),
-        ({"anchor": ("a", "b"), "positive": "p"}, NEGATIVES, "anchor has a list of columns"),
+        (spec({"sentence1": "a", "score": "s"}), SCORES, "t.tsv: no column for sentence2\n"),
+        (spec(TEXT_COLUMNS), SCORES, "no column for score\n.*roles: sentence1, sentence2, score"),
+        (spec({"anchor": ("a", "b"), "positive": "p"}), NEGATIVES, "anchor has a list of columns"),
+        (spec(TEXT_COLUMNS, prompts={"anchor": "query"}), SCORES, "prompts for unknown roles: anchor"),
+        (spec({**TEXT_COLUMNS, "score": "s"}, score_range=(5, 0)), SCORES, r"score_range \[5.*\] is empty"),
+        (spec({**TEXT_COLUMNS, "class": "b"}, skip=1), CLASSES, r"t\.tsv has 1 examples, and skip: 1 leaves none"),
     ],
 )
-def test_invalid_column_mapping_is_rejected(
-    columns: dict[str, Any], shape: ExampleSchema, message: str, tmp_path: Path
+def test_invalid_setting_of_a_data_set_is_rejected(
+    data: DataSpec, shape: ExampleSchema, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(RecipeInvalid, match=message):
-        read_examples(spec(columns), shape, tmp_path)
+    write(tmp_path, "a\tb", "x\tyes")
+    with pytest.raises((RecipeInvalid, SourceError), match=message):
+        read_examples(data, shape, tmp_path)
+
+
+def test_stage_whose_data_sets_share_a_name_or_a_single_label_is_rejected(tmp_path: Path) -> None:
+    write(tmp_path, "a\tb\ts", "w\tx\t1", "y\tz\t1")
+    data = spec({**TEXT_COLUMNS, "score": "s"})
+    for datasets, message in (((data, data), "need different names, not t.tsv, t.tsv"), ((data,), "nothing to learn")):
+        stage = StageSpec(data=datasets, objective=CoSentSpec(kind="cosent"))
+        with pytest.raises((RecipeInvalid, SourceError), match=message):
+            read_stage(stage, tmp_path, [SCORES] * len(datasets))
 
 
 @pytest.mark.parametrize(
