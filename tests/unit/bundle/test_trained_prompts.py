@@ -51,10 +51,7 @@ def fetch(*arguments: str) -> str:
     [
         (HUB_ID, E5),
         ("/models/e5-base-v2", E5),
-        (
-            "mixedbread-ai/mxbai-embed-large-v1",
-            {"query": "Represent this sentence for searching relevant passages: "},
-        ),
+        ("mixedbread-ai/mxbai-embed-large-v1", {"query": "Represent this sentence for searching relevant passages: "}),
         ("intfloat/multilingual-e5-large-instruct", {}),
         ("me/my-multilingual-e5-small", {}),
     ],

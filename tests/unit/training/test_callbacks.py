@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from es_sbert.evaluation.pair_metrics import Similarity
-from es_sbert.training.trainer import (
-    checkpoint_steps,
-    dev_score,
-)
+from es_sbert.training.trainer import checkpoint_steps, dev_score
 from es_sbert.training.training_examples import DevData
 
 

@@ -12,12 +12,7 @@ from sentence_transformers import SentenceTransformer
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import (
-    CheckpointInvalid,
-    ModelNotFound,
-    SourceError,
-    UsageError,
-)
+from es_sbert.errors import CheckpointInvalid, ModelNotFound, SourceError, UsageError
 from es_sbert.exporters.parity import parity_sentences
 from es_sbert.training import distill, train
 from es_sbert.training.adapt import adapt

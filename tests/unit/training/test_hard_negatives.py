@@ -9,10 +9,7 @@ import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.exact_search import search_exact, unit_vectors
-from es_sbert.training.example_augmentation import (
-    choose_negatives,
-    relevant_rows,
-)
+from es_sbert.training.example_augmentation import choose_negatives, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec, load_recipe
 from tests.unit.training.support import read_json, recipe, train_here, write_recipe
 
@@ -59,10 +56,7 @@ def test_run_mines_negatives_once(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        (
-            {"objective": {"kind": "margin-distillation"}},
-            r"no longer has .*\(GPL\).*transformers",
-        ),
+        ({"objective": {"kind": "margin-distillation"}}, r"no longer has .*\(GPL\).*transformers"),
         ({"hard_negatives": {"ranks": [5, 2]}}, "are not in ascending order"),
     ],
 )
