@@ -20,13 +20,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
 from tests.tiny import HIDDEN, write_tiny_bert
 
+pytestmark = pytest.mark.usefixtures("own_models")
 TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "query : guitar"]
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
 
 
 def cut(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
