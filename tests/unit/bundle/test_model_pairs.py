@@ -14,13 +14,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UnsupportedArchitecture
 from tests.tiny import add_router, write_tiny_bert
 
-
-@pytest.fixture(autouse=True)
-def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+pytestmark = pytest.mark.usefixtures("hub")
 
 
 @pytest.fixture

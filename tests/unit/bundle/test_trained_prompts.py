@@ -16,6 +16,7 @@ from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UsageError
 from tests.tiny import write_tiny_bert
+from tests.unit.bundle.conftest import in_hub_cache
 
 pytestmark = pytest.mark.usefixtures("own_models")
 E5 = {"query": "query: ", "passage": "passage: "}
@@ -31,10 +32,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model in the hub's cache, as `huggingface_hub` lays it out."""
-    cache = tmp_path / "hub" / "models--intfloat--multilingual-e5-small"
-    snapshot = write_tiny_bert(cache / "snapshots" / ("0" * 40))
-    (cache / "refs").mkdir()
-    (cache / "refs/main").write_text("0" * 40)
+    snapshot = in_hub_cache(tmp_path / "hub", HUB_ID)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_OFFLINE", True)
     return snapshot

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.errors import CheckpointInvalid
+from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.training.adapt import Adaptation
 from es_sbert.training.adapt_plan import AdaptInputs, AdaptPlan, AdaptSettings, FieldChoice, training_recipe
@@ -47,10 +47,23 @@ def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, 
     assert stage.data[0].columns == {"anchor": "query", "positive": "text", "negative": ("negative1", "negative2")}
 
 
-def test_run_is_not_resumed_with_other_queries() -> None:
+def test_run_is_not_resumed_with_other_queries_nor_begun_twice(tmp_path: Path) -> None:
     one, other = [LabeledQuery("a", ("1",))], [LabeledQuery("a", ("2",))]
     inputs = [AdaptInputs(), AdaptInputs([]), AdaptInputs(one), AdaptInputs(other), AdaptInputs(None, one)]
     assert len({each.digest() for each in inputs}) == len(inputs)
+    with pytest.raises(CheckpointInvalid, match="holds no run to resume"):
+        adaptation(tmp_path).begin(resume=True)
+    adaptation(tmp_path).begin(resume=False)
+    with pytest.raises(UsageError, match="is not empty"):
+        adaptation(tmp_path).begin(resume=False)
+    with pytest.raises(CheckpointInvalid, match="other settings: queries\n"):
+        adaptation(tmp_path, AdaptInputs(one)).begin(resume=True)
+
+
+def adaptation(folder: Path, inputs: AdaptInputs | None = None) -> Adaptation:
+    """A run that asks no engine."""
+    settings, options = AdaptSettings(index="docs", name="docs-tuned"), {"device": "cpu", "threads": None}
+    return Adaptation(Mock(), settings, inputs or AdaptInputs(), folder, **options, report=print, retrying=Mock())
 
 
 @pytest.mark.parametrize(
@@ -65,10 +78,7 @@ def test_run_is_not_resumed_with_other_queries() -> None:
 def test_run_of_an_earlier_version_resumes_unless_it_used_what_is_gone(
     tmp_path: Path, earlier: dict[str, object], refusal: str | None
 ) -> None:
-    settings = AdaptSettings(index="docs", name="docs-tuned")
-    run = Adaptation(
-        Mock(), settings, AdaptInputs(), tmp_path, device="cpu", threads=None, report=print, retrying=Mock()
-    )
+    run = adaptation(tmp_path)
     run.begin(resume=False)
     path = tmp_path / "adapt/run.json"
     recorded = json.loads(path.read_text())
@@ -81,16 +91,7 @@ def test_run_of_an_earlier_version_resumes_unless_it_used_what_is_gone(
 def test_plan_of_an_earlier_version_is_used_unless_its_pairs_are_gone(tmp_path: Path, pairs: str) -> None:
     model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1)
     plan = AdaptPlan(str(model), "model", hash_model(model), FieldChoice("title", ("body",)), "{body}")
-    run = Adaptation(
-        Mock(),
-        AdaptSettings(index="docs", name="docs-tuned"),
-        AdaptInputs(),
-        tmp_path / "run",
-        device="cpu",
-        threads=None,
-        report=print,
-        retrying=Mock(),
-    )
+    run = adaptation(tmp_path / "run")
     run.work.mkdir(parents=True)
     (run.work / "plan.json").write_text(json.dumps(asdict(plan) | {"pairs": pairs}))
     if pairs == "title":
