@@ -101,3 +101,11 @@ def test_values_that_are_not_finite_are_refused(similarity: Similarity) -> None:
         correlate(np.arange(3.0), np.array([2.0, 2.0, 2.0]))
     with pytest.raises(SourceError, match="pairs that are dup"):
         duplicates(np.zeros(2), np.array([0, 0]))
+
+
+def test_scores_of_a_model_with_another_shape_are_refused() -> None:
+    for metric in (correlate, duplicates):
+        with pytest.raises(ValueError, match=r"scores of the shape \(2, 1\) do not match"):
+            metric(np.zeros((2, 1)), np.array([0, 1]))
+    with pytest.raises(ValueError, match="do not form pairs"):
+        paired_similarity(Similarity.DOT, U, V[:1])

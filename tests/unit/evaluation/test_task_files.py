@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.beir_files import RetrievalCollection
+from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data
 from tests.unit.evaluation.support import write_collection
 
@@ -85,6 +85,11 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' is already in line 1"),
+        ({"corpus": [{"_id": "a", "text": ["x"]}]}, "line 1: title or text is not a string"),
+        ({"corpus": [{"_id": "a", "text": " "}]}, "all documents of "),
+        ({"corpus": [{"_id": "a", "body": "x"}]}, "has no column text"),
+        ({"judgements": "1\td1\t0\n"}, "qrels has no relevant document"),
+        ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5, not a whole number"),
         ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),
         ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
         ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' already has the grade 1 for '1'"),
@@ -129,6 +134,8 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
         ("NanoArguAna", {"d": "NanoArguAna"}),
         ("NanoNQ", {"d": "NanoNQ"}),
     ]
+    with pytest.raises(SourceError, match="holds 2 test collections, not one"):
+        read_beir_folder(tmp_path)
     (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
     with pytest.raises(SourceError, match="qrels has no file for NanoNQ"):
         read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
@@ -144,9 +151,14 @@ def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None
     with pytest.raises(SourceError, match="must hold only one of these: qrels/dev.tsv, qrels/train.tsv"):
         read_task_data(EvaluationTask.RETRIEVAL, folder)
     (folder / "qrels/dev.tsv").unlink()
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, folder)
-    assert isinstance(found, RetrievalCollection)
-    assert found.judgements == {"1": {"d2": 1}}
+    (folder / "qrels/README.md").touch()
+    assert read_beir_folder(folder).judgements == {"1": {"d2": 1}}
+    for missing in ("qrels/train.tsv", "queries.jsonl"):
+        (folder / missing).unlink()
+        with pytest.raises(
+            SourceError, match="has no qrels/test.tsv" if "qrels" in missing else "has no queries.jsonl"
+        ):
+            read_beir_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +175,7 @@ def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None
             [("question1", "question2", "is_duplicate"), ("x", "y", "2")],
             "line 2: is_duplicate is '2'",
         ),
+        (EvaluationTask.STS, [("first", "second", "score"), ("x", "y", "1")], "has no column sentence1"),
     ],
 )
 def test_broken_files_are_rejected(
