@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
-from es_sbert.gateway.settings import GatewaySettings, Limits, SemanticSettings
+from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings, check_index_name
 from es_sbert.gateway.upstream import Upstream
 
 
@@ -37,6 +38,9 @@ def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
         (lambda: EngineSettings(api_key="a", token="b"), "cannot be combined"),
         (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "must be given together"),
         (lambda: SemanticSettings(virtual_field="a b"), "virtual field"),
+        (lambda: ListenSettings(allowed_hosts=("search.example/ui",)), "is not a host name"),
+        (lambda: ListenSettings(key=Path("key.pem")), "a TLS key requires its certificate"),
+        (lambda: check_index_name("Searches"), "'Searches' is not a valid index name"),
     ],
 )
 def test_usage_errors_of_validators_are_not_wrapped(build: Callable[[], object], message: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from es_sbert.engines.complete_answer import check_complete
 from es_sbert.engines.engine import BulkItemResult
 from es_sbert.engines.error_mapping import ErrorClass, classify_error, connection_error, response_error, root_cause
 from es_sbert.engines.retry import error_class
@@ -57,6 +58,7 @@ def test_status_maps_to_error_class(status: int, kind: str, expected: type[EsSbe
     ("blocks", "removals", "migrated"),
     [
         ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", ["docs/read_only"], []),
+        ("index [docs] blocked by: [FORBIDDEN/13/remote index is read-only];", [], []),
         (
             "index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];index [b] "
             "blocked by: [FORBIDDEN/8/index write (api)];",
@@ -74,6 +76,23 @@ def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
     assert ["/".join(each) for each in found] == removals
     assert re.findall(r"`es-sbert index migrate (\w+) --cancel`", error.remedy) == migrated
     assert "disk" not in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"_nodes": {"total": 3, "successful": 2, "failed": 1}}, "for only 2 of 3 nodes"),
+        ({"failed_indices": 1, "indices": []}, "without some of the indices"),
+        (
+            {"_shards": {"failed": 1, "failures": [{"reason": {"type": "search_context_missing_exception"}}]}},
+            "point in time",
+        ),
+    ],
+)
+def test_incomplete_answer_can_be_asked_for_again(answer: Any, message: str) -> None:
+    with pytest.raises(RequestFailed, match=message) as caught:
+        check_complete(answer, "Elasticsearch 9.5.0", "GET /docs")
+    assert error_class(caught.value) is not ErrorClass.PERMANENT
 
 
 @pytest.mark.parametrize(
@@ -112,6 +131,7 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
             "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
             "the cluster permission indices:data/write/bulk, or an action group that includes it.",
         ),
+        ("Can't execute an update request if field or document level security is enabled", "masking for the index."),
         ("no", "the index privileges of its task: docs/operations.md lists them."),
     ],
 )

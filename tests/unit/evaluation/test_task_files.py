@@ -75,8 +75,7 @@ def test_read_collection(tmp_path: Path) -> None:
 
 def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     corpus = [{"_id": "d1", "title": " ", "text": ""}, {"_id": "d2", "text": "Dogs bark."}, {"_id": "d3", "text": None}]
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
-    assert isinstance(found, RetrievalCollection)
+    found = read_beir_folder(write_collection(tmp_path / "small", corpus=corpus))
     assert (found.documents, found.empty) == ({"d2": "Dogs bark."}, ("d1", "d3"))
     assert found.judgements == {"1": {"d1": 2, "d9": 1}}, "d1 is still to be found"
 
@@ -114,8 +113,7 @@ def test_read_parquet_collection_of_the_hub(tmp_path: Path) -> None:
         _write_parquet(folder / name, {"_id": ids, "text": [f"text of {id}" for id in ids]})
     _write_parquet(folder / "queries/train-00000-of-00001.parquet", {"_id": ["q"], "text": ["what?"]})
     _write_parquet(folder / "qrels/train-00000-of-00001.parquet", {"query-id": ["q"], "corpus-id": ["d3"]})
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
-    assert isinstance(found, RetrievalCollection)
+    found = read_beir_folder(folder)
     assert (found.name, list(found.documents)) == ("NanoFiQA", ["d1", "d2", "d3"])
     assert found.judgements == {"q": {"d3": 1}}, "without a score, a judged document is relevant"
     _write_parquet(folder / "corpus/train-00001-of-00002.parquet", {"_id": ["d2"], "text": ["again"]})
@@ -144,9 +142,7 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
 def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small")
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n1\td2\t1\n")
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, folder)
-    assert isinstance(found, RetrievalCollection)
-    assert found.judgements == {"1": {"d1": 2, "d9": 1}}
+    assert read_beir_folder(folder).judgements == {"1": {"d1": 2, "d9": 1}}
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
     with pytest.raises(SourceError, match="must hold only one of these: qrels/dev.tsv, qrels/train.tsv"):
         read_task_data(EvaluationTask.RETRIEVAL, folder)
@@ -164,25 +160,15 @@ def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("task", "rows", "message"),
     [
-        (
-            EvaluationTask.STS,
-            [STS, ("x", "y", "1"), ("x", "y", "high")],
-            "line 3: score is not a finite number: 'high'",
-        ),
-        (EvaluationTask.STS, [STS], "has no rows"),
-        (
-            EvaluationTask.DUPLICATES,
-            [("question1", "question2", "is_duplicate"), ("x", "y", "2")],
-            "line 2: is_duplicate is '2'",
-        ),
-        (EvaluationTask.STS, [("first", "second", "score"), ("x", "y", "1")], "has no column sentence1"),
+        ("sts", [STS, ("x", "y", "1"), ("x", "y", "high")], "line 3: score is not a finite number: 'high'"),
+        ("sts", [STS], "has no rows"),
+        ("sts", [("first", "second", "score"), ("x", "y", "1")], "has no column sentence1"),
+        ("duplicates", [("question1", "question2", "is_duplicate"), ("x", "y", "2")], "line 2: is_duplicate is '2'"),
     ],
 )
-def test_broken_files_are_rejected(
-    task: EvaluationTask, rows: list[tuple[str, ...]], message: str, tmp_path: Path
-) -> None:
+def test_broken_files_are_rejected(task: str, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
-        read_task_data(task, None, [write(tmp_path / "broken.tsv", *rows)])
+        read_task_data(EvaluationTask(task), None, [write(tmp_path / "broken.tsv", *rows)])
     assert "broken.tsv" in caught.value.message
     assert message in caught.value.message
 

@@ -15,13 +15,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
-from es_sbert.index.adopt import (
-    AdoptableField,
-    AdoptionReport,
-    ComparedDocument,
-    MetadataCounts,
-    adoptable_field,
-)
+from es_sbert.index.adopt import AdoptableField, AdoptionReport, ComparedDocument, MetadataCounts, adoptable_field
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.index.derived_fields import without_mapped_fields
+from es_sbert.index.derived_fields import derived_fields, without_mapped_fields
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.source_mode import NameForm
 from es_sbert.index.text_template import (
@@ -62,6 +62,8 @@ def test_template_renders_values_between_literals(words: list[str]) -> None:
 def test_invalid_templates_are_rejected(template: str) -> None:
     with pytest.raises(UsageError, match="text template"):
         TextTemplate.parse(template)
+    with pytest.raises(UsageError, match="cannot be the name of a text field"):
+        TextTemplate.from_fields(["title", "{"])
 
 
 @pytest.mark.parametrize(
@@ -185,6 +187,8 @@ def test_fields_are_left_out_of_documents(document: dict[str, Any], left: dict[s
 
 
 def test_fields_are_left_out_of_mappings() -> None:
+    missing = derived_fields({"runtime": {"year": {"type": "long"}}})["year"].explain("year")
+    assert missing == "year is a runtime field, which documents do not contain."
     keyword = {"type": "keyword"}
     properties = {
         "a": {"properties": {"b": keyword, "c": keyword}},
