@@ -189,7 +189,6 @@ def test_semantic_field_in_filter_scores_when_sorted_by_score() -> None:
         ({"query_string": {"query": "semantic:(how do plants) AND lang:en"}}, "how do plants"),
         ({"query_string": {"query": r"semantic:(what is love\?)"}}, "what is love?"),
         ({"query_string": {"query": "NOT (semantic:plants^2 OR title:b)"}}, "plants"),
-        ({"query_string": {"query": "+(semantic:plants OR title:a)^2 title:b"}}, "plants"),
         ({"query_string": {"query": r"semantic:\"quoted\" x:y", "default_operator": "AND"}}, '"quoted"'),
         ({"dis_max": {"queries": [TITLE, SEMANTIC]}}, TEXT),
         ({"function_score": {"query": TITLE, "functions": [{"weight": 2}, {"filter": SEMANTIC, "weight": 3}]}}, TEXT),
@@ -214,6 +213,9 @@ def test_query_string_keeps_non_semantic_clauses() -> None:
         {"lenient": True, "query": "year:[2000 TO *]"}
     ]
     assert [part["query_string"]["query"] for part in said["must_not"]] == ["topic:(old OR new)"]
+    said = Rewriting().query({"query_string": {"query": "+(semantic:light OR title:a)^2 title:b"}})["bool"]
+    assert said["must"][0]["bool"]["should"][1] == {"query_string": {"query": "title:a", "boost": 2.0}}
+    assert said["should"] == [{"query_string": {"query": "title:b"}}]
 
 
 @pytest.mark.parametrize(
