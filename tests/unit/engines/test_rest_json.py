@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from es_sbert.engines.rest import encode_json, parse_json
-from es_sbert.errors import UsageError
+from es_sbert.engines.rest import parse_json
 
 
 @pytest.mark.parametrize(
@@ -26,8 +25,3 @@ def test_same_as_standard_library(text: str) -> None:
     parsed, expected = parse_json(text.encode()), json.loads(text)
     assert parsed == expected
     assert repr(parsed) == repr(expected)  # 1 is not 1.0, nor 0.0 -0.0
-
-
-def test_request_that_json_cannot_hold_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="the request cannot be written as JSON"):
-        encode_json({"query": {"term": {"id": 2**64}}})

@@ -44,9 +44,7 @@ class TextVectors(LastHiddenState):
         return 3 * super().forward(input_ids, attention_mask)[:, 0]
 
 
-def export_with_torch(
-    folder: Path, path: Path, kind: type[LastHiddenState] = LastHiddenState, output: str = "last_hidden_state"
-) -> Path:
+def export_with_torch(folder: Path, path: Path, kind: type = LastHiddenState, output: str = "tokens") -> Path:
     """The transformer of a folder as torch exports it."""
     ids = torch.tensor([[5, 6, 7], [8, 9, 2]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])

@@ -11,8 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import export
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.installation import install_extra_command
 from tests.unit.checkpoints import write_checkpoint
@@ -61,13 +60,6 @@ def test_settings_that_do_not_fit_the_weights_are_rejected(
 ) -> None:
     with pytest.raises(BundleInvalid, match=named):
         read_transformer_weights(with_config(model, **settings))
-
-
-@pytest.mark.parametrize(("variants", "message"), [("fp32", "'fp32' is not a list"), ([], "at least one variant")])
-def test_export_needs_a_list_of_variants(model: SentenceModel, tmp_path: Path, variants: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        export(model.folder, tmp_path / "bundle", variants)
-    assert not (tmp_path / "bundle").exists()
 
 
 def test_more_tokens_than_positions_and_other_token_types_are_rejected(model: SentenceModel) -> None:

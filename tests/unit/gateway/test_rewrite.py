@@ -205,10 +205,8 @@ def test_every_query_syntax_embeds_its_text(written: Json, text: str) -> None:
 
 
 def test_query_string_keeps_non_semantic_clauses() -> None:
-    query = {
-        "query_string": {"query": 'semantic:"light" AND -topic:(old OR new) AND year:[2000 TO *]', "lenient": True}
-    }
-    said = Rewriting().query(query)["bool"]
+    text = 'semantic:"light" AND -topic:(old OR new) AND year:[2000 TO *]'
+    said = Rewriting().query({"query_string": {"query": text, "lenient": True}})["bool"]
     assert [part["query_string"] for part in said["must"] if "query_string" in part] == [
         {"lenient": True, "query": "year:[2000 TO *]"}
     ]

@@ -142,9 +142,8 @@ def test_unknown_or_nested_field_is_rejected() -> None:
 def test_conflicting_metadata_field_is_rejected() -> None:
     there: Json = {"vector_meta": {"type": "keyword"}}
     refused(IndexMismatch, "'vector_meta' of docs conflicts with es-sbert", "renames", ELASTICSEARCH, DENSE, more=there)
-    assert (
-        look(ELASTICSEARCH, DENSE, more={"vector_meta": {"properties": {"by": {"type": "keyword"}}}}).name == "vector"
-    )
+    there = {"vector_meta": {"properties": {"by": {"type": "keyword"}}}}
+    assert look(ELASTICSEARCH, DENSE, more=there).name == "vector"
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])

@@ -137,9 +137,7 @@ def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> Non
     assert [text[start:end] for start, end in value_spans(text)][1].startswith("a&b")
     assert TextTemplate.parse("{body|strip_html}").text_of({"body": "<p> </p>"}) == ""
     assert TextTemplate.parse("{body|strip_html}").text_of({"body": None}) is None
-    with pytest.raises(
-        TextFieldError, match=r"the text field body has HTML that is nested more than 2,000 levels deep"
-    ):
+    with pytest.raises(TextFieldError, match="the text field body has HTML that is nested more than 2,000 levels"):
         TextTemplate.parse("{body|strip_html}").text_of({"body": "<div>" * 3000})
 
 
