@@ -316,10 +316,11 @@ class DevSpec(SourceSpec):
     """Data to measure a model on. It chooses the best checkpoint of a stage.
 
     Attributes:
-        task: `sts`: Spearman's ρ of scores (roles sentence1, sentence2, score); `triplet`: accuracy (anchor,
-            positive, negative); `pairs`: reciprocal rank of each anchor's positive among all positives
-            (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1); `vectors`: mean
-            cosine to the vectors of the stage's teacher (text), for a stage of vector distillation.
+        task: `sts`: Spearman's ρ of scores (roles sentence1, sentence2, score); `triplet`: accuracy (anchor, positive,
+            negative); `pairs`: mean reciprocal rank of an anchor's first positive among the distinct positives of all
+            rows (anchor, positive; an anchor or a positive may occur in several rows); `duplicates`: average precision
+            (sentence1, sentence2, class 0 or 1); `vectors`: mean cosine to the vectors of the stage's teacher (text),
+            for a stage of vector distillation.
         columns: As in training data.
         prompts: Role → the model's prompt for the texts of that column, as `ingest` and `search` use it. Models without
             prompts leave the texts unchanged.

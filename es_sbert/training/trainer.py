@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -45,13 +46,13 @@ from es_sbert.training.training_examples import DevData, StageData
 _METRIC_NAMES = {
     "sts": "Spearman's ρ × 100",
     "triplet": "accuracy × 100",
-    "pairs": "reciprocal rank × 100",
+    "pairs": "mean reciprocal rank × 100",
     "duplicates": "average precision × 100",
     "vectors": "cosine to the teacher × 100",
 }
 
-# Number of anchors whose positives are ranked at once: (block, positives) cosines are in memory.
-_ANCHOR_BLOCK = 1024
+# Number of queries whose documents are ranked at once: (block, documents) cosines are in memory.
+_QUERY_BLOCK = 1024
 
 
 def dev_metric_name(spec: DevSpec) -> str:
@@ -71,11 +72,16 @@ def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Sim
         ModelError: the model returned NaN or infinite values.
     """
     kinds = data.kinds or (None,) * len(data.texts)
+    if data.task == "pairs":
+        anchors, positives = data.texts
+        distinct = [list(dict.fromkeys(texts)) for texts in data.texts]
+        rows = [{text: row for row, text in enumerate(texts)} for texts in distinct]
+        pairs = {(rows[0][anchor], rows[1][positive]) for anchor, positive in zip(anchors, positives, strict=True)}
+        queries, documents = (model.embed(texts, kind) for texts, kind in zip(distinct, kinds, strict=True))
+        return mean_reciprocal_rank(queries, documents, pairs)
     vectors = [model.embed(texts, kind) for texts, kind in zip(data.texts, kinds, strict=True)]
     if data.task == "triplet":
         return triplet_accuracy(*vectors)[distance]
-    if data.task == "pairs":
-        return reciprocal_rank(*vectors)
     if data.task == "vectors":
         assert data.gold is not None, "the teacher has embedded the texts"
         check_dimensions(vectors[0].shape[1], data.gold.shape[1])
@@ -88,20 +94,31 @@ def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Sim
     return duplicates(scores, data.gold.astype(np.int64)).average_precision
 
 
-def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]) -> float:
-    """Compute the mean reciprocal rank × 100 of each anchor's own positive among all positives by cosine.
+def mean_reciprocal_rank(
+    queries: NDArray[np.float32], documents: NDArray[np.float32], relevant: Iterable[tuple[int, int]]
+) -> float:
+    """Compute the mean over queries of 1 / rank × 100, of the first relevant document by cosine.
 
-    A tie counts against the model: a positive ranks after all equally close texts.
+    A tie counts against the model: a relevant document ranks after all others that are equally close.
 
     Args:
-        anchors, positives: *Shape:* ``(pairs, dimensions)``.
+        queries, documents: Vectors of distinct texts. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        relevant: The row of a query and the row of a document that is relevant to it; each query has at least one.
     """
-    first, second = unit_rows(anchors.astype(np.float64)), unit_rows(positives.astype(np.float64))
+    first, second = unit_rows(queries.astype(np.float64)), unit_rows(documents.astype(np.float64))
+    is_relevant = np.zeros((min(len(first), _QUERY_BLOCK), len(second)), dtype=bool)
+    rows = defaultdict(list)
+    for query, document in relevant:
+        rows[query].append(document)
     total = 0.0
-    for start in range(0, len(first), _ANCHOR_BLOCK):
-        cosines = first[start : start + _ANCHOR_BLOCK] @ second.T  # (block, pairs)
-        positive_cosines = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))]  # (block,)
-        total += float((1 / (cosines >= positive_cosines[:, None]).sum(axis=1)).sum())
+    for start in range(0, len(first), _QUERY_BLOCK):
+        cosines = first[start : start + _QUERY_BLOCK] @ second.T  # (block, documents)
+        is_relevant[:] = False
+        for row in range(len(cosines)):
+            is_relevant[row, rows[start + row]] = True
+        own = is_relevant[: len(cosines)]
+        best = np.where(own, cosines, -np.inf).max(axis=1, keepdims=True)  # (block, 1)
+        total += float((1 / (1 + (~own & (cosines >= best)).sum(axis=1))).sum())
     return 100 * total / len(first)
 
 

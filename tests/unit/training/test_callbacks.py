@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.trainer import checkpoint_steps, dev_score
@@ -42,6 +44,33 @@ def test_dev_scores_by_hand() -> None:
     stretched = DevData("triplet", (["x"], ["long"], ["near"]), None)
     assert dev_score(MODEL, stretched) == 100
     assert dev_score(MODEL, stretched, Similarity.EUCLIDEAN) == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1), st.integers(0, 99))
+def test_score_of_pairs_is_the_reciprocal_rank_of_the_first_positive_among_distinct_texts(
+    rows: list[tuple[int, int]], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    vectors = {name: random.normal(size=3).tolist() for name in [*"abcdef", *"uvwxyz"]}
+    pairs = [("abcdef"[anchor], "uvwxyz"[positive]) for anchor, positive in rows]
+    relevant: dict[str, set[str]] = {}
+    for anchor, positive in pairs:
+        relevant.setdefault(anchor, set()).add(positive)
+
+    def reciprocal_rank(anchor: str) -> float:
+        unit = {text: np.array(vector) / np.linalg.norm(vector) for text, vector in vectors.items()}
+        ranking = sorted({positive for _, positive in pairs}, key=lambda text: -(unit[anchor] @ unit[text]))
+        return 1 / min(rank for rank, text in enumerate(ranking, 1) if text in relevant[anchor])
+
+    data = DevData("pairs", ([anchor for anchor, _ in pairs], [positive for _, positive in pairs]), None)
+    assert dev_score(Fixed(vectors), data) == pytest.approx(100 * np.mean([*map(reciprocal_rank, relevant)]))
+
+
+def test_a_model_that_cannot_tell_texts_apart_has_the_lowest_score_of_pairs() -> None:
+    model = Fixed({text: [1, 0] for text in ["x", "y", "a", "b", "c"]})
+    data = DevData("pairs", (["x", "x", "y"], ["a", "b", "c"]), None)
+    assert dev_score(model, data) == pytest.approx(100 * (1 / 2 + 1 / 3) / 2)
 
 
 def test_dev_texts_get_the_prompts_of_their_roles() -> None:
