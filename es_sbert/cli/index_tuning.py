@@ -45,7 +45,13 @@ _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
         "--save",
         is_flag=True,
         help="Store the recommended value in the mapping of the index, for hybrid searches and for semantic queries "
-        "through the gateway.",
+        "through the gateway. Refused if more unrelated documents pass than --max-unrelated.",
+    ),
+    click.option(
+        "--max-unrelated",
+        type=_SHARE,
+        default=0.05,
+        help="Largest share of unrelated documents that a value may let pass to be saved.",
     ),
     shared.json_option,
     shared.vector_field_option,
@@ -65,7 +71,8 @@ def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector
     whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
 
-    The recommended value keeps 95 % of the relevant documents (--keep).
+    The recommended value keeps 95 % of the relevant documents (--keep). If more than 5 % of the unrelated documents
+    pass it (--max-unrelated), it does not tell one from the other, and is not saved.
 
     With --save, hybrid searches and semantic queries through the gateway use the value unless they set
     min_cosine, or the gateway runs with --min-cosine.
@@ -78,7 +85,7 @@ def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector
       es-sbert index calibrate docs --save
       es-sbert index calibrate docs --queries labeled.jsonl --keep 0.9
     """
-    from es_sbert.diagnostics.index_calibration import IndexCalibrator, calibration_lines
+    from es_sbert.diagnostics.index_calibration import IndexCalibrator, calibration_lines, overlap_error
     from es_sbert.evaluation.judgement_files import read_labeled_queries
     from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
     from es_sbert.index.vector_field import save_min_cosine
@@ -89,10 +96,12 @@ def calibrate(name: str, queries: Path | None, save: bool, as_json: bool, vector
         if save:
             require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
         with _open_encoder(index.field, options) as encoder:
-            wanted = shared.select_options(options, ("sample", "keep"))
+            wanted = shared.select_options(options, ("sample", "keep", "max_unrelated"))
             report = index.calibrate(encoder, labeled, report=print_message, **wanted)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)
         min_cosine = report.recommended.row.min_cosine
+        if save and report.recommended.overlaps:
+            raise overlap_error(report)
         if save:
             save_min_cosine(engine, index.field, min_cosine)
     if save:

@@ -18,7 +18,7 @@ _SAME_NAME = frozenset({
     "api_key_file", "ca_certs", "data", "dead_letters",
     "delimiter", "device", "dimensions", "documents", "dry_run", "encoding", "exact", "filter",
     "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
-    "max_errors", "max_write_block", "min_cosine", "min_recall", "model", "name",
+    "max_errors", "max_unrelated", "max_write_block", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "pairs", "passage_overlap", "passages", "password_file",
     "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",

@@ -31,9 +31,9 @@ import numpy as np
 
 from es_sbert.bundle.shortened_model import shortened_name, whole_name
 from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.diagnostics.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.diagnostics.recall import (
     PREFIX,
-    ConfidenceInterval,
     K,
     RecallQueries,
     SearchMeasurement,
@@ -42,7 +42,6 @@ from es_sbert.diagnostics.recall import (
     exact_shares,
     fill_index,
     leftover_indices,
-    mean_confidence_interval,
     measure_index,
     measure_searches,
     temporary_index,
@@ -411,7 +410,7 @@ def advise(
     for length in () if request.dimensions else dict.fromkeys(layout.dimensions for layout in layouts):
         shares = sample.exact_recalls(length)
         # Skip lengths whose exact search misses the recall: no index could do better.
-        if mean_confidence_interval(shares, K).high < request.min_recall:
+        if mean_confidence_interval(shares).high < request.min_recall:
             layouts = [layout for layout in layouts if layout.dimensions != length]
             report(
                 f"{length} dimensions are left out: even exact search by vectors truncated to them has a recall of "

@@ -8,6 +8,7 @@ sentence of the document they look for.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.batched import batched
-from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
+from es_sbert.diagnostics.confidence_interval import ConfidenceInterval, Doubles, bootstrap_means, intervals
+from es_sbert.diagnostics.recall import document_cosines
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
@@ -98,7 +100,7 @@ def _is_unspaced(text: str) -> bool:
 # Candidate thresholds, in steps of 0.01: a finer grid would not be meaningful. *Shape:* (thresholds,).
 COSINE_GRID: Doubles = np.arange(-100, 100) / 100
 # If more than this share of unrelated documents reach a value, it does not separate them from relevant ones.
-MAX_UNRELATED_SHARE = 0.05
+DEFAULT_MAX_UNRELATED = 0.05
 # Cosines in memory at a time.
 _BLOCK_COSINES = 4_000_000
 # Rounding error of a mean of shares.
@@ -108,19 +110,36 @@ _TABLE_STEP = 5
 
 
 @dataclass(frozen=True)
+class PassCounts:
+    """The comparisons of each query with unrelated documents, or of each document with the queries it is unrelated to.
+
+    Attributes:
+        passed: Number of comparisons whose cosine reaches each value of the grid. *Shape:* ``(rows, thresholds)``.
+        compared: Number of comparisons. *Shape:* ``(rows,)``.
+    """
+
+    passed: Counts
+    compared: Counts
+
+    def shares(self) -> Doubles:
+        """The shares that reach each value; 0 without comparisons. *Shape:* ``(rows, thresholds)``."""
+        return self.passed / np.maximum(self.compared, 1)[:, None]
+
+
+@dataclass(frozen=True)
 class CosineSample:
     """Cosines of queries with documents.
 
     Attributes:
         relevant: For each query, the cosines of its relevant documents, at least one.
-        passed: For each query, the number of unrelated documents that reach each value of the grid. *Shape:*
-            ``(queries, thresholds)``.
-        compared: Number of unrelated documents that each query was compared with. *Shape:* ``(queries,)``.
+        by_query, by_document: The cosines of the queries with the sampled documents that are not relevant to them.
+        made_of: For each query, the position of the sampled document that it was made of; None for labeled queries.
     """
 
     relevant: Sequence[Doubles]
-    passed: Counts
-    compared: Counts
+    by_query: PassCounts
+    by_document: PassCounts
+    made_of: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,13 +166,15 @@ class CosineRecommendation:
         low: Lower end of its 95 % interval: the largest value that surely keeps enough. None if there are too few
             queries to be sure of any.
         high: Upper end: the largest value that may keep enough.
-        overlaps: Whether more than `MAX_UNRELATED_SHARE` of the unrelated documents reach the value.
+        overlaps: Whether too many unrelated documents reach the value.
+        separating: The lowest value that not too many unrelated documents reach.
     """
 
     row: ThresholdRow
     low: float | None
     high: float
     overlaps: bool
+    separating: ThresholdRow
 
 
 @dataclass(frozen=True)
@@ -168,6 +189,7 @@ class Calibration:
         kinds: Part of a document → number of queries made of it; empty for labeled queries.
         left_out: Reason → number of documents or queries that were left out for it.
         keep: Share of the relevant documents that the recommended value keeps.
+        max_unrelated: Largest share of the unrelated documents that a useful value lets pass.
         cosines: The cosines of the queries, in the same order.
         rows: The values to show, in ascending order.
         recommended: The value to use.
@@ -182,6 +204,7 @@ class Calibration:
     kinds: Mapping[str, int]
     left_out: Mapping[str, int]
     keep: float
+    max_unrelated: float
     cosines: CosineSample
     rows: Sequence[ThresholdRow]
     recommended: CosineRecommendation
@@ -196,12 +219,15 @@ class Calibration:
         }
 
 
-def recommend_cosine(sample: CosineSample, keep: float) -> tuple[list[ThresholdRow], CosineRecommendation]:
+def recommend_cosine(
+    sample: CosineSample, keep: float, max_unrelated: float = DEFAULT_MAX_UNRELATED
+) -> tuple[list[ThresholdRow], CosineRecommendation]:
     """Find the largest value that keeps a share of the relevant documents.
 
     Args:
         sample: The cosines.
         keep: Share of the relevant documents to keep, between 0 and 1.
+        max_unrelated: Largest share of the unrelated documents that a useful value lets pass.
 
     Returns:
         The values to show, in ascending order, and the one to use.
@@ -211,42 +237,57 @@ def recommend_cosine(sample: CosineSample, keep: float) -> tuple[list[ThresholdR
     surely = [row.min_cosine for row in rows[: best + 1] if row.recall.low >= least]
     end = len(rows)
     high = next((place for place in range(best + 1, end) if rows[place].recall.high < least), end) - 1
+    # A random cosine of 1 is not below the last value of the grid; that value is then the only one left.
+    separating = next((place for place, row in enumerate(rows) if row.unrelated.mean <= max_unrelated), end - 1)
     recommended = CosineRecommendation(
         rows[best],
         low=surely[-1] if surely else None,
         high=rows[high].min_cosine,
-        overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
+        overlaps=rows[best].unrelated.mean > max_unrelated,
+        separating=rows[separating],
     )
-    return [rows[place] for place in _shown_places(rows, best)], recommended
+    return [rows[place] for place in _shown_places(rows, {best, separating})], recommended
 
 
 def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
     """Measure the effect of each value of the grid."""
+    random = np.random.default_rng(0)
     kept = np.stack([_count_reaching(cosines) / len(cosines) for cosines in sample.relevant])  # (queries, thresholds)
-    relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
-    some = sample.compared > 0
-    unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
-    unrelated_size = int(sample.compared[some].mean())
-    return [
-        ThresholdRow(
-            float(value),
-            mean_confidence_interval(kept[:, place].tolist(), relevant_size),
-            mean_confidence_interval(unrelated[:, place].tolist(), unrelated_size),
-        )
-        for place, value in enumerate(COSINE_GRID)
-    ]
+    recall = intervals(kept.mean(axis=0), bootstrap_means(kept, random))
+    shares = zip(COSINE_GRID.tolist(), recall, _unrelated_intervals(sample, random), strict=True)
+    return [ThresholdRow(*each) for each in shares]
 
 
-def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
-    """Choose the rows to show, `best` included; return their positions.
+def _unrelated_intervals(sample: CosineSample, random: np.random.Generator) -> list[ConfidenceInterval]:
+    """Compute the share of unrelated documents that reach each value of the grid.
+
+    All queries are compared with the same documents, so queries and documents both vary from sample to sample: both are
+    weighted at random, and their deviations from the mean are added. A document and the query that was made of it are
+    chosen together, and get the same weight.
+    """
+    some = np.flatnonzero(sample.by_query.compared)
+    by_query, by_document = sample.by_query.shares()[some], sample.by_document.shares()  # (rows, thresholds) each
+    means = by_query.mean(axis=0)
+    if sample.made_of is None:
+        draws = bootstrap_means(by_query, random) + bootstrap_means(by_document, random) - by_document.mean(axis=0)
+        return intervals(means, draws)
+    scale = len(by_document) / len(by_query)
+    both = by_document.copy()
+    both[np.asarray(sample.made_of)[some]] += scale * by_query
+    draws = bootstrap_means(both, random, highest=1 + scale)
+    return intervals(means, draws - both.mean(axis=0) + means)
+
+
+def _shown_places(rows: Sequence[ThresholdRow], included: set[int]) -> list[int]:
+    """Choose the rows to show, the included ones among them; return their positions.
 
     The rows range from the last value that half of the unrelated documents reach to the last one that any relevant
     document reaches.
     """
-    first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
+    first = min(*included, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
     last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
     # The cosines are multiples of the step because the grid starts at -1.
-    return sorted({*range(first - first % _TABLE_STEP, last + 1, _TABLE_STEP), best})
+    return sorted({*range(first - first % _TABLE_STEP, last + 1, _TABLE_STEP), *included})
 
 
 def _count_reaching(cosines: Doubles) -> Counts:
@@ -257,7 +298,7 @@ def _count_reaching(cosines: Doubles) -> Counts:
 
 def count_unrelated(
     queries: Vectors, vectors: Vectors, starts: Counts, relevant: Sequence[Sequence[int]]
-) -> tuple[Counts, Counts]:
+) -> tuple[PassCounts, PassCounts]:
     """Compare queries with documents that are not relevant to them, in blocks of bounded size.
 
     Args:
@@ -265,17 +306,22 @@ def count_unrelated(
         relevant: For each query, positions of the documents to leave out because they are relevant to it.
 
     Returns:
-        `passed` and `compared` of `CosineSample`.
+        The counts of each query, and of each document.
     """
-    passed = np.zeros((len(queries), len(COSINE_GRID)), dtype=np.int64)
-    compared = np.zeros(len(queries), dtype=np.int64)
+    size = len(COSINE_GRID)
+    by_query, by_document = (np.zeros((rows, size + 1), dtype=np.int64) for rows in (len(queries), len(starts)))
     block = max(1, _BLOCK_COSINES // max(1, len(vectors)))
     for begin in range(0, len(queries), block):
         cosines = document_cosines(queries[begin : begin + block], vectors, starts)  # (block, documents)
         for number, own in enumerate(cosines, start=begin):
-            unrelated = np.delete(own, relevant[number])
-            passed[number], compared[number] = _count_reaching(unrelated), len(unrelated)
-    return passed, compared
+            reached = np.searchsorted(COSINE_GRID, own, side="right")  # (documents,): values of the grid
+            documents = np.delete(np.arange(len(starts)), relevant[number])
+            by_query[number] = np.bincount(reached[documents], minlength=size + 1)
+            by_document[documents, reached[documents]] += 1
+    first, second = (
+        PassCounts(counts[:, :0:-1].cumsum(axis=1)[:, ::-1], counts.sum(axis=1)) for counts in (by_query, by_document)
+    )
+    return first, second
 
 
 def calibration_lines(report: Calibration) -> list[str]:
@@ -313,14 +359,27 @@ def calibration_lines(report: Calibration) -> list[str]:
     )
     if recommended.overlaps:
         lines.append(
-            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: a minimum cosine does not separate them "
-            "from relevant ones. Rank by cosine without a minimum, use a hybrid search, choose a higher value from the "
-            "table if losing relevant documents is acceptable, or use a model that was trained on such texts."
+            f"More than {report.max_unrelated:.2%} of unrelated documents pass: a minimum cosine does not separate "
+            "them from relevant ones. Rank by cosine without a minimum, use a hybrid search, or use a model that was "
+            f"trained on such texts. The lowest value that at most {report.max_unrelated:.2%} pass is "
+            f"{recommended.separating.min_cosine:.2f}. It keeps {_format_percent(recommended.separating.recall)} of "
+            "the relevant documents."
         )
     value = f"{row.min_cosine:.2f}"
     request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
     lines.append(f"Use it for all searches: `es-sbert serve --min-cosine {value}`, or in one request: `{request}`")
     return lines
+
+
+def overlap_error(report: Calibration) -> IndexMismatch:
+    """Make the error for a value that too many unrelated documents pass, and that is therefore not stored."""
+    row, kept = report.recommended.row, report.recommended.separating.recall.mean
+    keep, passing = math.floor(1000 * kept) / 1000, math.ceil(1000 * row.unrelated.mean) / 1000
+    return IndexMismatch(
+        f"{row.min_cosine:.2f} was not stored: {row.unrelated.mean:.2%} of unrelated documents pass it",
+        f"Labeled queries (`queries=FILE`) may give a better value. `keep={keep:g}` stores one that few pass, but "
+        f"loses relevant documents. `max_unrelated={passing:g}` stores {row.min_cosine:.2f} all the same.",
+    )
 
 
 def _format_percent(share: ConfidenceInterval) -> str:
@@ -381,6 +440,7 @@ class IndexCalibrator:
         *,
         sample: int = 1000,
         keep: float = 0.95,
+        max_unrelated: float = DEFAULT_MAX_UNRELATED,
         report: Callable[[str], None] = lambda message: None,
     ) -> Calibration:
         """Measure the cosines of queries with their relevant documents, and with others; recommend a minimum cosine.
@@ -392,6 +452,7 @@ class IndexCalibrator:
             queries: Labeled queries; None makes pseudo-queries from the sampled documents.
             sample: Number of documents to compare every query with.
             keep: Share of the relevant documents that the recommended value keeps.
+            max_unrelated: Largest share of the unrelated documents that a useful value lets pass.
             report: Called with a message before each step.
 
         Raises:
@@ -429,14 +490,15 @@ class IndexCalibrator:
         vectors = encoder.encode([query.text for query in used], "query")
         places = {document.id: place for place, document in enumerate(sampled)}
         own = [[places[id] for id in query.ids if id in places] for query in used]
-        passed, compared = count_unrelated(vectors, *_stack_vectors([document.vectors for document in sampled]), own)
-        if not compared.any():
+        counts = count_unrelated(vectors, *_stack_vectors([document.vectors for document in sampled]), own)
+        if not counts[0].compared.any():
             raise IndexMismatch(f"{self._name} holds no unrelated documents", "Calibrate on a larger index.")
         near = [
             document_cosines(vector[None], *_stack_vectors(documents))[0]
             for documents, vector in zip(relevant, vectors, strict=True)
         ]
-        cosines = CosineSample(near, passed, compared)
+        made_of = [place for [place] in own] if queries is None else None
+        cosines = CosineSample(near, *counts, made_of)
         return Calibration(
             self._name,
             self.field.name,
@@ -447,8 +509,9 @@ class IndexCalibrator:
             kinds,
             {reason: count for reason, count in left_out.items() if count},
             keep,
+            max_unrelated,
             cosines,
-            *recommend_cosine(cosines, keep),
+            *recommend_cosine(cosines, keep, max_unrelated),
         )
 
     def _source(self) -> Json | bool:

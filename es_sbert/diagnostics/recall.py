@@ -7,7 +7,6 @@ scripting and in bounded memory. Temporary indices are merged into one segment, 
 from __future__ import annotations
 
 import itertools
-import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from es_sbert.diagnostics.confidence_interval import ConfidenceInterval, Doubles, mean_confidence_interval
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
@@ -29,50 +29,6 @@ from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
-
-_Z95 = 1.959963984540054  # standard normal quantile of 0.975
-
-
-@dataclass(frozen=True)
-class ConfidenceInterval:
-    """A mean of shares with its 95 % confidence interval.
-
-    Attributes:
-        mean: The mean, between 0 and 1.
-        low, high: Ends of the interval.
-    """
-
-    mean: float
-    low: float
-    high: float
-
-
-def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceInterval:
-    """Compute the mean of shares, each from `size` trials, with Wilson's interval.
-
-    Trials within one query are not independent, because the neighbors of one query are often missed together. The
-    number of trials is therefore adjusted to the variance between queries (the design effect of cluster samples; Korn
-    and Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts"), but never
-    below the number of queries or above that of all trials. Unlike the normal interval, Wilson's has a positive width
-    even if every share is 1.
-
-    Args:
-        shares: Share of each query, between 0 and 1; at least one.
-        size: Number of trials of each query (k).
-    """
-    values = np.asarray(shares, dtype=np.float64)  # (queries,)
-    queries, mean = len(values), float(values.mean())
-    between = float(values.var(ddof=1)) if queries > 1 else 0.0
-    trials = float(queries * size)
-    if between > 0:
-        trials = min(trials, max(float(queries), mean * (1 - mean) * queries / between))
-    spread = _Z95**2 / trials
-    center = (mean + spread / 2) / (1 + spread)
-    half = _Z95 / (1 + spread) * math.sqrt(mean * (1 - mean) / trials + spread / (4 * trials))
-    return ConfidenceInterval(mean, max(0.0, min(mean, center - half)), min(1.0, max(mean, center + half)))
-
-
-Doubles = NDArray[np.float64]
 
 K = 10
 # Cosines that differ by less than this are ties, because engines store normalized float32 vectors.
@@ -193,8 +149,9 @@ def measure_index(engine: Engine, field: VectorField, queries: RecallQueries) ->
     index_type = IndexType(field.meta.index_type)
     if index_type is IndexType.FLAT:
         return []
-    # With fewer candidates, engines search for as many as are rescored.
-    settings = [each for each in _NUM_CANDIDATES if each >= K * OVERSAMPLE.get(index_type, 1.0)]
+    hits = max(_hits_to_request(own) for own in queries.own)
+    # With fewer candidates, engines search for as many as are returned and rescored.
+    settings = [each for each in _NUM_CANDIDATES if each >= hits * OVERSAMPLE.get(index_type, 1.0)]
     return measure_searches(engine, field, queries, settings, queries, _read_vector_pages(engine, field))
 
 
@@ -219,8 +176,13 @@ def measure_searches(
     measured = []
     for number, own, (_, seconds) in zip(candidates, shares, found, strict=True):
         median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
-        measured.append(SearchMeasurement(number, mean_confidence_interval(own, K), median, p95))
+        measured.append(SearchMeasurement(number, mean_confidence_interval(own), median, p95))
     return measured
+
+
+def _hits_to_request(own: str | None) -> int:
+    """Return the number of hits of a search; a document as the query finds itself first."""
+    return K + (own is not None)
 
 
 def _search_all(
@@ -233,12 +195,12 @@ def _search_all(
     """
     bodies: list[Json] = []
     for vector, own in zip(queries.vectors, queries.own, strict=True):
-        count = K + (own is not None)  # a document finds itself first
+        count = _hits_to_request(own)
         query = VectorQuery(
             field.name,
             vector,
             count,
-            num_candidates=None if num_candidates is None else max(count, num_candidates),
+            num_candidates=num_candidates,
             oversample=OVERSAMPLE.get(IndexType(field.meta.index_type)),
             passages=field.meta.passages is not None,
         )

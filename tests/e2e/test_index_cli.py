@@ -116,3 +116,15 @@ def test_calibrate_recommends_min_cosine(
     assert run("ingest", "--index", index, file, "--id-field", "id", url=es9_url).code == 0
     shown = orjson.loads(run("index", "show", index, "--json", url=es9_url).out)
     assert shown["fields"][0]["min_cosine"] == float(value)
+
+    # Queries that have nothing to do with their documents: most other documents are as near.
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text("".join(f'{{"query": "the moon is {n} years old", "ids": ["d{n}"]}}\n' for n in range(9)))
+    command = ("index", "calibrate", index, "--queries", labels, "--save", "--json")
+    refused = run(*command, url=es9_url)
+    found = orjson.loads(refused.out)["recommended"]
+    assert refused.code == 2
+    assert f"{found['row']['min_cosine']:.2f} was not stored: {found['row']['unrelated']['mean']:.2%}" in refused.err
+    shown = orjson.loads(run("index", "show", index, "--json", url=es9_url).out)
+    assert shown["fields"][0]["min_cosine"] == float(value)
+    assert run(*command, "--max-unrelated", "0.99", url=es9_url).code == 0

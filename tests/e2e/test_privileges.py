@@ -189,7 +189,8 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index calibrate`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index calibrate --save`": (
-        Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", "--save", *desk.model)),
+        Desk.loaded, lambda desk, name: desk.index(
+            "calibrate", name, "--sample", "6", "--save", "--max-unrelated", "0.999", *desk.model)),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip

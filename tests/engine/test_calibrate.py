@@ -15,7 +15,17 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from tests.conftest import delete_index
-from tests.engine.ingest_support import WORDS, Loads, contents, load, open_engine, put, update, vector_of, write_jsonl
+from tests.engine.ingest_support import (
+    WORDS,
+    Loads,
+    contents,
+    load,
+    open_engine,
+    put,
+    update,
+    vector_of,
+    write_jsonl,
+)
 
 pytestmark = pytest.mark.one_engine
 
@@ -82,12 +92,12 @@ def test_pseudo_queries_match_numpy(filled: str, engine: Engine, encoder: Encode
     relevant = np.sum(encoder.encode([query for query, _ in texts], "query") * rests, axis=1)
     np.testing.assert_allclose(np.concatenate(found.cosines.relevant), relevant, atol=CLOSE)
     cosines, _, is_own = brute_force(encoder, held, [query for query, _ in texts], own)
-    assert found.cosines.compared.tolist() == [COUNT - 1] * len(own)
+    assert found.cosines.by_query.compared.tolist() == [COUNT - 1] * len(own)
     for number, row in enumerate(cosines):
         unrelated = row[~is_own[number]]
         low, high = ((unrelated[:, None] >= COSINE_GRID + error).sum(axis=0) for error in (CLOSE, -CLOSE))
-        assert (low <= found.cosines.passed[number]).all()
-        assert (found.cosines.passed[number] <= high).all()
+        assert (low <= found.cosines.by_query.passed[number]).all()
+        assert (found.cosines.by_query.passed[number] <= high).all()
 
 
 def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
@@ -107,7 +117,7 @@ def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encod
     for number, query in enumerate(found.queries):
         expected = [cosines[number][ids.index(id)] for id in query.ids]
         np.testing.assert_allclose(found.cosines.relevant[number], expected, atol=CLOSE)
-        assert found.cosines.compared[number] == COUNT - len(query.ids)
+        assert found.cosines.by_query.compared[number] == COUNT - len(query.ids)
 
 
 def test_filtered_alias_uses_only_its_documents(filled: str, engine: Engine, encoder: Encoder) -> None:
@@ -115,7 +125,7 @@ def test_filtered_alias_uses_only_its_documents(filled: str, engine: Engine, enc
     engine.update_aliases([{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}])
     found = IndexCalibrator(engine, alias, "embedding").calibrate(encoder, sample=1000)
     assert (found.documents, found.sample) == (COUNT // 2, COUNT // 2)
-    assert set(found.cosines.compared.tolist()) == {COUNT // 2 - 1}
+    assert set(found.cosines.by_query.compared.tolist()) == {COUNT // 2 - 1}
 
 
 def test_passages_exclude_query_and_score_by_nearest(engine: Engine, encoder: Encoder, loads: Loads) -> None:

@@ -38,7 +38,7 @@ def test_recall_of_the_whole_index_matches_numpy(
         shares = []
         for own, query in zip(queries.own, queries.vectors, strict=True):
             k = K + (own is not None)
-            knn = VectorQuery("embedding", query, k, num_candidates=max(k, row.num_candidates), oversample=oversample)
+            knn = VectorQuery("embedding", query, k, num_candidates=row.num_candidates, oversample=oversample)
             body = search_body(engine.info.engine_type, SearchMethod.KNN, knn)
             hits = engine.search(index_name, body)["hits"]["hits"]
             best = [str(place) for place in np.argsort(-cosines(query, vectors)) if str(place) != own][:K]

@@ -13,6 +13,7 @@ from es_sbert.diagnostics import index_calibration
 from es_sbert.diagnostics.index_calibration import (
     COSINE_GRID,
     CosineSample,
+    PassCounts,
     count_unrelated,
     recommend_cosine,
 )
@@ -25,18 +26,23 @@ QUERIES = st.lists(st.tuples(COSINES, COSINES), min_size=1, max_size=8)
 
 
 def sample_of(queries: Sequence[tuple[list[float], list[float]]]) -> CosineSample:
-    """Relevant and unrelated cosines of each query."""
-    return CosineSample(
-        [np.array(relevant) for relevant, _ in queries],
-        np.array([[sum(cosine >= value for cosine in unrelated) for value in COSINE_GRID] for _, unrelated in queries]),
-        np.array([len(unrelated) for _, unrelated in queries]),
-    )
+    """Relevant and unrelated cosines of each query, all with documents of their own."""
+    unrelated = [cosines for _, cosines in queries]
+    counts = [
+        PassCounts(
+            np.array([[sum(cosine >= value for cosine in own) for value in COSINE_GRID] for own in compared]),
+            np.array([len(own) for own in compared]),
+        )
+        for compared in (unrelated, [[cosine] for own in unrelated for cosine in own])
+    ]
+    return CosineSample([np.array(relevant) for relevant, _ in queries], *counts)
 
 
 def share(cosines: Sequence[float], value: float) -> float:
     return sum(cosine >= value for cosine in cosines) / len(cosines)
 
 
+@settings(max_examples=30, deadline=None)
 @given(QUERIES, st.sampled_from([0.5, 0.8, 0.95]))
 def test_recommends_the_largest_value_with_enough_recall(
     queries: list[tuple[list[float], list[float]]], keep: float
@@ -51,7 +57,7 @@ def test_recommends_the_largest_value_with_enough_recall(
     assert recommended.overlaps == (recommended.row.unrelated.mean > 0.05)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(QUERIES)
 def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float]]]) -> None:
     sample = sample_of(queries)
@@ -75,15 +81,18 @@ def test_unrelated_counts_equal_brute_force(queries: int, documents: int, most_v
     relevant = [random.choice(documents, size=random.integers(0, documents), replace=False).tolist() for _ in wanted]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_calibration, "_BLOCK_COSINES", 2 * len(vectors))  # two queries at a time
-        passed, compared = count_unrelated(wanted, vectors, starts, relevant)
-    for number, query in enumerate(wanted):
-        nearest = [
-            max(cosines(query, vectors[start : start + count]))
-            for place, (start, count) in enumerate(zip(starts, counts, strict=True))
-            if place not in relevant[number]
-        ]
-        assert compared[number] == len(nearest)
-        for place, value in enumerate(COSINE_GRID):
-            assert abs(passed[number, place] - sum(cosine >= value for cosine in nearest)) <= sum(
-                abs(cosine - value) < 1e-9 for cosine in nearest
-            )
+        by_query, by_document = count_unrelated(wanted, vectors, starts, relevant)
+    nearest = {
+        (number, place): max(cosines(query, vectors[start : start + count]))
+        for number, query in enumerate(wanted)
+        for place, (start, count) in enumerate(zip(starts, counts, strict=True))
+        if place not in relevant[number]
+    }
+    for found, size, axis in ((by_query, queries, 0), (by_document, documents, 1)):
+        for row in range(size):
+            compared = [cosine for pair, cosine in nearest.items() if pair[axis] == row]
+            assert found.compared[row] == len(compared)
+            for place, value in enumerate(COSINE_GRID):
+                assert abs(found.passed[row, place] - sum(cosine >= value for cosine in compared)) <= sum(
+                    abs(cosine - value) < 1e-9 for cosine in compared
+                )

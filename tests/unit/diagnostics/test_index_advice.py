@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_sbert.diagnostics.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.index_advice import (
     LayoutMeasurement,
     VectorLayout,
@@ -16,7 +17,7 @@ from es_sbert.diagnostics.index_advice import (
     estimate_size,
     recommend_layout,
 )
-from es_sbert.diagnostics.recall import ConfidenceInterval, RecallQueries
+from es_sbert.diagnostics.recall import RecallQueries
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
