@@ -219,7 +219,7 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
 
 def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
     """Format the result: the comparison as a table, its meaning, and the next step."""
-    from es_sbert.evaluation.significance import shown_difference
+    from es_sbert.evaluation.significance import few_queries_warning, shown_difference
 
     comparison = result.comparison
     rows = [("", result.plan.model_name, settings.name, "difference", "95 % interval")]
@@ -231,6 +231,7 @@ def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
         f"{pluralize(comparison.queries, 'held-out query', 'held-out queries')}, "
         f"{pluralize(comparison.documents, 'document')}, exact ranking, × 100:",
         *align_columns(rows),
+        *filter(None, [few_queries_warning(comparison.queries)]),
     ]
     if comparison.verdict == "better":
         replace = "" if result.is_alias else " --replace-index"

@@ -31,6 +31,7 @@ from es_sbert.evaluation.ranking_metrics import measure_ranking
 from es_sbert.evaluation.significance import PairedDifference, Verdict, paired_difference
 from es_sbert.filesystem import file_lock, open_output
 from es_sbert.index.document_sample import DocumentSelection, read_documents
+from es_sbert.index.mapping import and_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize
@@ -49,6 +50,7 @@ from es_sbert.training.pair_corpus import (
     QuerySplit,
     build_corpus,
     labeled_pairs,
+    labeled_summary,
     split_queries,
 )
 from es_sbert.training.recipe import HardNegativesSpec
@@ -60,6 +62,7 @@ from es_sbert.training.training_run import refuse_several_processes, train
 _RANK_DEPTH, _MEASURED_DEPTH = 100, 10
 _NO_INPUTS = AdaptInputs()
 _SEARCHES_PER_REQUEST = 50
+_IDS_PER_REQUEST = 1000
 
 
 @dataclass(frozen=True)
@@ -310,6 +313,11 @@ class Adaptation:
         selection = DocumentSelection(settings.index, settings.filter, settings.documents, settings.seed)
         fields = list(dict.fromkeys([*plan.fields.fields, *embedded.fields]))
         found = read_documents(self.engine, selection, fields, retrying=self.retrying)
+        # The documents that queries are labeled with are rarely in the sample.
+        sampled = {document.key[0] for document in found}
+        for part in batched(sorted(self.inputs.document_ids() - sampled), _IDS_PER_REQUEST):
+            labeled = DocumentSelection(settings.index, and_query({"ids": {"values": part}}, settings.filter))
+            found += read_documents(self.engine, labeled, fields, retrying=self.retrying)
         documents, left_out = build_corpus(found, plan.fields, embedded)
         _write_lines(path, [asdict(document) for document in documents])
         pairs = pluralize(sum(document.query is not None for document in documents), "pair")
@@ -323,6 +331,9 @@ class Adaptation:
         Raises:
             SourceError: there are too few pairs.
         """
+        for option, labeled in (("queries", self.inputs.evaluated or ()), ("train_queries", self.inputs.trained)):
+            if labeled:
+                self.report(f"{option}: {labeled_summary(labeled, documents)}")
         split = split_queries(
             documents,
             held_out=self.settings.held_out,

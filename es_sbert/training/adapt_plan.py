@@ -105,6 +105,10 @@ class AdaptInputs:
     evaluated: Sequence[LabeledQuery] | None = None
     trained: Sequence[LabeledQuery] = ()
 
+    def document_ids(self) -> set[str]:
+        """The ids of all relevant documents."""
+        return {id for query in (*(self.evaluated or ()), *self.trained) for id in query.ids}
+
     def digest(self) -> str:
         """Compute the SHA-256 of all these queries."""
         lists = [

@@ -15,6 +15,7 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.messages import pluralize
 from es_sbert.training.example_augmentation import normalized_text
 
 # If a text repeats a title of at least this many words, the document makes no pair: it would be too easy to find.
@@ -285,6 +286,18 @@ def _labeled_queries(labeled: Sequence[LabeledQuery], documents: Sequence[PairDo
 def labeled_pairs(labeled: Sequence[LabeledQuery], documents: Sequence[PairDocument]) -> list[QueryPair]:
     """Make pairs from labeled queries, one for each relevant document that is in the corpus."""
     return [QueryPair(query.text, row) for query in _labeled_queries(labeled, documents) for row in query.rows]
+
+
+def labeled_summary(labeled: Sequence[LabeledQuery], documents: Sequence[PairDocument]) -> str:
+    """Count the labeled queries with a relevant document in the corpus, and the relevant documents that are in it."""
+    ids = {id for query in labeled for id in query.ids}
+    found = ids & {document.id for document in documents}
+    usable = len(_labeled_queries(labeled, documents))
+    others = "; the others are not in the index, do not match the filter, or have no text" if found != ids else ""
+    return (
+        f"{usable:,} of {pluralize(len(labeled), 'query', 'queries')} can be used, with {len(found):,} of "
+        f"{pluralize(len(ids), 'relevant document')}{others}"
+    )
 
 
 def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozenset[int]:

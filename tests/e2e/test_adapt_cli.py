@@ -81,3 +81,15 @@ def test_adapt_compares_registers_and_refuses(
     assert "cannot be distinguished from the one that it started from. It was deleted." in refused.out
     assert not (tmp_path / "useless/model").exists()
     assert [model.name for model in read_registry()] == ["ours"]
+
+    # Labeled documents are read though they are not in the sample.
+    judged = tmp_path / "judged.jsonl"
+    labels = [{"query": f"what of {number}", "ids": [f"d{number}"]} for number in range(100, 140)]
+    judged.write_text("\n".join(map(json.dumps, [*labels, {"query": "unknown", "ids": ["gone"]}])), encoding="utf-8")
+    few = ("--documents", "70", "--queries", judged, "--learning-rate", "1e-12", "--device", "cpu", "--json")
+    labeled = cli("adapt", *where, index, "-o", tmp_path / "labeled", "--name", "labeled", *few)
+    assert labeled.code == 1, labeled.err
+    assert (
+        "queries: 40 of 41 queries can be used, with 40 of 41 relevant documents; the others are not in" in labeled.err
+    )
+    assert json.loads(labeled.out)["queries"] == 40
