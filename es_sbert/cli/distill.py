@@ -107,8 +107,9 @@ def distill(
     labels. Its vectors have the dimensions of MODEL's and are compared by cosine too. An index of MODEL has to be
     loaded again. The student is exported to a checked ONNX bundle and registered (es-sbert model list).
 
-    A tenth of the texts, at most 1,000, is held out: the summary shows how near the student's vectors are to MODEL's on
-    these texts, before and after training. Without texts, --static writes an untrained student, with a note.
+    A tenth of the texts, at most 1,000, chooses the best checkpoint: the summary shows how near the student's vectors
+    are to MODEL's on these texts, before and after training. Without texts, --static writes an untrained student, with
+    a note.
 
     \b
     Examples:
@@ -154,8 +155,8 @@ def distill_summary(teacher: str, student: Distillation, seconds: float) -> str:
     if not student.texts:
         lines.append("This student is untrained. Train it on your texts for better vectors: --texts FILE")
     elif student.cosine is not None and student.start_cosine is not None:
-        lines.append(f"{pluralize(student.texts, 'text')}, {student.held_out:,} more held out")
+        lines.append(f"{pluralize(student.texts, 'text')}, {student.dev_texts:,} more to choose the checkpoint")
         gain = f"{student.start_cosine:.2f} → {student.cosine:.2f}"
-        lines.append(f"mean cosine × 100 to {teacher} on texts that were held out: {gain}")
+        lines.append(f"mean cosine × 100 to {teacher} on the texts that chose the checkpoint: {gain}")
     lines.append(f"→ {escape_unprintable(str(student.folder))} (fingerprint {student.fingerprint}), {seconds:,.0f} s")
     return "\n".join(lines)

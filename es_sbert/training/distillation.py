@@ -46,7 +46,7 @@ MIN_TEXTS = 100
 
 STAGE = "distillation"
 _TEXTS = "texts"  # name of the texts in recipe and messages, since they may come from several files
-_MAX_HELD_OUT = 1000
+_MAX_DEV_TEXTS = 1000
 # For a student with layers: number of texts between two checkpoints (minutes on a CPU), and maximum number of
 # checkpoints per epoch.
 _CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
@@ -65,7 +65,7 @@ class Student:
         batch: Texts per batch; None for 64 with layers, or for a static model a hundredth of the texts, 32 to 1024.
         learning_rate: Highest learning rate; None for 5e-4 with layers, 1e-4 with all layers of a base, 0.01 for a
             static model.
-        seed: Seed of the order of the texts and of the choice of held-out texts.
+        seed: Seed of the order of the texts and of the choice of the texts for the checkpoint.
         precision: Number format of the transformer's products while training: `auto`, `fp32`, `bf16` or `fp16`. On
             CPUs with bf16 products, bf16 is faster.
     """
@@ -91,15 +91,15 @@ class Distillation:
         folder: The student, an ONNX bundle.
         fingerprint: Its fingerprint.
         texts: Texts that it was trained on.
-        held_out: Texts that it was measured on.
-        start_cosine, cosine: Mean cosine × 100 between its vectors and the teacher's on the held-out texts, before and
-            after training; None if it was not trained by this call.
+        dev_texts: Texts that chose its checkpoint, and that it was not trained on.
+        start_cosine, cosine: Mean cosine × 100 between its vectors and the teacher's on these texts, before and after
+            training; None if it was not trained by this call.
     """
 
     folder: Path
     fingerprint: str
     texts: int = 0
-    held_out: int = 0
+    dev_texts: int = 0
     start_cosine: float | None = None
     cosine: float | None = None
 
@@ -124,9 +124,9 @@ def distill(
     """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
 
     The student's vectors are in the space of the teacher: they have the same length, and are trained toward the
-    teacher's vectors of the texts. A tenth of the texts, at most 1,000, is held out to measure that. Without texts, a
-    static student is exported untrained. The student is not registered under a name; `es-sbert distill` does that too.
-    Needs the extra `train`.
+    teacher's vectors of the texts. A tenth of the texts, at most 1,000, measures that and chooses the best checkpoint.
+    Without texts, a static student is exported untrained. The student is not registered under a name; `es-sbert
+    distill` does that too. Needs the extra `train`.
 
     Args:
         teacher: Folder, hub id, installed or registered name of a sentence encoder.
@@ -138,7 +138,7 @@ def distill(
             maps its vectors into the teacher's space.
         name: Name of the student; by default the name of its folder.
         epochs, batch, learning_rate: Settings of the training; see `Student`.
-        seed: Seed of the order of the texts and of the choice of held-out texts.
+        seed: Seed of the order of the texts and of the choice of the texts for the checkpoint.
         precision: Number format of the transformer's matrix products in training.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run, with the same arguments.
@@ -175,9 +175,9 @@ def distill(
             f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
             f"Pass at least {MIN_TEXTS}.",
         )
-    trained, held_out = split_texts(distinct, seed)
+    trained, dev = split_texts(distinct, seed)
     recipe = distillation_recipe(name, model, student, len(trained), base_model)
-    data, hashes = _stage_data(recipe, trained, held_out), {_TEXTS: _hash_texts([*trained, *held_out])}
+    data, hashes = _stage_data(recipe, trained, dev), {_TEXTS: _hash_texts([*trained, *dev])}
     result = run_with_data(recipe, [data], hashes, output, device=device, resume=resume, report=report)
     assert result.fingerprint is not None, "the recipe exports the model"
     with translate_disk_errors(output):
@@ -188,7 +188,7 @@ def distill(
         output,
         result.fingerprint,
         len(trained),
-        len(held_out),
+        len(dev),
         None if stage is None else stage.start_dev,
         None if stage is None else stage.best_dev,
     )
@@ -308,14 +308,14 @@ def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student
 def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
     """Split texts into those to train on and those to measure on, in a random order that depends on the seed.
 
-    A tenth of the texts is held out, at most 1,000.
+    A tenth of the texts is left to choose the checkpoint, at most 1,000.
     """
     order = np.random.default_rng(seed).permutation(len(texts)).tolist()
-    held_out = min(_MAX_HELD_OUT, len(texts) // 10)
-    return [texts[row] for row in order[held_out:]], [texts[row] for row in order[:held_out]]
+    dev = min(_MAX_DEV_TEXTS, len(texts) // 10)
+    return [texts[row] for row in order[dev:]], [texts[row] for row in order[:dev]]
 
 
-def _stage_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> StageData:
+def _stage_data(recipe: Recipe, texts: Sequence[str], dev_texts: list[str]) -> StageData:
     """Return the texts as the data sets of the recipe, which take turns."""
     (stage,) = recipe.stages
     examples, objectives = [], []
@@ -324,7 +324,7 @@ def _stage_data(recipe: Recipe, texts: Sequence[str], held_out: list[str]) -> St
         lines = np.arange(1, len(part) + 1, dtype=np.int64)
         examples.append(Examples(str(spec.name), Path(_TEXTS), (part,), None, lines))
         objectives.append(stage.objective_of(spec))
-    dev = DevData("vectors", (held_out,), None)
+    dev = DevData("vectors", (dev_texts,), None)
     return StageData(tuple(examples), tuple[ObjectiveSpec, ...](objectives), dev)
 
 

@@ -104,9 +104,13 @@ def deleted(scene: Scene) -> None:
 
 
 STATES: dict[str, tuple[Callable[[Scene], None], str]] = {
-    "none": (lambda scene: None, "old"), "copying": (copying, "old"), "held": (held, "old"),
-    "swapped": (swapped, "new"), "finished": (finished, "new"), "deleted": (deleted, "new"),
-}  # fmt: skip
+    "none": (lambda scene: None, "old"),
+    "copying": (copying, "old"),
+    "held": (held, "old"),
+    "swapped": (swapped, "new"),
+    "finished": (finished, "new"),
+    "deleted": (deleted, "new"),
+}
 MIGRATE = ("index", "migrate", "ALIAS")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "--cancel": (*MIGRATE, "--cancel"),

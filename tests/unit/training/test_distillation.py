@@ -47,7 +47,7 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
     made = distill(str(model), output, [*TEXTS, *TEXTS[:9], " "], layers=layers, epochs=2, batch=16)
     distinct = list(dict.fromkeys(TEXTS))
     held_out = split_texts(distinct, 42)[1]
-    assert (made.texts, made.held_out) == (len(distinct) - len(held_out), len(held_out))
+    assert (made.texts, made.dev_texts) == (len(distinct) - len(held_out), len(held_out))
     assert made.start_cosine is not None
     assert made.cosine is not None
     assert made.cosine > made.start_cosine + 1
