@@ -19,7 +19,7 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN, read_json
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
-from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
+from es_sbert.errors import BundleInvalid, UsageError
 from es_sbert.runtime.batching import mark_unpooled, pad
 from es_sbert.runtime.chunker import Chunker
 
@@ -258,10 +258,9 @@ def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
         BundleInvalid: tokenizer.json is broken.
     """
     if not model.tokenizer_file.exists():
+        content = json.dumps(model.tokenizer_json())
         try:
-            made = Tokenizer.from_str(json.dumps(model.tokenizer_json()))
-        except EsSbertError:
-            raise
+            made = Tokenizer.from_str(content)
         except Exception as error:  # the library raises bare Exception for every kind of broken file
             raise BundleInvalid(
                 f"the vocabulary in {model.transformer_folder} is broken: {error}", COPY_AGAIN
@@ -282,13 +281,12 @@ def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowe
     Raises:
         BundleInvalid: the file is not a tokenizer.
     """
+    content = read_json(path) if changes else None
     try:
-        if changes:
-            tokenizer = Tokenizer.from_str(json.dumps(apply_changes(read_json(path), dict(changes))))
-        else:
+        if content is None:
             tokenizer = Tokenizer.from_file(str(path))
-    except EsSbertError:
-        raise
+        else:
+            tokenizer = Tokenizer.from_str(json.dumps(apply_changes(content, dict(changes or {}))))
     except Exception as error:  # the library raises bare Exception for every kind of broken file
         raise BundleInvalid(f"{path} is not a tokenizer: {error}", COPY_AGAIN) from error
     _check_unknown_words(tokenizer, path)

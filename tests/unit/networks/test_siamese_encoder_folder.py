@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.errors import BundleInvalid
-from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
+from es_sbert.errors import BundleInvalid, ModelError
+from es_sbert.networks.siamese_encoder import TokenTypes, open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
 from tests.tiny import rotate_vectors
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint
+from tests.unit.exporters.comparison import edit
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
 
@@ -47,12 +49,8 @@ def test_cut_and_rotated_models_are_trained_as_dense_layers(
     base = write_checkpoint(tmp_path / "model", normalize=normalize)
     axes = np.linalg.qr(np.random.default_rng(0).standard_normal((48, 48)))[0].astype(np.float32)
     rotate_vectors(shutil.copytree(base, tmp_path / "rotated"), axes)
-    for name, layers, dimensions in (
-        (f"{base}@8", 1, 8),
-        ("rotated", 1, 48),
-        ("rotated@16", 2, 16),
-        ("rotated@16@8", 3, 8),
-    ):
+    named = ((f"{base}@8", 1, 8), ("rotated", 1, 48), ("rotated@16", 2, 16), ("rotated@16@8", 3, 8))
+    for name, layers, dimensions in named:
         folder = resolve_model(str(tmp_path / name))
         encoder = open_siamese_encoder(folder)
         assert (len(encoder.dense_layers), encoder.dimensions) == (layers, dimensions)
@@ -106,6 +104,29 @@ def test_a_pickled_checkpoint_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BundleInvalid, match="pickle") as caught:
             open_siamese_encoder(place)
         assert "safetensors" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("file", "setting", "message"),
+    [
+        ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim: 8, which es-sbert does not train"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "does not train with: include_prompt: false"),
+        ("config.json", {"num_attention_heads": 5}, "transformers cannot open .*multiple"),
+        ("sentence_bert_config.json", {"config_kwargs": {"num_hidden_layers": 3}}, r"lack encoder\.layer\.2\."),
+    ],
+)
+def test_settings_that_cannot_be_trained_with_are_refused(
+    tmp_path: Path, file: str, setting: dict[str, object], message: str
+) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    edit(folder / file, **setting)
+    with pytest.raises(ModelError, match=message):
+        open_siamese_encoder(folder)
+
+
+def test_tokenizer_without_letters_has_no_token_types() -> None:
+    with pytest.raises(BundleInvalid, match="no token for the letter a"):
+        TokenTypes.from_tokenizer(Tokenizer(models.BPE()))
 
 
 def test_weights_missing_tensors_are_rejected(tmp_path: Path) -> None:

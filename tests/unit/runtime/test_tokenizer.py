@@ -38,9 +38,34 @@ def test_texts_and_models_that_cannot_be_tokenized_are_rejected(tmp_path: Path) 
         SentenceTokenizer(model)(["\ud800"])
     with pytest.raises(BundleInvalid, match="already fill"):
         SentenceTokenizer(model.model_copy(update={"max_tokens": 2}))
-    (tmp_path / "m" / "tokenizer.json").write_text("{}")
+    with pytest.raises(BundleInvalid, match=r"no vector for \[SEP\], which its tokenizer puts around each text"):
+        SentenceTokenizer(model.model_copy(update={"transformer_config": {"vocab_size": 3}}))
+    file = tmp_path / "m" / "tokenizer.json"
+    larger = Tokenizer.from_file(str(file))
+    larger.add_tokens(["<new>"])
+    larger.save(str(file))
+    tokenizer = SentenceTokenizer(model)
+    with pytest.raises(UsageError, match="contains <new>, a token for which m has no vector"):
+        tokenizer(["a cat", "a <new> cat"])
+    assert tokenizer(tokenizer.readable(["a cat", "a <new> cat"])).tokens.tolist() == [4]
+    file.write_text("{}")
     with pytest.raises(BundleInvalid, match="is not a tokenizer"):
         SentenceTokenizer(model)
+
+
+def test_vocabulary_that_is_no_text_or_lacks_its_merges_is_rejected(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "m")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    (folder / "vocab.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(BundleInvalid, match="the vocabulary in .* cannot be read: .*utf-8"):
+        read_sentence_model(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    special = {name: number for number, name in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])}
+    (folder / "vocab.json").write_text(json.dumps(special))
+    (folder / "merges.txt").write_text("a b")
+    with pytest.raises(BundleInvalid, match="the vocabulary in .* is broken: .*out of vocabulary"):
+        SentenceTokenizer(read_sentence_model(folder))
 
 
 def test_prompt_is_prepended(folder: Path) -> None:
