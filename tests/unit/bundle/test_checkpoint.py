@@ -40,10 +40,7 @@ def test_model_settings(folder: Path) -> None:
 
 
 def test_default_prompt_applies_to_inputs_without_kind(folder: Path) -> None:
-    _edit(
-        folder / "config_sentence_transformers.json",
-        lambda _: {"prompts": {"any": "x: ", "query": None}, "default_prompt_name": "any"},
-    )
+    (folder / SETTINGS).write_text('{"prompts": {"any": "x: ", "query": null}, "default_prompt_name": "any"}')
     model = read_sentence_model(folder)
     # As in sentence-transformers: a default prompt for queries must not come in front of documents.
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("", "", "x: ")
@@ -65,9 +62,8 @@ def test_dense_module_is_read_and_has_the_librarys_default_activation(folder: Pa
     entry = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
     _edit(folder / "modules.json", lambda modules: modules.insert(2, entry))
     model = read_sentence_model(folder)
-    assert model.dense == (
-        Dense(folder="2_Dense", in_features=HIDDEN, out_features=8, bias=True, activation=Activation.TANH),
-    )
+    dense = Dense(folder="2_Dense", in_features=HIDDEN, out_features=8, bias=True, activation=Activation.TANH)
+    assert model.dense == (dense,)
     assert model.dimensions == 8
 
 

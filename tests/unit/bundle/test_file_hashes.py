@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -34,36 +36,31 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-class Reader:
-    """Hashes a file and counts how often."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.count = 0
-
-    def __call__(self) -> str:
-        self.count += 1
-        return hash_file(self.path)
-
-    def remembered(self) -> str:
-        return remembered_hash("sha256", [self.path], self)
+@pytest.fixture
+def read(file: Path) -> Mock:
+    """Hashes the file."""
+    return Mock(side_effect=partial(hash_file, file))
 
 
-def test_a_file_is_read_once(file: Path) -> None:
-    reader = Reader(file)
-    assert [reader.remembered(), reader.remembered()] == [hash_file(file)] * 2
-    assert reader.count == 1
+def remembered(file: Path, read: Mock) -> str:
+    return remembered_hash("sha256", [file], read)
 
 
-def test_another_content_of_the_same_size_and_time_is_read(file: Path) -> None:
-    reader = Reader(file)
-    reader.remembered()
+def test_a_file_is_read_once(file: Path, read: Mock) -> None:
+    assert [remembered(file, read), remembered(file, read)] == [hash_file(file)] * 2
+    assert read.call_count == 1
+
+
+def test_another_content_of_the_same_size_and_time_is_read(file: Path, read: Mock) -> None:
+    remembered(file, read)
     before = file.stat()
     file.write_bytes(b"two")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_mtime_ns == before.st_mtime_ns
-    assert reader.remembered() == hash_file(file)
-    assert reader.count == 2
+    assert remembered(file, read) == hash_file(file)
+    assert read.call_count == 2
+    with pytest.raises(FileNotFoundError):
+        remembered_file_hash(file.with_name("gone"))
 
 
 def test_another_kind_and_a_change_of_a_second_file_are_computed_anew(file: Path) -> None:
@@ -75,12 +72,11 @@ def test_another_kind_and_a_change_of_a_second_file_are_computed_anew(file: Path
     assert remembered_hash("sha256", files, lambda: "c") == "c"
 
 
-def test_a_file_that_has_just_been_written_is_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_just_written_is_read_again(file: Path, read: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("ES_SBERT_CACHE", str(file.parent / "cache"))
-    reader = Reader(file)
-    assert [reader.remembered(), reader.remembered()] == [hash_file(file)] * 2
-    assert reader.count == 2
+    assert [remembered(file, read), remembered(file, read)] == [hash_file(file)] * 2
+    assert read.call_count == 2
 
 
 def test_a_file_that_is_written_while_it_is_read_is_not_remembered(file: Path) -> None:
@@ -93,9 +89,8 @@ def test_a_file_that_is_written_while_it_is_read_is_not_remembered(file: Path) -
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', '{"a": {"hash": "b"}}', "\udcff"])
-def test_unreadable_memory_is_replaced(file: Path, cache: Path, content: str) -> None:
+def test_unreadable_memory_is_replaced(file: Path, read: Mock, cache: Path, content: str) -> None:
     cache.mkdir()
     (cache / KEPT).write_bytes(os.fsencode(content))
-    reader = Reader(file)
-    assert [reader.remembered(), reader.remembered()] == [hash_file(file)] * 2
-    assert reader.count == 1
+    assert [remembered(file, read), remembered(file, read)] == [hash_file(file)] * 2
+    assert read.call_count == 1

@@ -51,6 +51,9 @@ def test_a_registered_model_is_listed_with_its_absolute_folder(
     [model] = read_registry()
     assert (model.name, model.folder, model.state()) == ("tuned", tuned, FolderState.PRESENT)
     assert registry_path() == registry
+    monkeypatch.delenv("ES_SBERT_REGISTRY")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert registry_path() == Path("/data/es-sbert/models.json")
     assert [path.name for path in registry.parent.glob(f"{registry.name}*")] == [registry.name]  # no lock is left
 
 
@@ -112,7 +115,8 @@ def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", '{"format": 1}', '{"format": 1, "models": [{}]}', '{"format": 2, "models": []}', "\x00", '{"format": 1,'
-     ' "models": [{"name": "x", "fingerprint": "y", "folder": "relative"}]}'],
+     ' "models": [{"name": "x", "fingerprint": "y", "folder": "relative"}]}', '{"format": 1, "models": [{"name": "x", '
+     '"fingerprint": "y", "folder": "/z", "query_fingerprint": 5}]}'],
 )  # fmt: skip
 def test_broken_registry_is_reported_and_not_overwritten(content: str, registry: Path, tuned: Path) -> None:
     registry.write_text(content)

@@ -122,8 +122,10 @@ def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch:
     [(["a"], [], "got 1 first texts and 0 second texts"), (["a"], ["\ud800"], "be tokenized")],
 )
 def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
-    with Reranker(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
-        reranker.score(first, second)
+    with Reranker.from_bundle(open_reranker_bundle(bert), "fp32", Device("cpu")) as reranker:
+        assert repr(reranker) == "<Reranker 'bert (fp32)'>"
+        with pytest.raises(UsageError, match=message):
+            reranker.score(first, second)
 
 
 def with_variants(folder: Path, names: list[str]) -> RerankerBundle:

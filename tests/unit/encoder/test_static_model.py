@@ -15,10 +15,7 @@ from es_sbert.encoder.static_model import sif_weights, static_model_folder, toke
 from es_sbert.errors import UnsupportedArchitecture
 from tests.tiny import WORDS, write_tiny_bert
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_models")
 
 
 def test_frequent_tokens_weigh_less() -> None:

@@ -23,10 +23,8 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import open_session
 from tests.tiny import write_tiny_bert
 
-RAND, DNN = (
-    CudaLibrary("libcurand.so.10", "nvidia-curand"),
-    CudaLibrary("libcudnn.so.9", "nvidia-cudnn-cu13", required=False),
-)
+RAND = CudaLibrary("libcurand.so.10", "nvidia-curand")
+DNN = CudaLibrary("libcudnn.so.9", "nvidia-cudnn-cu13", required=False)
 
 
 def test_libraries_of_each_cuda_and_system() -> None:

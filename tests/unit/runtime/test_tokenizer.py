@@ -53,21 +53,6 @@ def test_texts_and_models_that_cannot_be_tokenized_are_rejected(tmp_path: Path) 
         SentenceTokenizer(model)
 
 
-def test_vocabulary_that_is_no_text_or_lacks_its_merges_is_rejected(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "m")
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
-    (folder / "vocab.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(BundleInvalid, match="the vocabulary in .* cannot be read: .*utf-8"):
-        read_sentence_model(folder)
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
-    special = {name: number for number, name in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])}
-    (folder / "vocab.json").write_text(json.dumps(special))
-    (folder / "merges.txt").write_text("a b")
-    with pytest.raises(BundleInvalid, match="the vocabulary in .* is broken: .*out of vocabulary"):
-        SentenceTokenizer(read_sentence_model(folder))
-
-
 def test_prompt_is_prepended(folder: Path) -> None:
     tokenizer = SentenceTokenizer(read_sentence_model(folder))
     assert tokenizer(["a cat"], "query").ids[0].tolist() == tokenizer(["query: a cat"]).ids[0].tolist()

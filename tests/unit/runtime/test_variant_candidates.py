@@ -81,6 +81,7 @@ def test_variant_that_does_not_exist_is_rejected(
     [
         ("bf16 int8", "openvino", "auto", "OpenVINO is not installed"),
         ("int8 openvino", "auto", "bf16", "no bf16 products"),
+        ("bf16 openvino", "openvino", "int8", "no int8 products"),
     ],
     indirect=["processor"],
 )

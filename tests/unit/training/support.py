@@ -14,7 +14,6 @@ from torch import Tensor
 
 from es_sbert.exporters.parity import parity_sentences
 from es_sbert.training import train
-from es_sbert.training.recipe import load_recipe
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_run import TrainingResult
 from tests.unit.checkpoints import write_checkpoint
@@ -75,7 +74,7 @@ def write_recipe(folder: Path, settings: dict[str, Any]) -> Path:
 
 def train_here(recipe_file: Path, output: Path, **options: Any) -> TrainingResult:
     """What `es-sbert train RECIPE -o OUTPUT` does, in this process: it need not import torch again."""
-    return train(load_recipe(str(recipe_file)), output, data_folder=recipe_file.parent, device="cpu", **options)
+    return train(recipe_file, output, device="cpu", **options)
 
 
 class Cut(Exception):

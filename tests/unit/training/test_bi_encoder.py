@@ -1,5 +1,6 @@
 """The bi-encoder's batches and gradients."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +89,7 @@ def test_prompts_are_prepended_to_their_column(model: Path) -> None:
     prompted = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()}, prompts={"pairs": ["query: ", ""]})
     plain = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()})
     data = examples(second=LONG)
-    by_hand = Examples(
-        "pairs", data.path, ([f"query: {text}" for text in data.texts[0]], data.texts[1]), None, data.lines
-    )
+    by_hand = replace(data, texts=([f"query: {text}" for text in data.texts[0]], data.texts[1]))
     passes, expected = (task.collate(texts, [0, 1])["passes"] for task, texts in ((prompted, data), (plain, by_hand)))
     for (part,), (other,) in zip(passes, expected, strict=True):
         assert torch.equal(part["ids"], other["ids"])

@@ -58,5 +58,7 @@ def test_chosen_fields_win() -> None:
     assert choose_fields(fields, None, use_title=False) == FieldChoice(None, ("body",))
     with pytest.raises(IndexMismatch, match="has text in absent"):
         choose_fields(fields, None, title="absent")
+    with pytest.raises(IndexMismatch, match="no field holds texts of"):
+        choose_fields(field_statistics(documents(), ["topic", "url"]), None)
     with pytest.raises(IndexMismatch, match="both title and body"):
         choose_fields(fields, None, title="body", body=["body"])

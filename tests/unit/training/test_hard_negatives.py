@@ -43,10 +43,12 @@ def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
     return recipe(model, data=[source], objective={"kind": "in-batch"}, dev=None)
 
 
-def test_run_mines_negatives_once(model: Path, folder: Path) -> None:
+@pytest.mark.parametrize("objective", ["in-batch", "triplet"])
+def test_run_mines_negatives_once(model: Path, folder: Path, objective: str) -> None:
     mined = {"model": str(model), "count": 2, "ranks": [1, 10], "margin": 0.0}
-    path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined))
-    train_here(path, folder / "out")
+    path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined, objective={"kind": objective}))
+    trained = train_here(path, folder / "out").stages[0].examples
+    assert trained == (256 if objective == "triplet" else 128)  # a triplet has one negative
     stage = folder / "out/training/pairs"
     chosen = np.load(stage / "negatives-0.npy")
     assert chosen.shape == (128, 2)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from es_sbert.errors import RecipeInvalid
+from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import Recipe, load_recipe, parse_overrides, shipped_recipes
 from es_sbert.training.training_examples import assign_columns
-from tests.unit.training.support import recipe, write_recipe
+from tests.unit.training.support import recipe, train_here, write_recipe
 
 SHIPPED = {
     "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-cosent",
@@ -110,6 +110,17 @@ def test_invalid_setting_is_named_with_its_path(tmp_path: Path, way: str, value:
         load_recipe(str(path))
     assert re.search(message, caught.value.message)
     assert "docs/commands/train.md" in caught.value.remedy
+
+
+def test_setting_that_fits_neither_model_nor_data_is_rejected_before_training(folder: Path, model: Path) -> None:
+    pair = {"path": "train.tsv", "columns": {"anchor": "sentence1", "positive": "sentence2"}, "limit": 1}
+    for way, value, message in (
+        ("model.max_tokens", 64, "the recipe has max_tokens 64, but .* reads no more than 32 tokens"),
+        ("stages.0.data.0.prompts", {"sentence1": "ask"}, "the model has no prompt ask"),
+        ("stages.0.data", [pair | {"objective": {"kind": "in-batch"}}], "would hold only one of the 1 pair"),
+    ):
+        with pytest.raises((RecipeInvalid, SourceError), match=message):
+            train_here(write_recipe(folder, change(recipe(model), way, value)), folder / f"out {way}")
 
 
 @pytest.mark.parametrize(

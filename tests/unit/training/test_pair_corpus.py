@@ -17,6 +17,7 @@ from es_sbert.training.pair_corpus import (
     build_corpus,
     labeled_pairs,
     near_duplicates,
+    sentence_problem,
     split_queries,
     split_sentence,
     strip_heading,
@@ -86,6 +87,7 @@ def test_first_sentence_is_not_in_the_rest() -> None:
     assert split_sentence("A cat purrs at night.") == (None, "A cat purrs at night.")
     repeated = "A cat purrs at night. It is so: a cat purrs at night. And by day."
     assert split_sentence(repeated) == (None, "It is so: a cat purrs at night. And by day.")
+    assert sentence_problem(["One sentence only"]) == "only 0% of the texts have a first sentence with text after it"
     documents, left_out = corpus_of(FieldChoice(None, ("text",)), "{text}", {"text": "One sentence only"})
     assert (documents[0].query, left_out) == (None, {"with a text of one sentence": 1})
 

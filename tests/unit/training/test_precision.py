@@ -55,8 +55,7 @@ def test_precision_of_products_is_restored_after_a_run(tf32: bool, inside: str) 
 @pytest.mark.slow
 def test_resumed_run_keeps_its_precision(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the recipe leaves it open: a run of a card with bf16 may go on where `auto` means another format."""
-    settings = recipe(model, epochs=0.2)
-    path = write_recipe(folder, settings)
+    path = write_recipe(folder, recipe(model, epochs=0.2))
     with monkeypatch.context() as card, cut_at(2):
         card.setattr(
             "es_sbert.training.training_run.choose_training_precision",

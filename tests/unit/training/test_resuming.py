@@ -58,8 +58,7 @@ def same_model(one: Path, other: Path) -> bool:
 
 def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> None:
     """Dropout, shuffling, warm-up, Adam and the best checkpoint all go on as if nothing had happened."""
-    settings = recipe(model, epochs=2, checkpoints_per_epoch=3, accumulation=2)
-    path = write_recipe(folder, settings)
+    path = write_recipe(folder, recipe(model, epochs=2, checkpoints_per_epoch=3, accumulation=2))
     train_here(path, folder / "whole")
     # Of 16 steps: after the first checkpoint, and once more before the last.
     arguments = ["train", path, "-o", folder / "killed", "--device", "cpu"]
@@ -81,8 +80,7 @@ def test_run_without_its_saved_model_resumes_without_training(
     folder: Path, model: Path, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pairs(folder / "train.tsv", 48)
-    settings = recipe(model, **stage)
-    path = write_recipe(folder, settings)
+    path = write_recipe(folder, recipe(model, **stage))
     train_here(path, folder / "whole")
     with monkeypatch.context() as full:
         full.setattr(BiEncoderTask, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
@@ -97,8 +95,7 @@ def test_run_without_its_saved_model_resumes_without_training(
 
 def test_stage_report_is_written_before_its_model(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage with a model is not looked at again: a run that stops right behind it must find the rest."""
-    settings = recipe(model, epochs=0.2)
-    path = write_recipe(folder, settings)
+    path = write_recipe(folder, recipe(model, epochs=0.2))
     with monkeypatch.context() as stopped:
         stopped.setattr("es_sbert.training.training_run.ModelSpec", Mock(side_effect=Cut))  # of the next stage
         with pytest.raises(Cut):
@@ -109,8 +106,7 @@ def test_stage_report_is_written_before_its_model(folder: Path, model: Path, mon
 
 def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
     write_pairs(folder / "train.tsv", 48)
-    settings = recipe(model, epochs=2, checkpoints_per_epoch=3)
-    path = write_recipe(folder, settings)
+    path = write_recipe(folder, recipe(model, epochs=2, checkpoints_per_epoch=3))
     with cut_at(7):  # of 12 steps, 6 an epoch
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
@@ -136,8 +132,7 @@ def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
 def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> None:
     """Files may not grow beyond what the first checkpoint took: the optimizer's state, written later, does not fit."""
     write_pairs(folder / "train.tsv", 48)
-    settings = recipe(model, epochs=2, dev=None)
-    path = write_recipe(folder, settings)
+    path = write_recipe(folder, recipe(model, epochs=2, dev=None))
     with cut_at(7):  # of 12 steps, 6 an epoch
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"

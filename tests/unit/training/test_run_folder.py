@@ -76,6 +76,15 @@ def test_run_of_a_removed_setting_is_refused_by_name(
         hold(tmp_path / "out", distilling, resume=True)
 
 
+def test_module_left_by_an_interrupted_publication_is_replaced(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for place in (folder.staging_folder / "1_Pooling/config.json", tmp_path / "1_Pooling/old.json"):
+        place.parent.mkdir(parents=True)
+        place.touch()
+    folder.publish([])
+    assert [path.name for path in (tmp_path / "1_Pooling").iterdir()] == ["config.json"]
+
+
 def test_run_resumes_without_models_that_are_gone(tmp_path: Path, distilling: Recipe) -> None:
     hold(tmp_path / "out", distilling, resume=False)
     (tmp_path / "teacher").rename(tmp_path / "elsewhere")

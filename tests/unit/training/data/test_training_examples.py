@@ -78,9 +78,7 @@ def test_last_role_accepts_several_columns(negatives: str | tuple[str, ...] | No
         (spec({**TEXT_COLUMNS, "class": "b"}, skip=1), CLASSES, r"t\.tsv has 1 examples, and skip: 1 leaves none"),
     ],
 )
-def test_invalid_setting_of_a_data_set_is_rejected(
-    data: DataSpec, shape: ExampleSchema, message: str, tmp_path: Path
-) -> None:
+def test_invalid_data_set_is_rejected(data: DataSpec, shape: ExampleSchema, message: str, tmp_path: Path) -> None:
     write(tmp_path, "a\tb", "x\tyes")
     with pytest.raises((RecipeInvalid, SourceError), match=message):
         read_examples(data, shape, tmp_path)
