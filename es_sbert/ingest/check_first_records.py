@@ -182,9 +182,8 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as letters:
             first = read_first_records(plan, engine.info, letters.peek(), control)
             # Dead letters that fail again become dead letters again, so nothing else is checked.
-            if any(first.objects):
-                check = partial(_refuse_unknown_fields, engine, plan, first, first.missing)
-                _check_with_retries(plan, control, check)
+            check = partial(_refuse_unknown_fields, engine, plan, first, first.missing)
+            _check_with_retries(plan, control, check)
             if plan.settings.dry_run is not None:
                 yield letters
                 return

@@ -88,15 +88,9 @@ class MissingColumns(SourceError):
         names: Columns of the file.
     """
 
-    def __init__(self, path: Path, missing: Sequence[str], names: Sequence[str]) -> None:
-        present = shorten(", ".join(names)) or "none"
-        super().__init__(f"{path} has no column {', '.join(missing)}", f"Choose one of its columns: {present}.")
-        self.path = path
-        self.missing = missing
-        self.names = names
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.missing, self.names)
+    path: Path
+    missing: Sequence[str]
+    names: Sequence[str]
 
 
 def require_columns(path: Path, columns: Sequence[str], names: Sequence[str]) -> None:
@@ -112,7 +106,10 @@ def require_columns(path: Path, columns: Sequence[str], names: Sequence[str]) ->
     """
     missing = [column for column in dict.fromkeys(columns) if column not in names]
     if missing:
-        raise MissingColumns(path, missing, names)
+        present = shorten(", ".join(names)) or "none"
+        error = MissingColumns(f"{path} has no column {', '.join(missing)}", f"Choose one of its columns: {present}.")
+        error.path, error.missing, error.names = path, missing, names
+        raise error
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,7 @@ class ParquetSource(FileSource):
             rows = max(1, file.metadata.num_rows)
             counted = (self.size or 0) * row // rows
             for batch in parquet_batches(file, groups=groups):
-                yield from _batch_records(batch, row, self.name, context)
+                yield from _batch_records(batch, row, self.name, context.settings)
                 row += batch.num_rows
                 # Estimated by rows: the bytes that were read for them are not known.
                 part = (self.size or 0) * row // rows - counted
@@ -367,16 +367,12 @@ class ParquetSource(FileSource):
         return open_parquet(self.path)
 
 
-def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -> Iterator[Record | RejectedRecord]:
+def _batch_records(batch: Any, before: int, source: str, settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
     """Convert the rows of a batch to records, numbered from `before` + 1 on."""
     names = batch.schema.names
-    if not names:
-        return
     columns = [column_to_json(column) for column in batch.columns]
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
-        if context.stop.is_set():
-            raise ReadCancelled
-        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings, PARQUET_ROWS)
+        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), settings, PARQUET_ROWS)
 
 
 @dataclass(frozen=True)
