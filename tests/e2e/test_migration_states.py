@@ -104,13 +104,9 @@ def deleted(scene: Scene) -> None:
 
 
 STATES: dict[str, tuple[Callable[[Scene], None], str]] = {
-    "none": (lambda scene: None, "old"),
-    "copying": (copying, "old"),
-    "held": (held, "old"),
-    "swapped": (swapped, "new"),
-    "finished": (finished, "new"),
-    "deleted": (deleted, "new"),
-}
+    "none": (lambda scene: None, "old"), "copying": (copying, "old"), "held": (held, "old"),
+    "swapped": (swapped, "new"), "finished": (finished, "new"), "deleted": (deleted, "new"),
+}  # fmt: skip
 MIGRATE = ("index", "migrate", "ALIAS")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "--cancel": (*MIGRATE, "--cancel"),

@@ -13,20 +13,22 @@ from tests.engine.ingest_support import Interposed, Loads, put, sentences, wait_
 pytestmark = pytest.mark.one_engine
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize(("is_replaced", "in_place"), [(False, False), (True, False), (False, True)])
 def test_index_deleted_or_replaced_while_embedding_gets_no_document(
-    engine: Engine, loads: Loads, *, is_replaced: bool
+    engine: Engine, loads: Loads, *, is_replaced: bool, in_place: bool
 ) -> None:
     def delete(window: int) -> None:
-        if window == 1:
+        if window == (0 if in_place else 1):
             wait_for_first_window(engine, loads.index)
             engine.delete_index(loads.index)
             if is_replaced:
                 engine.create_index(loads.index, {})
 
-    path = loads.write(sentences(20))
+    if in_place:
+        put(engine, loads.index, sentences(20))
+    files, id_field = ([], None) if in_place else ([loads.write(sentences(20))], "id")
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        loads.load(path, encoder=Interposed(loads.encoder, delete), id_field="id", batch_window=5)
+        loads.load(*files, encoder=Interposed(loads.encoder, delete), id_field=id_field, batch_window=5)
     assert (engine.get_index(loads.index) is None) is not is_replaced
     if is_replaced:
         engine.refresh(loads.index)
@@ -47,13 +49,4 @@ def test_index_deleted_before_read_back_is_reported(
     monkeypatch.setattr(Engine, "mget", lose)
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
         loads.load(loads.write(sentences(5)), id_field="id")
-    assert engine.get_index(loads.index) is None
-
-
-def test_index_deleted_while_embedding_in_place_is_not_recreated(engine: Engine, loads: Loads) -> None:
-    engine.create_index(loads.index, {})
-    put(engine, loads.index, sentences(10))
-    meddle = Interposed(loads.encoder, lambda window: engine.delete_index(loads.index) if window == 0 else None)
-    with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
-        loads.load(encoder=meddle, batch_window=5)
     assert engine.get_index(loads.index) is None

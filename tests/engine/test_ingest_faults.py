@@ -190,6 +190,19 @@ def test_engine_lost_during_lookup_leaves_the_rest(loads: Loads, proxy: FaultyPr
     assert not loads.dead.exists()
 
 
+@pytest.mark.parametrize(
+    ("paths", "reason"), [("/_refresh", "the last refresh failed"), ("/_mget", "documents could not be read back")]
+)
+def test_failure_after_the_last_write_is_named_and_loses_nothing(
+    loads: Loads, proxy: FaultyProxy, docs: Path, paths: str, reason: str
+) -> None:
+    proxy.paths, proxy.faults, proxy.always = paths, [lambda exchange: exchange.forward()], answer(503)
+    summary = in_small_bodies(proxy, loads, docs, retry_seconds=0)
+    assert reason in str(summary.stopped)
+    assert (summary.indexed, summary.left, summary.exit_code) == (COUNT, 0, 1)
+    assert_all_in_once(loads)
+
+
 @each_client
 def test_lost_update_response_is_not_a_conflict(loads: Loads, proxy: FaultyProxy, docs: Path) -> None:
     loads.load(docs, id_field="id", vector_field="first")

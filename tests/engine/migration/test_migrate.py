@@ -19,7 +19,7 @@ from es_sbert.migration.migration_state import migration_lock, read_target_point
 from es_sbert.migration.prepare_migration import new_index_name
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed, ask, open_engine
-from tests.engine.migration.support import COUNT, Overheard, Place, everything
+from tests.engine.migration.support import COUNT, Overheard, Place, document, everything
 from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
@@ -59,6 +59,11 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
     with pytest.raises(IndexMismatch, match="is being migrated to .* already"):
         place.migrate(encoders[1], name=f"{place.alias}-other")
 
+    used = {"index": stopped.target, "alias": f"{place.alias}-used"}
+    place.engine.update_aliases([{"add": used}])
+    with pytest.raises(IndexMismatch, match=f"has the alias {place.alias}-used, so it is in use"):
+        cancel_migration(place.engine, place.alias)
+    place.engine.update_aliases([{"remove": used}])
     assert cancel_migration(place.engine, place.alias) == (place.index, stopped.target)
     assert place.engine.get_index(stopped.target) is None
     assert read_target_pointer(state_of(place.engine, place.index)) is None
@@ -75,6 +80,28 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
     place.assert_holds(everything(), encoders[1])
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(encoders[1])
+
+
+@pytest.mark.parametrize(
+    ("step", "times"), [("bulk", 1), ("mget", 6), ("search", 2), ("shard_states", 19), ("refresh", 16), ("count", 10)]
+)
+def test_migration_interrupted_at_any_step_does_not_swap_and_resumes(
+    step: str, times: int, place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    control, calls = LoadControl(), []
+
+    def interrupt(name: str) -> None:
+        calls.append(name)
+        if calls.count(step) == times:
+            control.interrupt()
+
+    engine, place9.engine = place9.engine, Overheard(place9.engine, interrupt)  # type: ignore[assignment]
+    stopped = place9.migrate(encoders[1], control=control)
+    place9.engine = engine
+    assert (stopped.finished, stopped.exit_code, place9.alias_target()) == (False, 130, place9.index)
+    place9.write({"x": document(700)})
+    assert place9.migrate(encoders[1]).resumed
+    place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
 
 
 def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(
@@ -147,12 +174,15 @@ def test_tampered_target_index_is_not_swapped(place: Place, encoders: tuple[Enco
     assert place.alias_target() == place.index
 
 
-def test_target_that_has_lost_documents_is_not_swapped(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+@pytest.mark.parametrize("step", ["open_point_in_time", "block_writes"])  # before the comparison, and before the swap
+def test_target_that_has_lost_documents_is_not_swapped(
+    step: str, place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
     engine = place9.engine
     target = new_index_name(place9.alias, encoders[1].info.fingerprint, place9.index)
 
     def lose(name: str) -> None:
-        if name == "block_writes":
+        if name == step and engine.get_index(target) is not None:
             engine.bulk(target, b'{"delete":{"_id":"1"}}\n{"delete":{"_id":"2"}}\n')
 
     place9.engine = Overheard(engine, lose)  # type: ignore[assignment]

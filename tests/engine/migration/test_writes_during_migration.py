@@ -9,6 +9,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
+from es_sbert.errors import RequestFailed
 from tests.engine.ingest_support import Interposed, load, write_jsonl
 from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, text_of
 from tests.random_writer import RandomWriters, differences, shared_documents
@@ -46,6 +47,27 @@ def test_writes_during_migration_are_caught_up(place: Place, encoders: tuple[Enc
     place.assert_holds(expected, encoders[1])
 
 
+@pytest.mark.parametrize(("step", "times"), [("open_point_in_time", 6), ("search_point_in_time", 13)])
+def test_deletion_is_found_although_a_point_in_time_is_lost(
+    step: str, times: int, place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, steps, expected = place9.engine, list[str](), everything()
+
+    def fail(name: str) -> None:
+        steps.append(name)
+        if name == "block_writes":
+            engine.bulk(place9.index, b'{"delete":{"_id":"1"}}\n')
+        if name == step and steps.count(step) == times:
+            raise RequestFailed("no such point in time", "Wait.", 404)
+
+    place9.engine = Overheard(engine, fail)  # type: ignore[assignment]
+    result = place9.migrate(encoders[1])
+    place9.engine = engine
+    assert (result.finished, result.removed, steps.count(step) > times) == (True, 1, True)
+    del expected["1"]
+    place9.assert_holds(expected, encoders[1])
+
+
 def test_no_acknowledged_write_is_lost_during_migrations(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     info = place.engine.info
     scripts = info.engine_type is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
@@ -73,16 +95,9 @@ def test_load_stops_when_its_alias_moves(place9: Place, encoders: tuple[Encoder,
 
     encoder: Any = Interposed(encoders[0], swap)
     summary = load(
-        place9.engine.info.url,
-        encoder,
-        place9.alias,
-        source,
-        dead=tmp_path / "dead.jsonl",
-        id_field="id",
-        batch_window=20,
-        text_fields=("text",),
-        retry_seconds=3600,
-    )
+        place9.engine.info.url, encoder, place9.alias, source, dead=tmp_path / "dead.jsonl", id_field="id",
+        batch_window=20, text_fields=("text",), retry_seconds=3600,
+    )  # fmt: skip
     assert (summary.exit_code, summary.left > 0) == (1, True)
     assert f"{place9.alias} pointed to {place9.alias}-old" in (summary.stopped or "")
     assert "as after a migration" in (summary.stopped or "")

@@ -16,6 +16,7 @@ from tests.unit.ingest.support import target
 
 DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")
 META = DocumentMeta("model", text_hash("text"), "dochash", 3, False, "2026-01-31T12:00:00.000Z")
+EMBED, KEEP = ChangeDecision(Decision.WRITE, (0,)), ChangeDecision(Decision.WRITE, (), (0,))
 # A title of this load's model, a body of the same, a summary of another's.
 THREE = (target("title", "{title}"), target("body", "{body}"), target("other", "{summary}", filled=False, model="old"))
 
@@ -32,21 +33,15 @@ def there(meta: DocumentMeta | None, *, text_changed: bool = False) -> StoredVec
 @pytest.mark.parametrize(
     ("stored", "sorting"),
     [
-        (there(meta()), ChangeDecision(Decision.UNCHANGED)),
-        (there(meta(document_hash="other")), ChangeDecision(Decision.WRITE, (), (0,))),
-        (there(meta(document_hash=None)), ChangeDecision(Decision.WRITE, (), (0,))),
-        (there(meta(text_hash="other")), ChangeDecision(Decision.WRITE, (0,))),
-        (there(meta(fingerprint="other")), ChangeDecision(Decision.WRITE, (0,))),
-        (there(meta(text_hash=None)), ChangeDecision(Decision.WRITE, (0,))),
-        (there(meta(fingerprint=None)), ChangeDecision(Decision.WRITE, (0,))),
-        (StoredVector(), ChangeDecision(Decision.WRITE, (0,))),
+        (there(meta()), ChangeDecision(Decision.UNCHANGED)), (StoredVector(), EMBED),
+        (there(meta(document_hash="other")), KEEP), (there(meta(document_hash=None)), KEEP),
+        (there(meta(text_hash="other")), EMBED), (there(meta(text_hash=None)), EMBED),
+        (there(meta(fingerprint="other")), EMBED), (there(meta(fingerprint=None)), EMBED),
         # The vector is gone, or its metadata, or another program has changed the text.
-        (StoredVector(False, meta()), ChangeDecision(Decision.WRITE, (0,))),
-        (StoredVector(True, None), ChangeDecision(Decision.WRITE, (0,))),
-        (there(meta(), text_changed=True), ChangeDecision(Decision.WRITE, (), (0,))),
-        (there(meta(text_hash="other"), text_changed=True), ChangeDecision(Decision.WRITE, (0,))),
+        (StoredVector(False, meta()), EMBED), (StoredVector(True, None), EMBED),
+        (there(meta(), text_changed=True), KEEP), (there(meta(text_hash="other"), text_changed=True), EMBED),
     ],
-)
+)  # fmt: skip
 def test_decision_by_what_changed(stored: StoredVector, sorting: ChangeDecision) -> None:
     assert detect_changes(DOCUMENT, [stored], (target(),)) == sorting
 

@@ -172,16 +172,12 @@ def test_record_is_new_once_per_run(
 @pytest.mark.parametrize(
     "change",
     [
-        {"index_uuid": "other"},
-        {"fingerprint": "other"},
-        {"id_field": None},
-        {"fields": (("embedding", "{title}", None),)},
-        {"fields": (("v", "{text}", None),)},
-        {"fields": (("embedding", "{text}", "passages of 256 tokens"),)},
+        {"index_uuid": "other"}, {"fingerprint": "other"}, {"id_field": None}, {"fields": (("v", "{text}", None),)},
+        {"fields": (("embedding", "{title}", None),)}, {"fields": (("embedding", "{text}", "passages of 256 tokens"),)},
         {"file_options": ("jsonl", None, None, None, (), None)},  # of standard input, after a file by its address
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_checkpoint_of_another_load_is_ignored(tmp_path: Path, change: dict[str, Any]) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "x")
@@ -312,7 +308,4 @@ def packed(**settings: Any) -> bytes:
 
 def test_identity_is_that_of_an_earlier_version() -> None:
     assert packed() == EARLIER
-
-
-def test_other_options_are_another_load() -> None:
     assert packed(format=FileFormat.CSV, delimiter=";") == EARLIER_OPTIONS

@@ -169,11 +169,8 @@ def test_last_dead_letter_of_a_document_wins(tmp_path: Path) -> None:
         letters.write(RejectedRecord(Origin("f", 1), "why", document=b'{"text":4}'))
     records = [record for record in read(path) if isinstance(record, Record)]
     assert [(record.fields["text"], record.superseded) for record in records] == [
-        (1, True),
-        (2, False),
-        (3, False),
-        (4, False),
-    ]
+        (1, True), (2, False), (3, False), (4, False),
+    ]  # fmt: skip
 
 
 def test_dead_letter_without_whole_document_is_rejected_again(tmp_path: Path) -> None:

@@ -56,12 +56,10 @@ def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("missing.jsonl", "missing.jsonl cannot be read: No such file"),
-        ("*.none", "no file matches"),
-        (".", "is a folder"),
-        ("odd.dat", "does not indicate its format"),
+        ("missing.jsonl", "missing.jsonl cannot be read: No such file"), ("*.none", "no file matches"),
+        (".", "is a folder"), ("odd.dat", "does not indicate its format"),
     ],
-)
+)  # fmt: skip
 def test_invalid_source_arguments_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
 ) -> None:

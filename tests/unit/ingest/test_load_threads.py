@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -67,7 +66,7 @@ def test_interrupt_of_the_waiting_thread_stops_all_stages() -> None:
     threads = StageThreads(control := LoadControl())
     threads.add_stage("read", itertools.count(), 1)
     with pytest.raises(KeyboardInterrupt):
-        threads.wait(partial(signal.raise_signal, signal.SIGINT))
+        threads.wait(lambda: signal.raise_signal(signal.SIGINT))
     assert control.stop_reading.is_set()
 
 

@@ -19,6 +19,7 @@ STORED = {
     name: VectorFieldMeta(fingerprint="f", model="m", dimensions=4, index_type="hnsw", text=text)
     for name, text in (("embedding", "{title}. {body}"), ("summary_vector", "{summary}"), ("unfilled", None))
 }
+RULES = ChunkRules(tokens=64, overlap=8)
 
 
 def planned(**options: Any) -> list[tuple[str, str, ChunkRules | None]]:
@@ -35,17 +36,9 @@ def planned(**options: Any) -> list[tuple[str, str, ChunkRules | None]]:
         ({"vector_field": "new"}, [("new", "{text}", None)]),
         ({"vector_field": "unfilled"}, [("unfilled", "{text}", None)]),
         ({"passages": 256}, [("embedding", "{title}. {body}", ChunkRules(tokens=256, overlap=32))]),
-        (
-            {"passages": 100, "passage_overlap": 0},
-            [("embedding", "{title}. {body}", ChunkRules(tokens=100, overlap=0))],
-        ),
-        (
-            {"vectors": ("t={title}", "summary_vector"), "passages": 64},
-            [
-                (field, text, ChunkRules(tokens=64, overlap=8))
-                for field, text in (("t", "{title}"), ("summary_vector", "{summary}"))
-            ],
-        ),
+        ({"passages": 9, "passage_overlap": 0}, [("embedding", "{title}. {body}", ChunkRules(tokens=9, overlap=0))]),
+        ({"vectors": ("t={title}", "summary_vector")}, [("t", "{title}", None), ("summary_vector", "{summary}", None)]),
+        ({"vectors": ("t={a}", "u={b}"), "passages": 64}, [("t", "{a}", RULES), ("u", "{b}", RULES)]),
     ],
 )
 def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, ChunkRules | None]]) -> None:

@@ -47,12 +47,10 @@ def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: str) -
 @pytest.mark.parametrize(
     ("source", "name"),
     [
-        ("docs-000001", "docs-abcdef01"),
-        ("docs-abcdef01", "docs-abcdef01-2"),
-        ("docs-abcdef01-2", "docs-abcdef01-3"),
+        ("docs-000001", "docs-abcdef01"), ("docs-abcdef01", "docs-abcdef01-2"), ("docs-abcdef01-2", "docs-abcdef01-3"),
         ("docs-abcdef01-x", "docs-abcdef01"),
     ],
-)
+)  # fmt: skip
 def test_new_index_name_combines_alias_and_model(source: str, name: str) -> None:
     assert new_index_name("docs", "abcdef0123456789", source) == name
 
@@ -133,12 +131,9 @@ def test_aliases_are_swapped_in_one_request() -> None:
 
 def test_copy_write_excludes_vector_fields_and_keeps_routing() -> None:
     hit = {
-        "_id": "1",
-        "_routing": "r",
-        "_seq_no": 4,
-        "_primary_term": 2,
+        "_id": "1", "_routing": "r", "_seq_no": 4, "_primary_term": 2,
         "_source": {"a": 1, "embedding": [1], "embedding_meta": {}, "other": [2]},
-    }
+    }  # fmt: skip
     as_it_is = {"_id": "1", "routing": "r", "pipeline": "_none"}
     head, source = copy_write(hit, vector_field_names(["embedding"])).body.splitlines()
     assert orjson.loads(head) == {"index": as_it_is}
