@@ -81,11 +81,7 @@ def plain(engine: Engine, index_name: str, tiny: Encoder) -> str:
 
 
 def run(
-    engine: Engine,
-    index: str,
-    encoder: Encoder,
-    text: TextTemplate | None = TITLE,
-    **settings: Any,
+    engine: Engine, index: str, encoder: Encoder, text: TextTemplate | None = TITLE, **settings: Any
 ) -> AdoptionReport:
     return adopt_vectors(engine, read_adoptable_field(engine, index, "vector", text), encoder, **settings)
 

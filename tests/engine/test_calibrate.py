@@ -15,17 +15,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from es_sbert.evaluation.judgement_files import LabeledQuery
 from tests.conftest import delete_index
-from tests.engine.ingest_support import (
-    WORDS,
-    Loads,
-    contents,
-    load,
-    open_engine,
-    put,
-    update,
-    vector_of,
-    write_jsonl,
-)
+from tests.engine.ingest_support import WORDS, Loads, contents, load, open_engine, put, update, vector_of, write_jsonl
 
 pytestmark = pytest.mark.one_engine
 

@@ -53,10 +53,7 @@ def index(tiny_loads: Loads) -> str:
 
 
 def search(
-    engine: Engine,
-    index: str,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
-    min_cosine: float = THRESHOLD,
+    engine: Engine, index: str, on_progress: Callable[[int, int], None] = lambda *_: None, min_cosine: float = THRESHOLD
 ) -> DuplicateSearchResult:
     retrying = make_retrier(RetryPolicy(30, first=0.01), lambda reason: None)
     options: dict[str, Any] = {"num_candidates": 1000, "fields": ["even"], "on_progress": on_progress}

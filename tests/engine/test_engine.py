@@ -16,12 +16,7 @@ from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapsh
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient, without_retries
-from es_sbert.errors import (
-    EngineError,
-    IndexMismatch,
-    PointInTimeLost,
-    RequestFailed,
-)
+from es_sbert.errors import EngineError, IndexMismatch, PointInTimeLost, RequestFailed
 from tests.conftest import also_es8
 from tests.engine.ingest_support import ask, update, wait_until
 from tests.engine.sources import read_sources

@@ -122,11 +122,18 @@ def test_request_too_large_is_split(engine_url: str, index: str) -> None:
     assert len(values_in(engine_url, index)) == 19
 
 
-def test_rejected_update_is_reported_with_reason(engine_url: str, index: str) -> None:
-    with FaultyProxy(engine_url, faults=[refuse_items(1, status=400)]) as proxy, open_engine(proxy.url) as engine:
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        ([refuse_items(1, status=400)], "(400) es_rejected_execution_exception"),
+        ([refuse_items(1, status=409), *[refuse_items(0, status=409)] * 20], "other writers changed it in each of"),
+    ],
+)
+def test_rejected_update_is_reported_with_reason(engine_url: str, index: str, faults: list[Fault], reason: str) -> None:
+    with FaultyProxy(engine_url, faults=[*faults]) as proxy, open_engine(proxy.url) as engine:
         counts = write(engine, index, {"d1": "d0", "d2": "d0"})
     assert (counts.written, list(counts.refused)) == (1, [("d2", None)])
-    assert counts.refused["d2", None].startswith("(400) es_rejected_execution_exception")
+    assert counts.refused["d2", None].startswith(reason)
 
 
 def test_overloaded_engine_raises_after_retry_budget(engine_url: str, index: str) -> None:

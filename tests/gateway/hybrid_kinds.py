@@ -96,10 +96,7 @@ RESTRICTIONS: dict[str, Callable[[Json], Json]] = {
     "wrapper": lambda match: {"wrapper": {"query": b64encode(orjson.dumps({"bool": {"filter": [match]}})).decode()}},
     "should with a minimum": lambda match: {"bool": {"should": [match, match], "minimum_should_match": 2}},
     "function_score": lambda match: {
-        "function_score": {
-            "query": {"bool": {"filter": [match]}},
-            "functions": [{"filter": match, "weight": 2}],
-        }
+        "function_score": {"query": {"bool": {"filter": [match]}}, "functions": [{"filter": match, "weight": 2}]}
     },
     "boosting": lambda match: {
         "boosting": {"positive": {"bool": {"filter": [match]}}, "negative": match, "negative_boost": 0.5}

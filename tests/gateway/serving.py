@@ -42,11 +42,7 @@ def served(app: Starlette) -> Iterator[str]:
 
 @contextmanager
 def gateway(
-    engine: str | EngineSettings,
-    model: Path | str | None = None,
-    *,
-    head_seconds: float | None = None,
-    **options: Any,
+    engine: str | EngineSettings, model: Path | str | None = None, *, head_seconds: float | None = None, **options: Any
 ) -> Iterator[str]:
     """A gateway as `es-sbert serve` runs it, until the block ends; its address.
 

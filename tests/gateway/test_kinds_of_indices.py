@@ -81,11 +81,7 @@ def bed(engine_url: str, index_name: str, tiny: Path, tiny_encoder: Encoder, tmp
         path = write_jsonl(tmp_path / "docs.jsonl", [{"id": one["id"], "text": one["text"]} for one in sentences(5)])
         assert load(engine_url, tiny_encoder, index_name, path, dead=tmp_path / "dead", id_field="id").indexed == 5
         engine.put_mapping(index_name, {"properties": {"vectors": {"type": "alias", "path": "embedding"}}})
-    with (
-        gateway(engine_url, tiny) as url,
-        patient.client(engine_url) as direct,
-        patient.client(url) as through,
-    ):
+    with gateway(engine_url, tiny) as url, patient.client(engine_url) as direct, patient.client(url) as through:
         yield Bed(direct, through, index_name)
 
 

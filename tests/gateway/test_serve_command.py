@@ -92,11 +92,7 @@ def opensearch(tiny_encoder: Encoder, root: Any) -> Reply:
     """An OpenSearch with the index `docs`, which has vectors, and this answer to `GET /`."""
     meta = field_of(tiny_encoder.info, "{title}").model_dump(mode="json")
     mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}
-    answers = {
-        b"/": root,
-        b"/docs?": {"docs": {"mappings": mapping}},
-        b"/docs/_field_caps?": {"indices": ["docs"]},
-    }
+    answers = {b"/": root, b"/docs?": {"docs": {"mappings": mapping}}, b"/docs/_field_caps?": {"indices": ["docs"]}}
 
     def reply(got: Received, out: BinaryIO) -> bool:
         path, mark, _ = got.target.partition(b"?")
@@ -123,11 +119,7 @@ def test_engine_that_is_too_old_is_refused_at_the_start(
 def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Path, tiny_encoder: Encoder) -> None:
     """As one that was not running when the gateway started."""
     semantic = {"query": {"match": {"semantic": "cats"}}}
-    with (
-        Echo(opensearch(tiny_encoder, OLD)) as engine,
-        gateway(engine.url, tiny) as url,
-        patient.client(url) as http,
-    ):
+    with Echo(opensearch(tiny_encoder, OLD)) as engine, gateway(engine.url, tiny) as url, patient.client(url) as http:
         for path, body in (("_search", semantic), ("_doc", {"title": "cats"})):
             answer = http.post(f"/docs/{path}", json=body)
             error = answer.json()["error"]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.rest import encode_json
 from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
-from es_sbert.gateway.settings import GatewaySettings, Limits, SemanticSettings
+from es_sbert.exporters import export
+from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings, check_index_name
 from es_sbert.gateway.upstream import Upstream
 
 
@@ -37,9 +40,15 @@ def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
         (lambda: EngineSettings(api_key="a", token="b"), "cannot be combined"),
         (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "must be given together"),
         (lambda: SemanticSettings(virtual_field="a b"), "virtual field"),
+        (lambda: ListenSettings(allowed_hosts=("search.example/ui",)), "is not a host name"),
+        (lambda: ListenSettings(key=Path("key.pem")), "a TLS key requires its certificate"),
+        (lambda: encode_json({"query": {"term": {"id": 2**64}}}), "the request cannot be written as JSON"),
+        (lambda: export("all-MiniLM-L6-v2", "bundle", "fp32"), "'fp32' is not a list of variants"),  # type: ignore[arg-type]
+        (lambda: export("all-MiniLM-L6-v2", "bundle", []), "at least one variant is required"),
+        (lambda: check_index_name("Searches"), "'Searches' is not a valid index name"),
     ],
 )
-def test_usage_errors_of_validators_are_not_wrapped(build: Callable[[], object], message: str) -> None:
+def test_usage_errors_are_not_wrapped(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message) as raised:
         build()
     assert type(raised.value) is UsageError

@@ -182,7 +182,7 @@ class WriteItem:
         self.changes = {member: change for member, change in found.items() if change or change.lacking}
 
     def with_vectors(self, filled: Mapping[str, Sequence[VectorFieldValue]]) -> BulkItem:
-        """Add vectors to the documents of the item.
+        """Add vectors to the documents of the item, of which at least one is changed (`is_changed`).
 
         A partial document clears the fields that get no new vector, because the old vector is of another text.
 
@@ -200,8 +200,6 @@ class WriteItem:
             added, partial = filled.get(member, ()), member == "doc"
             dotted_names = partial and self.name_form is NameForm.DOTTED
             values[member] = append_members(document, vector_members(added, change.cleared, dotted_names=dotted_names))
-        if not values:
-            return self.item
         return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:

@@ -70,11 +70,7 @@ def test_document_written_back_after_a_partial_update_gets_a_new_vector(
 @pytest.mark.parametrize("source", [{"excludes": ["secret"]}, {"includes": ["text", "embedding*"]}], ids=str)
 @also_es8
 def test_update_loses_fields_that_source_lacks_and_keeps_a_current_vector(
-    engine_url: str,
-    client: httpx.Client,
-    make_index: Callable[..., str],
-    tiny_encoder: Encoder,
-    source: dict[str, Any],
+    engine_url: str, client: httpx.Client, make_index: Callable[..., str], tiny_encoder: Encoder, source: dict[str, Any]
 ) -> None:
     index = make_index({}, {"secret": {"type": "keyword"}, "text": {"type": "text"}}, _source=source)
     for number in (1, 2):

@@ -83,12 +83,7 @@ WRITES: dict[str, tuple[str, str, Json]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_document_of_each_api_has_its_vector(
-    client: httpx.Client,
-    engine_url: str,
-    templates: Templates,
-    tiny_encoder: Encoder,
-    counters: Counters,
-    kind: Kind,
+    client: httpx.Client, engine_url: str, templates: Templates, tiny_encoder: Encoder, counters: Counters, kind: Kind
 ) -> None:
     alias = f"{templates.prefix}-alias"
     templates.put(kind, templates.vectors() | {"aliases": {alias: {}}}, patterns="-new-*")

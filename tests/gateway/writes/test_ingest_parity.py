@@ -18,14 +18,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import text_hash
 from tests.engine.ingest_support import contents, load, same_vectors, write_jsonl
 from tests.gateway import patient
-from tests.gateway.writes.support import (
-    FIELDS,
-    JSON,
-    bulk_lines,
-    documents,
-    passages,
-    vectors,
-)
+from tests.gateway.writes.support import FIELDS, JSON, bulk_lines, documents, passages, vectors
 
 
 def without_vectors(source: dict[str, Any]) -> dict[str, Any]:

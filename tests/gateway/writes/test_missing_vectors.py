@@ -88,12 +88,7 @@ def test_documents_that_scripts_create_or_change_are_counted(
 
 
 def test_unread_requests_are_counted(
-    client: httpx.Client,
-    empty: str,
-    engine_url: str,
-    tiny: Path,
-    counters: Counters,
-    caplog: pytest.LogCaptureFixture,
+    client: httpx.Client, empty: str, engine_url: str, tiny: Path, counters: Counters, caplog: pytest.LogCaptureFixture
 ) -> None:
     accepted: Counter[str] = Counter()
 

@@ -72,11 +72,7 @@ def test_malformed_documents_are_refused_alone(client: httpx.Client, empty: str,
 
 
 def test_document_without_text_template_is_rejected_with_remedy(
-    engine_url: str,
-    client: httpx.Client,
-    index_name: str,
-    tiny_encoder: Encoder,
-    counters: Counters,
+    engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder, counters: Counters
 ) -> None:
     """In an index as `es-sbert index create` makes it: its mapping does not say yet which text is embedded."""
     make(engine_url, index_name, field_of(tiny_encoder.info, text=None))

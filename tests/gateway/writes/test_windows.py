@@ -21,15 +21,7 @@ from tests.engine.vectors import field_of
 from tests.gateway import patient
 from tests.gateway.echo import Echo, Received, whole
 from tests.gateway.serving import gateway
-from tests.gateway.writes.support import (
-    JSON,
-    OUTCOMES,
-    Counters,
-    body_like,
-    bulk_lines,
-    documents,
-    vectors,
-)
+from tests.gateway.writes.support import JSON, OUTCOMES, Counters, body_like, bulk_lines, documents, vectors
 
 pytestmark = pytest.mark.one_engine
 

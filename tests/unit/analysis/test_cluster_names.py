@@ -36,7 +36,7 @@ def reference(documents: list[list[str]]) -> list[list[str]]:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee"]), min_size=1, max_size=8), min_size=1, max_size=5),
+    st.lists(st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee"]), min_size=1, max_size=8), min_size=1, max_size=5)
 )
 def test_words_have_the_greatest_class_based_tf_idf(documents: list[list[str]]) -> None:
     texts = [" ".join(words) for words in documents]

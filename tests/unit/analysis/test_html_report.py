@@ -20,6 +20,7 @@ from es_sbert.analysis.html_report import (
     ReportKind,
     character_limit,
     differing_words,
+    map_points,
     report_bytes,
     sample_page,
 )
@@ -145,6 +146,17 @@ def test_cluster_page_has_top_members_and_a_random_sample() -> None:
     assert data["groups"][0]["cosine"] == 0.5  # of all members
     for group, shown in zip(groups, data["groups"], strict=True):
         assert [data["ids"][member] for member in shown["members"][:2]] == [str(member) for member in group.members[:2]]
+
+
+def test_page_of_near_duplicates_has_whole_groups_with_their_kept_texts() -> None:
+    groups = [ReportGroup("1", (0, 1, 2), (0.9, 0.9, 1), kept=2), ReportGroup("2", (3, 4), (1, 0.9), kept=3)]
+    positions, shown = sample_page(report(list("abcde"), groups, ReportKind.DUPLICATES), max_texts=2)
+    assert (positions.tolist(), shown) == ([0, 2], [(groups[0], [0, 2])])
+
+
+def test_empty_collection_has_a_page_and_equal_texts_are_one_point() -> None:
+    assert page_data(report_bytes(report([], [])))["points"] == ""
+    assert map_points(np.ones((3, 2), np.float32)).tolist() == [[0, 0]] * 3
 
 
 # Differing words.

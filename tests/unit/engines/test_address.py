@@ -104,6 +104,8 @@ def test_several_addresses_are_read_in_their_order_and_share_credentials() -> No
     basic = "Basic " + base64.b64encode(b"u:p,w").decode()
     assert {address.authorization for address in addresses} == {basic}
     assert [address.ssl_context is not None for address in addresses] == [False, False, True]
+    with pytest.raises(UsageError, match="exactly one address is required, not 3"):
+        parse_address(settings(url=given))
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,21 @@ def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> Non
                 check_nodes(parse_addresses(EngineSettings(url=url)))
 
 
-def test_addresses_of_different_clusters_are_rejected() -> None:
+@pytest.mark.parametrize(
+    ("other", "headers", "error", "message"),
+    [
+        (opensearch_root("two"), {}, UsageError, "{} and {} belong to different clusters"),
+        (b'{"version":{"number":"9.2.0"}}', ELASTIC, UsageError, "3.6.0 answers at {}, but Elasticsearch 9.2.0 at {}"),
+        (b"<html>Welcome</html>", {}, UnsupportedEngine, "{1} is neither"),
+    ],
+)
+def test_addresses_that_are_not_of_one_cluster_are_rejected(
+    other: bytes, headers: dict[str, str], error: type[EsSbertError], message: str
+) -> None:
     with (
         web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
-        web_server(200, opensearch_root("two"), {}) as second,
-        pytest.raises(UsageError, match=f"{first} and {second} belong to different clusters"),
+        web_server(200, other, headers) as second,
+        pytest.raises(error, match=message.format(first, second)),
     ):
         connect(EngineSettings(url=f"{first},{second}"))
 
@@ -106,12 +116,3 @@ def test_a_node_that_is_not_ready_is_left_out() -> None:
         closing(connect(EngineSettings(url=f"{first},{second}"))) as engine,
     ):
         assert engine.info.url == f"{first},{second}"
-
-
-def test_an_address_that_is_no_engine_is_an_error_though_another_answers() -> None:
-    with (
-        web_server(200, opensearch_root("one", "3.6.0"), {}) as first,
-        web_server(200, b"<html>Welcome</html>", {}) as second,
-        pytest.raises(UnsupportedEngine, match=f"{second} is neither"),
-    ):
-        connect(EngineSettings(url=f"{first},{second}"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from es_sbert.engines.complete_answer import check_complete
 from es_sbert.engines.engine import BulkItemResult
 from es_sbert.engines.error_mapping import ErrorClass, classify_error, connection_error, response_error, root_cause
 from es_sbert.engines.retry import error_class
@@ -57,14 +58,11 @@ def test_status_maps_to_error_class(status: int, kind: str, expected: type[EsSbe
     ("blocks", "removals", "migrated"),
     [
         ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", ["docs/read_only"], []),
-        (
-            "index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];index [b] "
-            "blocked by: [FORBIDDEN/8/index write (api)];",
-            ["docs/metadata", "docs/write", "b/write"],
-            ["docs", "b"],
-        ),
+        ("index [docs] blocked by: [FORBIDDEN/13/remote index is read-only];", [], []),
+        ("index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];index [b] "
+         "blocked by: [FORBIDDEN/8/index write (api)];", ["docs/metadata", "docs/write", "b/write"], ["docs", "b"]),
     ],
-)
+)  # fmt: skip
 def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
     blocks: str, removals: list[str], migrated: list[str]
 ) -> None:
@@ -74,6 +72,20 @@ def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
     assert ["/".join(each) for each in found] == removals
     assert re.findall(r"`es-sbert index migrate (\w+) --cancel`", error.remedy) == migrated
     assert "disk" not in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"_nodes": {"total": 3, "successful": 2, "failed": 1}}, "for only 2 of 3 nodes"),
+        ({"failed_indices": 1, "indices": []}, "without some of the indices"),
+        ({"_shards": {"failed": 1, "failures": [{"reason": {"type": "search_context_missing_exception"}}]}}, "in time"),
+    ],
+)
+def test_incomplete_answer_can_be_asked_for_again(answer: Any, message: str) -> None:
+    with pytest.raises(RequestFailed, match=message) as caught:
+        check_complete(answer, "Elasticsearch 9.5.0", "GET /docs")
+    assert error_class(caught.value) is not ErrorClass.PERMANENT
 
 
 @pytest.mark.parametrize(
@@ -98,23 +110,18 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
 @pytest.mark.parametrize(
     ("reason", "remedy"),
     [
-        (
-            "action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
-            "[docs], this action is granted by the index privileges [maintenance,manage,all]",
-            "the index privilege maintenance on docs (or a wider one: manage, all).",
-        ),
-        (
-            "action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
-            "granted by the cluster privileges [monitor,manage,all]",
-            "the cluster privilege monitor (or a wider one: manage, all).",
-        ),
-        (
-            "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
-            "the cluster permission indices:data/write/bulk, or an action group that includes it.",
-        ),
+        ("action [indices:admin/refresh] is unauthorized for user [anna] with effective roles [narrow] on indices "
+         "[docs], this action is granted by the index privileges [maintenance,manage,all]",
+         "the index privilege maintenance on docs (or a wider one: manage, all)."),
+        ("action [cluster:monitor/main] is unauthorized for API key id [x] of user [elastic], this action is "
+         "granted by the cluster privileges [monitor,manage,all]",
+         "the cluster privilege monitor (or a wider one: manage, all)."),
+        ("no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
+         "the cluster permission indices:data/write/bulk, or an action group that includes it."),
+        ("Can't execute an update request if field or document level security is enabled", "masking for the index."),
         ("no", "the index privileges of its task: docs/operations.md lists them."),
     ],
-)
+)  # fmt: skip
 def test_missing_privilege_is_named(reason: str, remedy: str) -> None:
     error = failed(403, {"error": {"type": "security_exception", "reason": reason}})
     assert isinstance(error, AccessDenied)
@@ -136,9 +143,7 @@ def test_missing_feature_is_named(action: str, error: Any, module: str) -> None:
     assert isinstance(found, FeatureMissing)
     assert (found.module, found.status) == (module, 400)
     assert f"which {action} needs" in found.message or f"lacks the API for {action}" in found.message
-    remedy = (
-        "docker-compose.yml" if module else "Check the name and the address; this engine, or a proxy in front of it"
-    )
+    remedy = "docker-compose.yml" if module else "Check the name and the address; this engine, or a proxy"
     assert remedy in found.remedy
     again = pickle.loads(pickle.dumps(found))
     assert (type(again), again.module, again.status, str(again)) == (FeatureMissing, module, 400, str(found))

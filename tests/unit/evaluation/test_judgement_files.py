@@ -45,6 +45,7 @@ def test_relevant_documents_of_a_query_may_be_a_list(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ('{"query": "x"}', "line 2: ids is missing"),
+        ('{"query": "x", "ids": "a"}', "line 2: ids is not a list of document ids"),
         ('{"query": "x", "ids": ["a", null]}', "line 2: ids holds None, which is not a document id"),
     ],
 )
@@ -64,6 +65,10 @@ def test_broken_lists_of_documents_are_reported(
     [
         ("j.csv", "text,document,grade\na,b,1\n", "has no column query; it has text, document, grade"),
         ("j.csv", "query,document,grade\na,b,0.5\n", "line 2: grade is not a whole number: '0.5'"),
+        ("j.csv", "query,document,grade\na,b,high\n", "line 2: grade is not a whole number: 'high'"),
+        ("j.jsonl", '{"query": "a", "document": 1, "grade": true}\n', "line 1: grade is not a whole number: True"),
+        ("j.jsonl", '{"query": ["a"], "document": 1, "grade": 1}\n', "line 1: query is not a single text: ['a']"),
+        ("j.csv", "query,document,grade\na,b,0\n", "j.csv has no relevant document"),
         ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' already has the grade 1 for 'a'"),
         ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
     ],

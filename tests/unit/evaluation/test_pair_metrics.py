@@ -92,7 +92,7 @@ def test_thresholds_are_optimal(found: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("similarity", Similarity)
-def test_values_that_are_not_finite_are_refused(similarity: Similarity) -> None:
+def test_values_that_are_not_finite_or_no_pairs_are_refused(similarity: Similarity) -> None:
     with pytest.raises(ModelError, match="NaN or infinite"):
         paired_similarity(similarity, np.full_like(U, np.nan), V)
     with pytest.raises(ModelError, match="NaN or infinite"):
@@ -101,3 +101,8 @@ def test_values_that_are_not_finite_are_refused(similarity: Similarity) -> None:
         correlate(np.arange(3.0), np.array([2.0, 2.0, 2.0]))
     with pytest.raises(SourceError, match="pairs that are dup"):
         duplicates(np.zeros(2), np.array([0, 0]))
+    for metric in (correlate, duplicates):
+        with pytest.raises(ValueError, match=r"scores of the shape \(2, 1\) do not match"):
+            metric(np.zeros((2, 1)), np.array([0, 1]))
+    with pytest.raises(ValueError, match="do not form pairs"):
+        paired_similarity(similarity, U, V[:1])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from es_sbert.errors import UsageError
 from es_sbert.evaluation.significance import paired_difference
 
 
@@ -66,3 +67,9 @@ def test_every_group_counts_the_same() -> None:
     assert found.difference == pytest.approx(0.5)
     assert (found.low, found.high) == (0.5, 0.5)  # nothing varies within the groups
     assert paired_difference(first, second).difference == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("first", "message"), [([1.0], "cannot be compared"), ([1.0, np.nan], "not a finite number")])
+def test_scores_that_do_not_form_pairs_are_refused(first: list[float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        paired_difference(first, [0.5, 0.5])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.beir_files import RetrievalCollection
+from es_sbert.evaluation.beir_files import RetrievalCollection, read_beir_folder
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts, read_task_data
 from tests.unit.evaluation.support import write_collection
 
@@ -75,8 +75,7 @@ def test_read_collection(tmp_path: Path) -> None:
 
 def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     corpus = [{"_id": "d1", "title": " ", "text": ""}, {"_id": "d2", "text": "Dogs bark."}, {"_id": "d3", "text": None}]
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
-    assert isinstance(found, RetrievalCollection)
+    found = read_beir_folder(write_collection(tmp_path / "small", corpus=corpus))
     assert (found.documents, found.empty) == ({"d2": "Dogs bark."}, ("d1", "d3"))
     assert found.judgements == {"1": {"d1": 2, "d9": 1}}, "d1 is still to be found"
 
@@ -85,6 +84,11 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' is already in line 1"),
+        ({"corpus": [{"_id": "a", "text": ["x"]}]}, "line 1: title or text is not a string"),
+        ({"corpus": [{"_id": "a", "text": " "}]}, "all documents of "),
+        ({"corpus": [{"_id": "a", "body": "x"}]}, "has no column text"),
+        ({"judgements": "1\td1\t0\n"}, "qrels has no relevant document"),
+        ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5, not a whole number"),
         ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),
         ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
         ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' already has the grade 1 for '1'"),
@@ -109,8 +113,7 @@ def test_read_parquet_collection_of_the_hub(tmp_path: Path) -> None:
         _write_parquet(folder / name, {"_id": ids, "text": [f"text of {id}" for id in ids]})
     _write_parquet(folder / "queries/train-00000-of-00001.parquet", {"_id": ["q"], "text": ["what?"]})
     _write_parquet(folder / "qrels/train-00000-of-00001.parquet", {"query-id": ["q"], "corpus-id": ["d3"]})
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
-    assert isinstance(found, RetrievalCollection)
+    found = read_beir_folder(folder)
     assert (found.name, list(found.documents)) == ("NanoFiQA", ["d1", "d2", "d3"])
     assert found.judgements == {"q": {"d3": 1}}, "without a score, a judged document is relevant"
     _write_parquet(folder / "corpus/train-00001-of-00002.parquet", {"_id": ["d2"], "text": ["again"]})
@@ -129,6 +132,8 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
         ("NanoArguAna", {"d": "NanoArguAna"}),
         ("NanoNQ", {"d": "NanoNQ"}),
     ]
+    with pytest.raises(SourceError, match="holds 2 test collections, not one"):
+        read_beir_folder(tmp_path)
     (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
     with pytest.raises(SourceError, match="qrels has no file for NanoNQ"):
         read_task_data(EvaluationTask.RETRIEVAL, tmp_path)
@@ -137,39 +142,33 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
 def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small")
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n1\td2\t1\n")
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, folder)
-    assert isinstance(found, RetrievalCollection)
-    assert found.judgements == {"1": {"d1": 2, "d9": 1}}
+    assert read_beir_folder(folder).judgements == {"1": {"d1": 2, "d9": 1}}
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
     with pytest.raises(SourceError, match="must hold only one of these: qrels/dev.tsv, qrels/train.tsv"):
         read_task_data(EvaluationTask.RETRIEVAL, folder)
     (folder / "qrels/dev.tsv").unlink()
-    (found,) = read_task_data(EvaluationTask.RETRIEVAL, folder)
-    assert isinstance(found, RetrievalCollection)
-    assert found.judgements == {"1": {"d2": 1}}
+    (folder / "qrels/README.md").touch()
+    assert read_beir_folder(folder).judgements == {"1": {"d2": 1}}
+    for missing in ("qrels/train.tsv", "queries.jsonl"):
+        (folder / missing).unlink()
+        with pytest.raises(
+            SourceError, match="has no qrels/test.tsv" if "qrels" in missing else "has no queries.jsonl"
+        ):
+            read_beir_folder(folder)
 
 
 @pytest.mark.parametrize(
     ("task", "rows", "message"),
     [
-        (
-            EvaluationTask.STS,
-            [STS, ("x", "y", "1"), ("x", "y", "high")],
-            "line 3: score is not a finite number: 'high'",
-        ),
-        (EvaluationTask.STS, [STS], "has no rows"),
-        (
-            EvaluationTask.DUPLICATES,
-            [("question1", "question2", "is_duplicate"), ("x", "y", "2")],
-            "line 2: is_duplicate is '2'",
-        ),
+        ("sts", [STS, ("x", "y", "1"), ("x", "y", "high")], "line 3: score is not a finite number: 'high'"),
+        ("sts", [STS], "has no rows"),
+        ("sts", [("first", "second", "score"), ("x", "y", "1")], "has no column sentence1"),
+        ("duplicates", [("question1", "question2", "is_duplicate"), ("x", "y", "2")], "line 2: is_duplicate is '2'"),
     ],
 )
-def test_broken_files_are_rejected(
-    task: EvaluationTask, rows: list[tuple[str, ...]], message: str, tmp_path: Path
-) -> None:
+def test_broken_files_are_rejected(task: str, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
-        read_task_data(task, None, [write(tmp_path / "broken.tsv", *rows)])
+        read_task_data(EvaluationTask(task), None, [write(tmp_path / "broken.tsv", *rows)])
     assert "broken.tsv" in caught.value.message
     assert message in caught.value.message
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluation_report import ReportRow
 from es_sbert.evaluation.task_data import EvaluationTask, TaskTexts
@@ -53,6 +56,10 @@ def test_duplicates_with_embedder_and_pair_scorer() -> None:
     scorer = FixedScorer({("a", "b"): 1, ("a", "c"): 0, ("a", "d"): 2})
     by_score = only(run_task(scorer, EvaluationTask.DUPLICATES, [DUPLICATES]).rows)
     assert by_score.figures["average_precision"] == pytest.approx(100 * (1 / 2 + 2 / 3) / 2)
+    by_gold = only(run_task(scorer, EvaluationTask.STS, [replace(STS, gold=np.array([1.0, 0.0, 2.0]))]).rows)
+    assert by_gold.figures == {"spearman": pytest.approx(100), "pearson": pytest.approx(100)}
+    with pytest.raises(UsageError, match="triplet needs sentence vectors, but scorer only scores pairs"):
+        run_task(scorer, EvaluationTask.TRIPLET, [TRIPLETS])
 
 
 def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
@@ -65,3 +72,8 @@ def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
         "unjudged@10": 50.0,
     }
     assert embedder.kinds == ["query", "document"]
+    other = replace(COLLECTION, name="other", judgements={"a": {"2": 1}})
+    *_, average = run_task(embedder, EvaluationTask.RETRIEVAL, [COLLECTION, other]).rows
+    assert (average.data, average.figures["success@1"], average.figures["mrr@10"]) == ("average", 50.0, 75.0)
+    with pytest.raises(SourceError, match="^other: no query has a relevant document"):
+        run_task(embedder, EvaluationTask.RETRIEVAL, [replace(other, judgements={"a": {"2": 0}})])

@@ -17,15 +17,7 @@ from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats
 
-TEXTS = [
-    "",
-    "a",
-    "The CAT sleeps",
-    "  leading space",
-    "naïve café",
-    "[MASK] and <mask> spelled out",
-    "yes " * 60,
-]
+TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
 KINDS: tuple[PromptKind | None, ...] = (None, "query", "document")
 Vectors = dict[PromptKind | None, Floats]
 

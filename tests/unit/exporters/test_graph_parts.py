@@ -12,12 +12,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import spearmanr
 
 from es_sbert.bundle.variants import Precision
-from es_sbert.exporters.parity import (
-    PARITY_THRESHOLDS,
-    compare_vectors,
-    parity_sentences,
-    spearman,
-)
+from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, parity_sentences, spearman
 from es_sbert.exporters.quantization import quantize_columns
 from es_sbert.exporters.sentence_graph import relative_position_buckets
 

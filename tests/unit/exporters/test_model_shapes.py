@@ -12,12 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    LayerNorm,
-    Normalize,
-    StaticEmbedding,
-)
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, StaticEmbedding
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting

@@ -37,12 +37,19 @@ class LastHiddenState(nn.Module):
         return vectors
 
 
-def export_with_torch(folder: Path, path: Path) -> Path:
+class TextVectors(LastHiddenState):
+    """The vector of the first token, not normalized."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return 3 * super().forward(input_ids, attention_mask)[:, 0]
+
+
+def export_with_torch(folder: Path, path: Path, kind: type = LastHiddenState, output: str = "tokens") -> Path:
     """The transformer of a folder as torch exports it."""
     ids = torch.tensor([[5, 6, 7], [8, 9, 2]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     inputs = {"input_ids": ids, "attention_mask": mask}
-    onnx.save(trace_module(LastHiddenState(folder), inputs, "last_hidden_state", name="foreign"), path)
+    onnx.save(trace_module(kind(folder), inputs, output, name="foreign"), path)
     return path
 
 
@@ -77,6 +84,15 @@ def test_model_made_of_an_onnx_file_equals_the_original(bert: tuple[Path, Path],
     report = export_bundle(model, tmp_path / "bundle", [Variant.FP32]).variants["fp32"].parity
     assert report is not None
     assert report.passed
+
+
+@pytest.mark.parametrize("output", ["sentence_embedding", "vectors"])
+def test_vectors_of_texts_are_compared_by_their_direction(output: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "bert", "bert", pooling="cls")
+    path = export_with_torch(folder, tmp_path / "model.onnx", TextVectors, output)
+    assert check_against_onnx(read_sentence_model(folder), path) < 1e-5
+    with pytest.raises(ParityFailed, match="give different vectors"):
+        check_against_onnx(read_sentence_model(write_checkpoint(tmp_path / "mean", "bert")), path)
 
 
 @pytest.mark.parametrize(

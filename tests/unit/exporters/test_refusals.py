@@ -52,6 +52,7 @@ def test_unknown_architecture_error_names_the_train_extra(
         ({"num_attention_heads": 5}, "5 heads"),
         ({"num_hidden_layers": 2}, r"encoder\.layer\.1\.attention\.self\.query\.weight"),
         ({"intermediate_size": 100}, "expected"),
+        ({"vocab_size": 9}, "states a vocab_size of 9"),
     ],
 )
 def test_settings_that_do_not_fit_the_weights_are_rejected(
@@ -61,7 +62,9 @@ def test_settings_that_do_not_fit_the_weights_are_rejected(
         read_transformer_weights(with_config(model, **settings))
 
 
-def test_more_tokens_than_positions_are_rejected(model: SentenceModel) -> None:
+def test_more_tokens_than_positions_and_other_token_types_are_rejected(model: SentenceModel) -> None:
+    with pytest.raises(UnsupportedArchitecture, match="gives tokens a type other than 0"):
+        read_transformer_weights(model.model_copy(update={"uses_token_types": True}))
     with pytest.raises(BundleInvalid, match="64 positions, fewer than its maximum of 65 tokens"):
         read_transformer_weights(model.model_copy(update={"max_tokens": 65}))
 

@@ -161,6 +161,9 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"head_dim": 4}, "shape"),
     ("gemma3_text", {"sliding_window": None}, "no window"),
     ("gte", {"num_hidden_layers": 3}, "lack the tensor"),
+    ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar 0"),
+    ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers 0"),
+    ("roberta", {"pad_token_id": None}, "no pad_token_id"),
 ]
 
 

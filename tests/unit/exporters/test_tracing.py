@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
 
 from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
@@ -34,6 +38,35 @@ pytestmark = pytest.mark.slow
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]
 BOTH = [Variant.FP32, Variant.INT8]
+
+
+class Network(nn.Embedding):
+    """Looks up the vectors of tokens and changes them."""
+
+    change: Callable[[Tensor], Tensor]
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.change(super().forward(ids))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda x: x.repeat_interleave(2, dim=-1), None),
+        (lambda x: x + x.mean(dim=1, keepdim=True), "a different vector for a padded text"),
+        (lambda x: x if x.shape[1] == 11 else 2 * x, "texts of 11 tokens, not of .* treats other lengths differently"),
+        (lambda x: x + torch.zeros(1, int(x.shape[1]), 1), "texts of 11 tokens, not of .* .onnxruntime: "),
+        (lambda x: x.reshape(-1, 11, 4), "the network does not run on texts of"),
+        (lambda x: x * float("nan"), "results that differ from the network's"),
+        (torch.special.bessel_j0, "torch cannot export this network"),
+    ],
+)
+def test_network_whose_graph_differs_is_refused(change: Callable[[Tensor], Tensor], reason: str | None) -> None:
+    network, (ids, mask) = Network(20, 4), tracing.example_inputs((3, 11), 20)
+    network.change = change
+    with pytest.raises(UnsupportedArchitecture, match=f"^tiny: .*{reason}") if reason else nullcontext():
+        traced = tracing.trace_module(network, {"input_ids": ids, "attention_mask": mask}, "vectors", name="tiny")
+        tracing.check_trace(traced, network, (ids, mask), 20, 64)
 
 
 @pytest.fixture(scope="module", params=mostly_long(TRACED_ARCHITECTURES))

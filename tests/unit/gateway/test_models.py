@@ -102,7 +102,7 @@ async def test_failed_model_load_is_reported_and_retried(tmp_path: Path, folders
 
 @in_event_loop
 async def test_index_model_is_found_by_fingerprint(folders: list[Path], loads: list[str]) -> None:
-    served = models(folders[0], folders[1])
+    served = models("/nowhere/model", folders[0], folders[1])
     wanted = fingerprint_of(folders[1])
     for name in ("/elsewhere/model", "model1", None):
         assert (await served.get(name, wanted)).info.fingerprint == wanted

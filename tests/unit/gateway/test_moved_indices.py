@@ -22,7 +22,7 @@ from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler, embedded_queries
-from es_sbert.gateway.search_page import PageApi
+from es_sbert.gateway.search_page import PageApi, parse_page_request
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream
 from tests.unit.gateway.rewriting import vector_field
@@ -99,6 +99,12 @@ def test_search_page_gets_a_rewrite_for_the_current_indices(monkeypatch: pytest.
     page = PageApi(SETTINGS, UPSTREAM, Lookup(moved), rewriter(DOCS, moved))
     answer = asyncio.run(page.rewrite_body([], orjson.dumps({"index": "docs", "body": SEMANTIC})))
     assert '"other"' in orjson.dumps(answer).decode()
+
+
+def test_wrong_request_of_the_page_names_the_member() -> None:
+    with pytest.raises(BadRequest, match="^index: Field required") as caught:
+        parse_page_request(b'{"body": 1}')
+    assert "Reload the page" in caught.value.remedy
 
 
 @pytest.mark.parametrize("query", [SEMANTIC["query"], {"bool": {"must_not": [{"term": {"semantic": "x"}}]}}])

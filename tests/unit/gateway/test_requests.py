@@ -12,13 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import (
-    EngineUnreachable,
-    ModelError,
-    Overloaded,
-    RequestFailed,
-    UsageError,
-)
+from es_sbert.errors import EngineUnreachable, ModelError, Overloaded, RequestFailed, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.errors import (
@@ -34,6 +28,7 @@ from es_sbert.gateway.incoming_request import (
     UnreadableJson,
     blank_comments,
     credential_headers,
+    decompress_body,
     parse_object,
     require_json_type,
     require_utf8,
@@ -123,6 +118,11 @@ def test_end_of_a_body_is_held_back_if_there_are_too_many_requests(headers: dict
     with pytest.raises(Overloaded):
         asyncio.run(read())
     assert passed == [b"ab"]
+
+
+def test_damaged_gzip_is_refused() -> None:
+    with pytest.raises(BadRequest, match="the compressed body cannot be read"):
+        decompress_body(b"\x1f\x8b\x08 damaged", incoming("/", "POST", {"content-encoding": "gzip"}))
 
 
 @pytest.mark.parametrize("content_type", ["application/cbor", "application/yaml; as=json", ""])

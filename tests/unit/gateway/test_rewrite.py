@@ -98,6 +98,14 @@ def test_inner_hits_are_named_and_omitted_in_aggregations(engine_type: EngineTyp
     two_types = ResolvedIndices(PASSAGES.fields | {"old": {"embedding": quantized}}, {"docs": 1, "old": 1})
     told = clauses(Rewriting(two_types, engine_type).query(SEMANTIC), "inner_hits")
     assert [hits["name"] for hits in told] == ["embedding", "embedding.1"]
+    named = Rewriting(engine_type=engine_type).query({"match": {"semantic": {"query": TEXT, "_name": "near"}}})
+    assert named["bool"]["_name"] == "near"
+
+
+def test_section_has_the_oversampling_of_its_field_and_names_the_nearest_chunk() -> None:
+    meta = vector_field(passages=ChunkRules(tokens=64, overlap=8), index_type="bbq_hnsw")
+    section = Rewriting(ResolvedIndices({"docs": {"embedding": meta}}, {"docs": 1}))(BODIES["knn-section"])["knn"]
+    assert (section["inner_hits"]["name"], section["rescore_vector"]) == ("embedding", {"oversample": 3.0})
 
 
 def knn_filter(query: Json) -> Json:
@@ -116,10 +124,14 @@ def test_required_clauses_become_the_knn_filter_and_semantic_ones_do_not() -> No
 
 def test_inner_hits_are_kept_in_one_place() -> None:
     nested: Json = {"nested": {"path": "comments", "query": EN, "inner_hits": {}}}
-    rewritten = Rewriting().query({"bool": {"must": [SEMANTIC, nested], "must_not": [nested, YEAR]}})
+    rewritten = Rewriting().query(
+        {"bool": {"must": [SEMANTIC, {"bool": {"must": [nested]}}], "must_not": [nested, YEAR]}}
+    )
     assert len(clauses(rewritten, "inner_hits")) == 2
     silent: Json = {"nested": {"path": "comments", "query": EN}}
-    assert knn_filter(rewritten) == {"bool": {"filter": [silent, {"bool": {"must_not": [silent, YEAR]}}]}}
+    assert knn_filter(rewritten) == {
+        "bool": {"filter": [{"bool": {"must": [silent]}}, {"bool": {"must_not": [silent, YEAR]}}]}
+    }
 
 
 NEAR: Json = {"filter": SEMANTIC}
@@ -193,14 +205,15 @@ def test_every_query_syntax_embeds_its_text(written: Json, text: str) -> None:
 
 
 def test_query_string_keeps_non_semantic_clauses() -> None:
-    query = {
-        "query_string": {"query": 'semantic:"light" AND -topic:(old OR new) AND year:[2000 TO *]', "lenient": True}
-    }
-    said = Rewriting().query(query)["bool"]
+    text = 'semantic:"light" AND -topic:(old OR new) AND year:[2000 TO *]'
+    said = Rewriting().query({"query_string": {"query": text, "lenient": True}})["bool"]
     assert [part["query_string"] for part in said["must"] if "query_string" in part] == [
         {"lenient": True, "query": "year:[2000 TO *]"}
     ]
     assert [part["query_string"]["query"] for part in said["must_not"]] == ["topic:(old OR new)"]
+    said = Rewriting().query({"query_string": {"query": "+(semantic:light OR title:a)^2 title:b"}})["bool"]
+    assert said["must"][0]["bool"]["should"][1] == {"query_string": {"query": "title:a", "boost": 2.0}}
+    assert said["should"] == [{"query_string": {"query": "title:b"}}]
 
 
 @pytest.mark.parametrize(
@@ -246,8 +259,9 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
     for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
         other: Json = {"query": {"query_string": {"query": text}}}
         assert Rewriting(ResolvedIndices({}, {}, ordinary=False))(other) is other
-    body = {"query": SEMANTIC}
-    assert Rewriting(NO_MAPPINGS)(body) is body
+    for query in (SEMANTIC, {"query_string": {"query": 'semantic:"open'}}):
+        body = {"query": query}
+        assert Rewriting(NO_MAPPINGS)(body) is body
 
 
 CALIBRATED = ResolvedIndices({"docs": {"embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}, ordinary=False)
@@ -389,6 +403,10 @@ def test_too_many_semantic_queries_are_rejected() -> None:
         ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is not a query"),
         ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
         ({"query_string": {"query": 'semantic:"open'}}, "is not valid Lucene syntax"),
+        (
+            {"query_string": {"query": "title:(a OR semantic:b)"}},
+            "is an expression that cannot contain a semantic query",
+        ),
         ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
         ({"query_string": {"query": "title:a AND NOT semantic:plants"}}, "to be excluded has no minimum cosine"),
         ({"query_string": {"query": "title:a -semantic:plants"}}, "to be excluded has no minimum cosine"),
@@ -460,11 +478,7 @@ def test_any_body_is_rewritten_rejected_or_unchanged(body: dict[str, Any]) -> No
 
 
 # Parameters of OpenSearch's query that the gateway does not apply.
-NEURAL_PARAMETERS = (
-    "max_distance",
-    "min_score",
-    "rescore",
-)
+NEURAL_PARAMETERS = ("max_distance", "min_score", "rescore")
 
 
 def knn(**parameters: Any) -> Json:

@@ -19,13 +19,7 @@ import pytest
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
-from es_sbert.gateway.search_log import (
-    SearchLog,
-    SearchRecorder,
-    SearchTrace,
-    TotalHitsParser,
-    read_trace,
-)
+from es_sbert.gateway.search_log import SearchLog, SearchRecorder, SearchTrace, TotalHitsParser, read_trace
 from es_sbert.gateway.settings import SearchLogSettings
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import SearchScope
@@ -88,8 +82,10 @@ def test_file_that_was_rotated_is_created_again(tmp_path: Path, removed: bool) -
     else:
         path.rename(old)
     log.record(search(1))
+    log.record(search(2) | {"index": ".kibana"})
     asyncio.run(log.close())
-    assert numbers(path.read_bytes()) == [1]
+    log.record(search(3))
+    assert (numbers(path.read_bytes()), log.dropped) == ([1], 1)
     if not removed:
         assert numbers(old.read_bytes()) == [0]
 
@@ -203,9 +199,10 @@ ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"v
         (ANSWER, [17]),
         (b'{"hits":{"total":3,"max_score":null,"hits":[]}}', [3]),
         (gzip.compress(ANSWER), [17]),
+        (ANSWER + b" " * 2000, [17]),
         (b"\x1f\x8b\x08\x00 damaged on its way", []),
     ],
-    ids=["object", "number", "gzip", "damaged"],
+    ids=["object", "number", "gzip", "long", "damaged"],
 )
 def test_total_hits_are_parsed_from_partial_responses(answer: bytes, totals: list[int]) -> None:
     glance = TotalHitsParser(1000)

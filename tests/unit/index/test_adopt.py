@@ -15,13 +15,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError
-from es_sbert.index.adopt import (
-    AdoptableField,
-    AdoptionReport,
-    ComparedDocument,
-    MetadataCounts,
-    adoptable_field,
-)
+from es_sbert.index.adopt import AdoptableField, AdoptionReport, ComparedDocument, MetadataCounts, adoptable_field
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
@@ -148,9 +142,8 @@ def test_unknown_or_nested_field_is_rejected() -> None:
 def test_conflicting_metadata_field_is_rejected() -> None:
     there: Json = {"vector_meta": {"type": "keyword"}}
     refused(IndexMismatch, "'vector_meta' of docs conflicts with es-sbert", "renames", ELASTICSEARCH, DENSE, more=there)
-    assert (
-        look(ELASTICSEARCH, DENSE, more={"vector_meta": {"properties": {"by": {"type": "keyword"}}}}).name == "vector"
-    )
+    there = {"vector_meta": {"properties": {"by": {"type": "keyword"}}}}
+    assert look(ELASTICSEARCH, DENSE, more=there).name == "vector"
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])

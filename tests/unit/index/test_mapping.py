@@ -27,6 +27,7 @@ from es_sbert.index.mapping import (
     read_vector_mapping,
     vector_fields,
     with_float_vectors,
+    with_meta_entry,
 )
 from tests.unit.golden import assert_golden
 
@@ -234,3 +235,4 @@ def test_fields_of_other_analyses_stay_in_the_list() -> None:
     assert plan_written_field(IndexState("docs", mappings, {}), "cluster", []) is None
     declared = plan_written_field(IndexState("docs", {"properties": properties}, {}), "cluster", [])
     assert declared == {"_meta": {"es_sbert": {"written_fields": ["cluster"]}}}
+    assert with_meta_entry({"theirs": 1, "es_sbert": {"written_fields": []}}, "written_fields", None) == {"theirs": 1}

@@ -26,6 +26,8 @@ from tests.unit.engines.local.notes import engine
 )
 def test_engine_home_from_environment(environ: dict[str, str], root: bool, home: str) -> None:
     assert EngineHome.from_environment(environ, root=root).home == Path(home)
+    with pytest.raises(LocalEngineError, match="has a space in its path"):
+        EngineHome.from_environment({"ES_SBERT_ENGINE_HOME": f"{home}/my engines"}, root=root)
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o070])
@@ -60,6 +62,9 @@ def test_state_is_kept_until_it_is_forgotten(home: EngineHome) -> None:
     assert list(home.state.iterdir()) == []
 
 
-def test_state_of_a_dead_process_is_ignored(home: EngineHome) -> None:
+def test_state_of_a_dead_process_is_ignored_and_a_broken_one_is_an_error(home: EngineHome) -> None:
     home.write_state(engine(started="another boot/1"))
     assert home.running("es9", 9200) is None
+    (home.state / "es9-9200.json").write_text("{}")
+    with pytest.raises(LocalEngineError, match="es9-9200.json cannot be read: Field required"):
+        home.running("es9", 9200)

@@ -102,6 +102,15 @@ def test_symbolic_link_in_zip_becomes_a_file(tmp_path: Path) -> None:
     assert not (tmp_path / "target" / "link").is_symlink()
 
 
+def test_zip_that_is_damaged_or_lacks_a_folder_is_refused(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "server.zip", {"top/file": 0o644})
+    with pytest.raises(LocalEngineError, match="server.zip does not contain modules/"):
+        unpack(archive, (("top/", ""), ("modules/", "modules/")), tmp_path / "target")
+    archive.write_bytes(archive.read_bytes()[:40])
+    with pytest.raises(LocalEngineError, match="server.zip is damaged"):
+        unpack(archive, (("top/", ""),), tmp_path / "target")
+
+
 def test_default_engine_uses_the_default_url_port() -> None:
     assert DEFAULT_URL.endswith(f":{ENGINES['es9'].port}")
 

@@ -29,11 +29,13 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_unknown_engine_is_rejected(home: Path) -> None:
+def test_unknown_engine_and_heap_are_rejected(home: Path) -> None:
     for name in ("solr", "es8", "opensearch2"):
         with pytest.raises(UsageError, match=f"unknown engine '{name}'") as caught:
             start_engine(name)
         assert "docker-compose.yml" in caught.value.remedy
+    with pytest.raises(UsageError, match="'1t' is not a heap size"):
+        start_engine("es9", heap="1t")
     assert not home.exists()
 
 

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
-from es_sbert.gateway.writes.write_handler import (
-    JoinedBulkResponse,
-    parse_bulk_response,
-)
+from es_sbert.gateway.writes.write_handler import JoinedBulkResponse, parse_bulk_response
 
 ERRORS: list[tuple[EsSbertError, int]] = [(ModelError("m", "r"), 503), (Overloaded("m", "r"), 429)]
 Window = tuple[Sequence[Any], Sequence[BulkItem], Mapping[int, EsSbertError]]
