@@ -61,7 +61,8 @@ from es_sbert.gateway.writes.write_handler import WriteHandler
 logger = logging.getLogger(__name__)
 # Maximum time between the error response to a slow client and the end of its connection.
 _LINGER_SECONDS = 2.0
-# Header of the searches that the search page makes for the cosines of hits: they are not searches of a user.
+# Header of the searches that the search page makes besides the user's. Anyone may send it: it keeps a search out of the
+# log, counts it as `ui` in the metrics, and changes nothing else.
 _PAGE_HEADER = b"x-es-sbert-page"
 
 
@@ -134,7 +135,7 @@ class Gateway:
                 with self._admission.slot() as slot:
                     incoming = IncomingRequest.from_scope(scope, receive, self._settings.limits, slot)
                     route = match_route(incoming)
-                    outcome.kind = "ui" if incoming.header(_PAGE_HEADER) else _metric_kind(route.api)
+                    outcome.kind = "ui" if _is_of_page(incoming, route) else _metric_kind(route.api)
                     outcome.status = await self._dispatch(incoming, route, send) or outcome.status
                     return
             except ClientDisconnect:  # nobody waits for a response
@@ -183,7 +184,7 @@ class Gateway:
     @contextmanager
     def _record_search(self, incoming: IncomingRequest, route: EngineRoute) -> Iterator[SearchRecorder]:
         """Log a search when it ends, whether it succeeds or fails."""
-        log = None if incoming.header(_PAGE_HEADER) else self._search_log
+        log = None if _is_of_page(incoming, route) else self._search_log
         recorder = SearchRecorder(unquote(route.index), route.api, is_logged=log is not None)
         try:
             yield recorder
@@ -261,6 +262,10 @@ class _TrackedSend:
     async def __call__(self, message: Message) -> None:
         self.started = True
         await self._send(message)
+
+
+def _is_of_page(incoming: IncomingRequest, route: EngineRoute) -> bool:
+    return route.api is EngineApi.SEARCH and bool(incoming.header(_PAGE_HEADER))
 
 
 def _metric_kind(api: EngineApi) -> str:

@@ -116,7 +116,7 @@ class PageApi:
         semantic = self._settings.semantic
         answer = await self._read(headers, f"/_all?{INDICES_FILTER_PATH}")
         with self._upstream.parsing("GET /_all"):
-            indices, problems = list_searchable_indices(answer, semantic.virtual_field)
+            indices, problems = list_searchable_indices(answer, semantic.virtual_field, semantic.min_cosine)
         engine_type = self._upstream.engine_type_or_default
         return {
             # Relative path from the page to the engine's API, which also works behind a reverse proxy.
@@ -185,18 +185,21 @@ def quote_expression(index: str) -> str:
 INDICES_FILTER_PATH = "filter_path=*.aliases,*.mappings._meta.es_sbert"
 
 
-def list_searchable_indices(answer: Json, virtual_field: str) -> tuple[list[Json], list[str]]:
+def list_searchable_indices(
+    answer: Json, virtual_field: str, min_cosine: float | None = None
+) -> tuple[list[Json], list[str]]:
     """List the indices and aliases with vector fields.
 
     Args:
         answer: The response to `GET /_all`.
         virtual_field: Name of the virtual field.
+        min_cosine: Minimum cosine of the gateway; None for that of each index.
 
     Returns:
         The indices and aliases, aliases first, each with `name` and `fields`. A field has its `name`, the `semantic`
         name for queries, the object with the vector's metadata (`meta`), `model`, whether it holds `passages`, the
-        `parts` of its text template (pairs of literal and field), the fields in it (`texts`) and the fields that hits
-        need not return (`hidden`).
+        `parts` of its text template (pairs of literal and field), the fields in it (`texts`), the fields that hits
+        need not return (`hidden`), and the minimum cosine of hits (`min_cosine`).
 
         Problems with indices that are left out: anyone who may write an index may put an invalid mapping there, which
         must not keep others from searching theirs.
@@ -207,7 +210,7 @@ def list_searchable_indices(answer: Json, virtual_field: str) -> tuple[list[Json
     for index, state in sorted(answer.items()):
         try:
             metas = vector_fields(state.get("mappings", {}), index)
-            fields = [_field_entry(name, meta, virtual_field) for name, meta in metas.items()]
+            fields = [_field_entry(name, meta, virtual_field, min_cosine) for name, meta in metas.items()]
         except (IndexMismatch, UsageError) as error:
             problems.append(f"{index} is skipped: {error.message}. {error.remedy}")
             continue
@@ -225,7 +228,7 @@ def hidden_fields(fields: dict[str, VectorFieldMeta]) -> set[str]:
     return {*fields, *(document_meta_field(name) for name in fields), *texts}
 
 
-def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
+def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str, min_cosine: float | None) -> Json:
     template = _template(meta)
     return {
         "name": name,
@@ -236,6 +239,7 @@ def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
         "parts": list(map(list, template.parts)),
         "texts": template.fields,
         "hidden": [name, document_meta_field(name)],
+        "min_cosine": meta.min_cosine if min_cosine is None else min_cosine,
     }
 
 
@@ -295,7 +299,7 @@ def survey_body(fields: Sequence[Json]) -> Json:
 
 
 def choose_facets(fields: Sequence[Json], answer: Json) -> list[Json]:
-    """Choose useful facets: fields with several values, but far fewer values than documents.
+    """Choose useful facets: fields with several values, but far fewer values than documents. The fewest come first.
 
     Args:
         answer: The response to `survey_body(fields)`.
@@ -305,11 +309,12 @@ def choose_facets(fields: Sequence[Json], answer: Json) -> list[Json]:
     """
     total = answer["hits"]["total"]["value"]
     most = min(total - 1, max(_MAX_FACET_VALUES, total / 3))
+    values = [answer["aggregations"][str(number)]["value"] for number in range(len(fields))]
+    chosen = sorted((number for number, count in enumerate(values) if 2 <= count <= most), key=values.__getitem__)
     return [
-        {**facet, "aggregation": {"terms": {"field": facet["field"], "size": _MAX_FACET_VALUES}}}
-        for number, facet in enumerate(fields)
-        if 2 <= answer["aggregations"][str(number)]["value"] <= most
-    ][:_MAX_FACETS]
+        {**fields[number], "aggregation": {"terms": {"field": fields[number]["field"], "size": _MAX_FACET_VALUES}}}
+        for number in chosen[:_MAX_FACETS]
+    ]
 
 
 CONTENT_TYPES = {

@@ -41,15 +41,19 @@ def test_metrics_omit_models_only_named_by_mappings() -> None:
     assert "mapping" not in shown
 
 
+OF_PAGE = {"x-es-sbert-page": "own"}
+
+
 def test_searches_that_the_page_makes_itself_are_no_searches_in_metrics_and_log(tiny: Path, tmp_path: Path) -> None:
     log = SearchLogSettings(tmp_path / "searches.jsonl", False, "here")
     with Echo() as engine, gateway(engine.url, tiny, search_log=log) as url:
-        for index, headers in (("docs", {}), ("cosines", {"x-es-sbert-page": "cosines"})):
-            patient.post(f"{url}/{index}/_search", json={}, headers={"x-es-sbert": "off", **headers})
+        for target, headers in (("docs/_search", {}), ("own/_search", OF_PAGE), ("counted/_count", OF_PAGE)):
+            patient.post(f"{url}/{target}", json={}, headers={"x-es-sbert": "off", **headers})
         shown = patient.get(f"{url}/metrics").text
-    assert 'requests_total{kind="search",status="200"} 1.0' in shown
+    # Only the searches of the page have this mark; on anything else it has no effect.
+    assert 'requests_total{kind="search",status="200"} 2.0' in shown
     assert 'requests_total{kind="ui",status="200"} 1.0' in shown
-    assert [orjson.loads(line)["index"] for line in log.path.read_bytes().splitlines()] == ["docs"]
+    assert [orjson.loads(line)["index"] for line in log.path.read_bytes().splitlines()] == ["docs", "counted"]
 
 
 def test_metrics_count_requests(tiny: Path) -> None:

@@ -5,7 +5,8 @@ import { byId, element } from "./dom.js";
 import { search } from "./engine.js";
 import { aggregationsOf } from "./facets.js";
 import { listOf, summaryOf, totalText } from "./hits.js";
-import { COLUMNS, PAGE, bodyOf } from "./queries.js";
+import { cosineText } from "./numbers.js";
+import { COLUMNS, PAGE, bodyOf, nearestBody } from "./queries.js";
 
 /** Show the headings of the columns, which are still empty. */
 export function prepare() {
@@ -31,8 +32,10 @@ export async function run(column, asked, { changed, signal }) {
   section.setAttribute("aria-busy", "true");
   try {
     const body = bodyOf(column, asked, counting ? aggregationsOf(asked.facets) : {});
-    const found = await search(asked.index, body, column.mode, signal);
-    show(section, column, asked, found, { changed, signal });
+    // One record in the search log for all lists: that of the list which a narrow screen shows.
+    const found = await search(asked.index, body, column.mode, signal, { logged: asked.size === PAGE && column.name === viewed() });
+    const near = found.answer.hits.hits.length === 0 ? await nearestOf(column, asked, signal) : null;
+    show(section, column, asked, found, near, { changed, signal });
     countView(column.name, totalText(found.answer));
     return found.answer;
   } catch (error) {
@@ -59,7 +62,13 @@ function toPaste({ highlight, ...body }) {
   return { ...body, highlight: usual };
 }
 
-function show(section, column, asked, found, then) {
+/** The answer with the nearest documents that the minimum cosine has dropped; null if there is no minimum. */
+async function nearestOf(column, asked, signal) {
+  if (column.name !== "semantic" || asked.field.min_cosine === null) return null;
+  return (await search(asked.index, nearestBody(asked), column.mode, signal)).answer;
+}
+
+function show(section, column, asked, found, near, then) {
   const shown = found.answer.hits.hits.length;
   const further = async () => {
     const next = section.querySelectorAll(".hits > li").length;
@@ -77,17 +86,30 @@ function show(section, column, asked, found, then) {
     element(
       "div",
       {},
-      shown === 0 ? element("p", {}, emptyWords(column, asked)) : listOf(column, found.answer, asked),
+      shown === 0 ? emptied(column, asked, near) : listOf(column, found.answer, asked),
       full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : null,
       requested(column, asked),
     ),
   );
 }
 
+/** What a list without hits says, with the documents `near` that were dropped. */
+function emptied(column, asked, near) {
+  if (!near?.hits.hits.length) return element("p", {}, emptyWords(column, asked));
+  const list = listOf(column, near, asked);
+  list.classList.add("below");
+  const minimum = element("strong", {}, `the minimum cosine of ${cosineText(asked.field.min_cosine)}`);
+  return [
+    element("p", { class: "message" }, "No document reaches ", minimum, asked.filters.length > 0 ? " with these filters." : ".", " The nearest ones below it:"),
+    list,
+  ];
+}
+
 function emptyWords(column, asked) {
   if (asked.filters.length > 0) return "No document matches these filters. Remove one of them.";
-  if (column.name === "lexical") return "No document contains any of these words. See the semantic hits.";
-  return "No document has a vector yet, or none is near enough. Embed the documents with es-sbert ingest.";
+  if (column.name === "lexical") return "No document contains any of these words.";
+  if (column.name === "hybrid") return "Neither the semantic nor the lexical search found a document.";
+  return "No document has a vector yet. Embed the documents with es-sbert ingest.";
 }
 
 // Narrow screens have room for one column: a row of buttons selects it. Wide ones show all, and the style hides the row.
@@ -102,8 +124,11 @@ function offerViews() {
     `${heading} `,
     element("span", { class: "count" }),
   )));
-  showView(chosen ?? COLUMNS[0].name);
+  showView(viewed());
 }
+
+/** Name of the column that a screen with room for one shows. */
+const viewed = () => chosen ?? COLUMNS[0].name;
 
 /** Show a column on a screen with room for one. */
 function showView(name) {

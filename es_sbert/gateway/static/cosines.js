@@ -5,9 +5,6 @@ import { search } from "./engine.js";
 import { addCosines, keyOf } from "./hits.js";
 import { COLUMNS, cosineOf, cosinesBody } from "./queries.js";
 
-// The search log and the metrics leave out searches with it.
-const OF_PAGE = { "X-Es-Sbert-Page": "cosines" };
-
 let latest = new AbortController();
 
 /** Add the cosines to the hits of all columns; if this fails, the hits are shown without them. */
@@ -18,7 +15,7 @@ export async function showCosines(asked, answers, searched) {
   const hits = [...answers.values()].flatMap((answer) => answer.hits.hits);
   if (hits.length === 0) return;
   try {
-    const { answer } = await search(asked.index, cosinesBody(asked, hits), COLUMNS[0].mode, signal, OF_PAGE);
+    const { answer } = await search(asked.index, cosinesBody(asked, hits), COLUMNS[0].mode, signal);
     // Elasticsearch 9.4 also finds documents without a vector, with the score 0.
     const near = answer.hits.hits.filter((hit) => hit._score > 0);
     const cosines = new Map(near.map((hit) => [keyOf(hit._index, hit._id), cosineOf(COLUMNS[0], hit)]));

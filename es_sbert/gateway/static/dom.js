@@ -11,6 +11,6 @@ export function element(name, attributes = {}, ...children) {
     else if (value === true) made.setAttribute(attribute, "");
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(attribute, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== ""));
   return made;
 }

@@ -31,11 +31,18 @@ function base64(text) {
 /** Send a request to the gateway's own API. */
 export const askPage = (path, body, signal) => request(`api/${path}`, body, {}, signal);
 
-/** Search an index; `mode` is that of the gateway: "on", "off" or "hybrid". */
-export async function search(index, body, mode, signal, headers = {}) {
+// The search log leaves out searches with this header, and the metrics count them as requests of the page.
+const OF_PAGE = { "X-Es-Sbert-Page": "own" };
+
+/**
+ * Search an index; `mode` is that of the gateway: "on", "off" or "hybrid".
+ *
+ * `logged` is whether it is the reader's search: of the several requests for one, only one is.
+ */
+export async function search(index, body, mode, signal, { logged = false } = {}) {
   const path = `${engineRoot}${encodeURIComponent(index)}/_search`;
   const began = performance.now();
-  const answer = await request(path, body, { "X-Es-Sbert": mode, ...headers }, signal);
+  const answer = await request(path, body, { "X-Es-Sbert": mode, ...(logged ? {} : OF_PAGE) }, signal);
   return { answer, milliseconds: performance.now() - began };
 }
 

@@ -2,12 +2,9 @@
 
 import { element } from "./dom.js";
 import { excerptRuns, titleRuns } from "./excerpts.js";
-import { cosineText, countText, durationText, scoreText, valueText } from "./numbers.js";
+import { cosineText, countText, dateText, durationText, scoreText } from "./numbers.js";
 import { COSINE_MEANING, cosineOf } from "./queries.js";
-import { titleOf, valueAt, visible } from "./text.js";
-
-const FACTS_SHOWN = 6;
-const LONGEST_FACT = 60;
+import { beginning, titleOf, valueAt, visible } from "./text.js";
 
 /** Identifies a hit on the whole page. */
 export const keyOf = (index, id) => JSON.stringify([index, id]);
@@ -27,7 +24,8 @@ export function summaryOf({ answer, milliseconds }) {
 }
 
 /** The hits as a list. */
-export function listOf(column, answer, { field }) {
+export function listOf(column, answer, asked) {
+  const { field } = asked;
   const items = answer.hits.hits.map((hit) => {
     const excerpt = excerptRuns(hit, field);
     return element(
@@ -35,7 +33,7 @@ export function listOf(column, answer, { field }) {
       { tabindex: "-1", "data-key": keyOf(hit._index, hit._id) },
       element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
       excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
-      element("p", { class: "facts" }, scoresOf(column, hit, cosineOf(column, hit)), factsOf(hit, field)),
+      element("p", { class: "facts" }, element("span", { class: "scores" }, scoresOf(column, hit, cosineOf(column, hit))), factsOf(hit, asked).map((fact) => [" ", factOf(fact)])),
     );
   });
   return element("ol", { class: "hits" }, items);
@@ -66,14 +64,32 @@ export function addCosines(list, cosines) {
   }
 }
 
-/** A hit's other fields, short ones only. */
-function factsOf(hit, field) {
+const MOST_VALUES = 4;
+const MOST_FLAGS = 2;
+const MOST_DATES = 2;
+const LONGEST_VALUE = 40;
+const PEOPLE =
+  /(?:^|[._-])(?:author|creator|editor|reporter|assignee|owner|person|people|user|customer|contact|sender|recipient|(?:first|last|full|given|family)(?=[._-]?name)|e?mail|phone)s?(?:[._-]?(?:e?mail|name|phone))?$|[._-]by$/i;
+
+/**
+ * Fields that tell hits apart, as pairs of name and text: those with few different values, flags that are set (their text
+ * is empty) and dates. Names of people, plain numbers and empty values are left out.
+ */
+export function factsOf(hit, { field, facets }) {
   const source = hit._source ?? {};
   const shown = new Set([...field.texts, ...field.hidden, titleOf(hit, field).field]);
-  return Object.keys(source)
-    .filter((name) => !shown.has(name))
-    .map((name) => [name, valueAt(source, name)])
-    .filter(([, value]) => ["string", "number", "boolean"].includes(typeof value) && `${value}`.length <= LONGEST_FACT && `${value}` !== hit._id)
-    .slice(0, FACTS_SHOWN)
-    .map(([name, value]) => element("span", { class: "fact", dir: "auto" }, visible(`${name}: ${typeof value === "number" ? valueText(value) : value}`)));
+  const labels = facets.map(({ label }) => label).filter((label) => !shown.has(label) && !PEOPLE.test(label));
+  const values = labels.map((label) => [label, valueText(valueAt(source, label))]).filter(([, text]) => text !== "");
+  const flags = labels.filter((label) => valueAt(source, label) === true).map((label) => [label, ""]);
+  const dates = Object.keys(source).map((name) => [name, dateText(source[name])]).filter(([name, text]) => text !== null && !shown.has(name));
+  return [...values.slice(0, MOST_VALUES), ...flags.slice(0, MOST_FLAGS), ...dates.slice(0, MOST_DATES)];
 }
+
+/** The texts of a value on one line; empty without a letter in it. */
+function valueText(value) {
+  const texts = [value].flat(Infinity).filter((each) => typeof each === "string" && /\p{L}/u.test(each));
+  return beginning(texts.slice(0, MOST_VALUES).join(", ").trim(), LONGEST_VALUE);
+}
+
+const factOf = ([name, text]) =>
+  element("span", { class: "fact" }, element("span", { class: "name" }, visible(name)), text === "" ? null : [" ", element("bdi", {}, visible(text))]);

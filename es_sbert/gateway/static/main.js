@@ -136,7 +136,7 @@ async function searchAll(state, index, field, signal) {
 
 /** Show the query as the heading of the page; the text keeps its own direction. */
 function headed(text) {
-  byId("results-heading").replaceChildren("Results for “", element("bdi", {}, visible(beginning(text, 150))), "”");
+  byId("results-heading").replaceChildren("Results for “", element("bdi", {}, visible(beginning(text, 100))), "”");
   document.title = `${text} – ${TITLE}`;
 }
 
@@ -224,7 +224,7 @@ byId("theme").addEventListener("change", ({ target: { value } }) => {
   localStorage.setItem("es-sbert-theme", value);
 });
 // Filters in a separate column are open; above the hits they would hide them.
-const hasRoom = matchMedia("(min-width: 75rem)");
+const hasRoom = matchMedia("(min-width: 50rem)");
 const unfold = () => { byId("facets-fold").open = hasRoom.matches; };
 hasRoom.addEventListener("change", unfold);
 unfold();

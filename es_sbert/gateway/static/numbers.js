@@ -1,10 +1,7 @@
-// How the page writes numbers: one format for each kind, in the page's own language.
+// How the page writes numbers, in its own language, and dates, in the reader's.
 
 const LANGUAGE = "en";
 const counts = new Intl.NumberFormat(LANGUAGE, { maximumFractionDigits: 0 });
-// "min2": a year stays 1998, a population becomes 83,000.
-const whole = new Intl.NumberFormat(LANGUAGE, { maximumFractionDigits: 0, useGrouping: "min2" });
-const fractions = new Intl.NumberFormat(LANGUAGE, { maximumSignificantDigits: 8, useGrouping: "min2" });
 const cosines = new Intl.NumberFormat(LANGUAGE, { minimumFractionDigits: 3, maximumFractionDigits: 3, signDisplay: "negative" });
 const scores = new Intl.NumberFormat(LANGUAGE, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
@@ -20,5 +17,14 @@ export const cosineText = (cosine) => cosines.format(cosine);
 /** A score that has no unit and no upper bound: 1,234.50. */
 export const scoreText = (score) => scores.format(score);
 
-/** A number from a document: 1998, 12,500, 0.1. */
-export const valueText = (number) => (Number.isInteger(number) ? whole : fractions).format(number);
+const DATE = /^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?$/;
+const days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+const calendar = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeZone: "UTC" });
+
+/** A date of a document in the reader's language and time zone; null if the value is not a date. */
+export function dateText(value) {
+  if (typeof value !== "string" || !DATE.test(value)) return null;
+  const date = new Date(value);
+  if (Number.isNaN(date.getTime())) return null;
+  return (value.length === 10 ? calendar : days).format(date); // a day without a time has no time zone
+}

@@ -10,16 +10,16 @@ export const COSINE_MEANING = "Cosine similarity of the vectors: 1 is the closes
 export const COLUMNS = [
   {
     name: "semantic", heading: "Semantic", mode: "on", score: null,
-    note: "Documents closest in meaning. The cosine says how close: 1 is the closest, 0 unrelated.",
+    note: "Closest in meaning. Cosine 1 is the closest, 0 unrelated.",
   },
   {
     name: "lexical", heading: "Lexical", mode: "off",
-    note: "Documents that share words with the query. BM25 scores compare within one search only.",
+    note: "Shares words with the query. BM25 compares within one search.",
     score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
   },
   {
     name: "hybrid", heading: "Hybrid", mode: "hybrid",
-    note: "Both rankings combined. Documents that contain the query as it is come first. Scores compare within one search only.",
+    note: "Both rankings combined; documents with the exact query come first.",
     score: { name: "hybrid score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
   },
 ];
@@ -41,6 +41,14 @@ function queryOf(column, { text, field, filters, k, size }) {
   const near = { query: text, k: Math.max(k, size) };
   const query = column.name === "semantic" ? { match: { [field.semantic]: near } } : { multi_match: words };
   return filters.length === 0 ? query : { bool: { must: [query], filter: filters } };
+}
+
+const MOST_NEAR = 3;
+
+/** The body of a search for the nearest documents at any cosine. */
+export function nearestBody({ text, field, filters }) {
+  const near = { match: { [field.semantic]: { query: text, k: MOST_NEAR, min_cosine: -1 } } };
+  return { query: { bool: { must: [near], filter: filters } }, size: MOST_NEAR, _source: { excludes: field.hidden } };
 }
 
 const LARGEST_K = 10_000; // of the engines

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
+import orjson
 import pytest
 from playwright.sync_api import Request, Route, expect
 
+from es_sbert.gateway.settings import SearchLogSettings
 from es_sbert.search import SemanticIndex
 from tests.gateway import patient, serving
 from tests.gateway.articles import MEANT, QUERY
@@ -89,7 +92,7 @@ def test_stale_cosines_never_replace_newer_ones(page: SearchPage, dated_index: s
     page.page.route("**/_search", hold_first)
     page.page.get_by_role("button", name="Show more Semantic hits").click()
     expect(page.titles("semantic")).to_have_count(20)
-    assert held[0].request.headers["x-es-sbert-page"] == "cosines"
+    assert held[0].request.headers["x-es-sbert-page"] == "own"
 
     with page.page.expect_event("requestfailed", is_for_cosines):
         page.page.get_by_role("button", name="Show more Lexical hits").click()
@@ -169,6 +172,34 @@ def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index:
     page.search("stars")
     expect(page.column("lexical")).to_be_visible()
     expect(page.column("semantic")).to_be_hidden()
+
+
+def test_dropped_documents_are_shown_and_one_search_is_logged(
+    open_page: OpenPage, es9_url: str, dated_index: str, tmp_path: Path
+) -> None:
+    log = SearchLogSettings(tmp_path / "searches.jsonl", False, "here")
+    with serving.gateway(es9_url, min_cosine=0.99, search_log=log) as url:
+        page = open_page(url, locale="de-DE")
+        page.start(dated_index)
+        page.open(index=dated_index, q=QUERY)
+        semantic = page.column("semantic")
+        expect(semantic).to_contain_text("No document reaches the minimum cosine of 0.990.")
+        expect(semantic.locator(".below h4")).to_have_count(3)
+        assert page.titles("semantic").first.inner_text() == MEANT
+        assert 0.99 > page.cosines("semantic")[0] > 0.2
+        year = ARTICLES[MEANT]["year"]
+        expect(semantic.locator(".facts").first).to_contain_text(f"topic Space long published 01.06.{year}")
+    assert [orjson.loads(line)["kind"] for line in log.path.read_bytes().splitlines()] == ["semantic"]
+
+
+def test_long_names_and_words_fit_a_narrow_screen(page: SearchPage, es9_url: str, dated_index: str) -> None:
+    alias = f"{dated_index}-{'donaudampfschiff' * 12}"
+    patient.put(f"{es9_url}/{dated_index}/_alias/{alias}").raise_for_status()
+    page.page.set_viewport_size({"width": 320, "height": 700})
+    page.start(alias)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 320
+    page.open(index=alias, q="x" * 200)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str) -> None:

@@ -220,6 +220,7 @@ def test_catalog_lists_indices_with_vectors_aliases_first() -> None:
         "parts": [["", "title", None], [". ", "text", None]],
         "texts": ("title", "text"),
         "hidden": ["embedding", "embedding_meta"],
+        "min_cosine": None,
     }
 
 
@@ -237,3 +238,18 @@ def test_damaged_mapping_skips_only_its_index(fields: Any) -> None:
 
     assert [entry["name"] for entry in indices] == ["good"]
     assert problem.startswith("bad is skipped: ")
+
+
+def test_facts_are_few_valued_fields_and_dates(call: Calls) -> None:
+    labels = ["draft", "featured", "lang", "author", "created_by", "customer_name", "code", "topic", "tags", "empty"]
+    source = {
+        "title": "T", "author": "Li Wei", "created_by": "x", "customer_name": "y", "code": "12-4", "empty": " ",
+        "price": 3.5, "lang": "en", "topic": "Space", "tags": ["a", "b"], "city": None, "draft": False,
+        "featured": True, "url": "https://x", "seen": "2024-05-01",
+    }  # fmt: skip
+    asked = {"field": FIELD, "facets": [{"label": label} for label in labels]}
+    [facts] = call("hits.js", "factsOf", [[{"_id": "1", "_source": source}, asked]])
+    [day, none] = call("numbers.js", "dateText", [["2024-05-01"], ["2024-13-01"]])
+    assert none is None
+    assert "2024" in day
+    assert facts == [["lang", "en"], ["topic", "Space"], ["tags", "a, b"], ["featured", ""], ["seen", day]]
