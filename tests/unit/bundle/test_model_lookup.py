@@ -48,9 +48,9 @@ def test_similar_model_is_suggested(
     assert refused.value.remedy.startswith(hint)
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where", "a/b/c", "with space", ""])
+@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where", "a/b/c", "with space", "", "a/b--c"])
 def test_paths_are_not_requested_from_the_hub(hub: Path, name: str) -> None:
-    with pytest.raises(ModelNotFound, match="there is no folder|not a model folder"):
+    with pytest.raises(ModelNotFound, match="there is no folder|not a model folder|neither a folder nor a hub id"):
         resolve_model(name)
 
 

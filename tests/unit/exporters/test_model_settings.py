@@ -190,7 +190,7 @@ def test_hidden_state_of_the_last_layer_is_the_last_unless_a_norm_follows(archit
     folder = write_checkpoint(tmp_path / "model", architecture)
     plain = read_sentence_model(folder)
     layers_key = "n_layers" if architecture == "distilbert" else "num_hidden_layers"
-    for state, is_last in ((-1, True), (plain.transformer_config[layers_key], True), (1, False)):
+    for state, is_last in ((-1, True), (plain.transformer_config[layers_key], True), (1, False), (99, False)):
         keys = ("modality_config", "text")
         _edit(folder / SBERT, keys, {"method": "forward", "method_output_name": ["hidden_states", state]})
         if is_last and architecture not in ("modernbert", "qwen3"):
