@@ -22,7 +22,7 @@ from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_handler import MsearchEntry, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler, embedded_queries
-from es_sbert.gateway.search_page import PageApi, parse_page_request
+from es_sbert.gateway.search_page import PageApi
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from es_sbert.gateway.upstream import Upstream
 from tests.unit.gateway.rewriting import vector_field
@@ -90,7 +90,7 @@ def test_msearch_counts_its_queries_once_when_an_alias_moves() -> None:
     assert b"query_vector" in entry.body
 
 
-def test_search_page_gets_a_rewrite_for_the_current_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_page_gets_a_rewrite_for_the_current_indices_or_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def may_search(self: PageApi, headers: object, index: str, body: Json) -> None:
         pass
 
@@ -99,18 +99,15 @@ def test_search_page_gets_a_rewrite_for_the_current_indices(monkeypatch: pytest.
     page = PageApi(SETTINGS, UPSTREAM, Lookup(moved), rewriter(DOCS, moved))
     answer = asyncio.run(page.rewrite_body([], orjson.dumps({"index": "docs", "body": SEMANTIC})))
     assert '"other"' in orjson.dumps(answer).decode()
-
-
-def test_wrong_request_of_the_page_names_the_member() -> None:
-    with pytest.raises(BadRequest, match="^index: Field required") as caught:
-        parse_page_request(b'{"body": 1}')
-    assert "Reload the page" in caught.value.remedy
+    with pytest.raises(BadRequest, match="^index: Field required\n  Reload the page"):
+        asyncio.run(page.rewrite_body([], b'{"body": 1}'))
 
 
 @pytest.mark.parametrize("query", [SEMANTIC["query"], {"bool": {"must_not": [{"term": {"semantic": "x"}}]}}])
 def test_delete_by_query_with_a_broken_mapping_is_refused(query: Json) -> None:
     with pytest.raises(IndexMismatch, match="_meta.es_sbert of docs"):
         check("/docs/_delete_by_query", {"query": query}, BROKEN)
+    check("/_reindex", {"source": {"remote": {}, "index": "docs", "query": query}}, BROKEN)  # read by another engine
 
 
 def test_query_language_with_a_broken_mapping_may_be_semantic() -> None:
