@@ -72,6 +72,7 @@ UNCHANGED: dict[str, Search] = {
     "two of a search box": _search(
         lambda field, text: {"bool": _box(field, text)["bool"] | {"minimum_should_match": 2}}
     ),
+    "match of an object": _search(lambda field, text: {"match": {field: {"query": {"text": text}}}}),
     "filter": _search(lambda field, text: {"bool": {"filter": [_match(field, text)]}}),
     "constant_score": _search(lambda field, text: {"constant_score": {"filter": _match(field, text)}}),
     "min_score": _search(_match, min_score=0.01),

@@ -18,7 +18,7 @@ from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_enc
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import parity, quantization
+from es_sbert.exporters import export, parity, quantization
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores
 from es_sbert.exporters.transformer_weights import Floats
@@ -101,6 +101,8 @@ def test_other_folders_are_not_overwritten(exported: tuple[Path, RerankerManifes
     before = contents(exported[0])
     with pytest.raises(UsageError, match="not of other"):
         export_reranker(other, exported[0], BOTH)
+    with pytest.raises(UsageError, match="no setting of a cross-encoder can be ignored"):
+        export(other.folder, exported[0], ignore_settings=["config.json:new"])
     assert contents(exported[0]) == before
 
 
