@@ -29,10 +29,18 @@ from es_sbert.messages import log_message
         "and /s/SPACE for a space of Kibana.",
     ),
     click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
+    click.option(
+        "--replace-view",
+        is_flag=True,
+        help="With --kibana: replace the settings of a data view of the same title that exists, instead of using it "
+        "with its own.",
+    ),
     click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
 )
 @shared.connection_options
-def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str | None, **options: Any) -> None:
+def dashboards(
+    index: str, output: Path | None, kibana: str | None, tenant: str | None, replace_view: bool, **options: Any
+) -> None:
     """Write a data view, a saved search and dashboards for an index as NDJSON, or import them.
 
     INDEX is an index or alias that es-sbert has loaded. Without --kibana, import the file into Kibana 8.19 or 9
@@ -41,8 +49,9 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
 
     The data view hides vectors. One dashboard shows the load: documents by model and by time of embedding, tokens,
     truncated texts. The other one shows searches, if there is a log of the gateway (`es-sbert serve --search-log`):
-    rate, latency, queries without a hit. Importing again replaces everything. With --kibana, data views of OpenSearch
-    Dashboards hold their fields, so that users who may only read see the panels.
+    rate, latency, queries without a hit. Importing again replaces everything. With --kibana, a data view of the same
+    title that somebody made before is used (see --replace-view), and data views of OpenSearch Dashboards hold their
+    fields, so that users who may only read see the panels.
 
     \b
     Examples:
@@ -55,6 +64,8 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
 
     if tenant is not None and kibana is None:
         raise UsageError("--tenant requires --kibana", "Set --kibana to an address, or leave --tenant out.")
+    if replace_view and kibana is None:
+        raise UsageError("--replace-view requires --kibana", "Set --kibana to an address, or leave --replace-view out.")
     if kibana is not None and output is not None:
         raise UsageError("--output and --kibana cannot be combined", "Leave one of them out.")
     if kibana is not None:
@@ -71,5 +82,6 @@ def dashboards(index: str, output: Path | None, kibana: str | None, tenant: str 
     from es_sbert.diagnostics.import_dashboards import import_objects, kibana_address
 
     address = kibana_address(kibana, shared.engine_settings(options))
-    import_objects(address, product, objects, tenant=tenant)
+    for note in import_objects(address, product, objects, tenant=tenant, replace_view=replace_view):
+        print_message(note)
     print_message(f"{len(objects)} objects are in {product.label} at {address.url}/app/dashboards")

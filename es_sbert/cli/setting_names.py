@@ -20,7 +20,7 @@ _SAME_NAME = frozenset({
     "force", "format", "heap", "host", "id_field", "index", "index_type", "keep", "kibana", "limit",
     "max_errors", "max_unrelated", "max_write_block", "min_cosine", "min_recall", "model", "name",
     "num_candidates", "output", "pairs", "passage_overlap", "passages", "password_file",
-    "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index",
+    "port", "precision", "prune", "queries", "ray", "ray_workers", "replace_index", "replace_view",
     "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
     "shards", "state", "strip_html", "tenant", "text_field", "text_template", "texts", "threads",
     "timeout", "title_field", "token_file", "url", "username", "vector_field",

@@ -65,15 +65,27 @@ def kibana_address(url: str, engine: EngineSettings) -> Address:
 
 
 def import_objects(
-    address: Address, product: DashboardProduct, objects: Sequence[SavedObject], *, tenant: str | None = None
-) -> None:
+    address: Address,
+    product: DashboardProduct,
+    objects: Sequence[SavedObject],
+    *,
+    tenant: str | None = None,
+    replace_view: bool = False,
+) -> list[str]:
     """Import saved objects; those of an earlier import are replaced.
+
+    A data view of the same title that somebody else made is used instead of a second one.
 
     Args:
         address: The server.
         product: The product that the objects are made for.
         objects: The objects, including all objects that they need.
         tenant: Tenant of the security plugin of OpenSearch Dashboards; None for the user's default tenant.
+        replace_view: Whether to replace the settings of such a data view. It keeps its id, so other objects still find
+            it.
+
+    Returns:
+        Notes about data views that are used with their own settings.
 
     Raises:
         UsageError: a tenant is set for Kibana.
@@ -91,6 +103,7 @@ def import_objects(
     with httpx.Client(headers=headers, verify=verify, timeout=address.timeout, trust_env=False) as client:
         # Check that the right server responds before anything is sent to it.
         _check_product(_send(client, address, "GET", "/api/status"), address, product)
+        objects, notes = _use_existing_views(_list_views(client, address, server), objects, replace_view=replace_view)
         if product is DashboardProduct.DASHBOARDS:
             objects = [_with_fields(client, address, saved) for saved in objects]
         # Both refuse a file with another extension.
@@ -114,6 +127,60 @@ def import_objects(
             _SERVER_REMEDY,
             200,
         )
+    return notes
+
+
+def _list_views(client: httpx.Client, address: Address, server: str) -> list[Json]:
+    """List the data views as saved objects; empty if this version has no such API.
+
+    Raises:
+        AccessDenied, RequestFailed: the server does not list them.
+    """
+    query = {"type": "index-pattern", "per_page": 10_000, "fields": ["title", "timeFieldName"]}
+    answer = _send(client, address, "GET", "/api/saved_objects/_find", params=query)
+    body = _response_body(answer)
+    if answer.status_code == 404:
+        return []
+    if answer.status_code != 200 or not isinstance(body, dict):
+        raise _refusal(answer, server)
+    return list(body.get("saved_objects", []))
+
+
+def _use_existing_views(
+    existing: Sequence[Json], objects: Sequence[SavedObject], *, replace_view: bool
+) -> tuple[list[SavedObject], list[str]]:
+    """Let the objects refer to data views of the same title and time field that are there already.
+
+    Returns:
+        The objects to import, and notes.
+    """
+    imported, notes = [], []
+    ids: dict[str, str] = {}  # id of a view of ours → id of the existing one
+    present = {view["id"] for view in existing}
+    for saved in objects:
+        same = [view for view in existing if saved.id not in present and _is_same_view(saved, view["attributes"])]
+        if not same:
+            references = tuple(each | {"id": ids.get(each["id"], each["id"])} for each in saved.references)
+            imported.append(replace(saved, references=references))
+            continue
+        ids[saved.id] = same[0]["id"]
+        if replace_view:
+            imported.append(replace(saved, id=same[0]["id"]))
+            continue
+        hidden = ", ".join(each["value"] for each in json.loads(saved.attributes["sourceFilters"]))
+        filters = f" Add {hidden} to its field filters, so that vectors are not fetched." if hidden else ""
+        notes.append(
+            f"The data view {saved.attributes['title']} exists, and is used with its own settings.{filters} "
+            "`replace_view` replaces them."
+        )
+    return imported, notes
+
+
+def _is_same_view(saved: SavedObject, attributes: Json) -> bool:
+    """Whether a data view shows the documents of another one. One without a time field has no demands on the other."""
+    if saved.type != "index-pattern" or attributes.get("title") != saved.attributes["title"]:
+        return False
+    return saved.attributes.get("timeFieldName") in (None, attributes.get("timeFieldName"))
 
 
 def _with_fields(client: httpx.Client, address: Address, saved: SavedObject) -> SavedObject:

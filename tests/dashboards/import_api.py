@@ -52,6 +52,11 @@ class ImportApi:
         known = {"searchable": True, "aggregatable": True, "readFromDocValues": False}
         return 200, {"fields": [{"name": name, "type": "string", "esTypes": ["keyword"], **known} for name in names]}
 
+    def find(self, room: str, types: list[str]) -> tuple[int, Json]:
+        """`GET /api/saved_objects/_find`."""
+        found = [line for (kind, _), line in self.objects.get(room, {}).items() if kind in types]
+        return 200, {"page": 1, "per_page": 10_000, "total": len(found), "saved_objects": found}
+
     def import_file(self, room: str, query: dict[str, str], raw: bytes, name: str) -> tuple[int, Json]:
         if PurePath(name).suffix.lower() != ".ndjson":
             return _bad(f"Invalid file extension {PurePath(name).suffix}")
@@ -133,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("authorization") != wanted:
                 return 401, {"statusCode": 401, "error": "Unauthorized", "message": "Unauthorized"}
         if self.command == "GET":
+            if path == "/api/saved_objects/_find":
+                return api.find(room, parse_qs(url.query)["type"])
             if path == "/api/index_patterns/_fields_for_wildcard" and api.lists_fields:
                 return api.fields(parse_qs(url.query)["pattern"][0])
             return api.status() if path == "/api/status" else missing

@@ -57,6 +57,28 @@ def test_import_creates_objects_and_a_second_one_replaces_them(api: ImportApi, u
     assert api.requests[-1] == "POST /api/saved_objects/_import?overwrite=true"
 
 
+def test_a_data_view_of_the_same_title_is_used_and_replaced_on_request(api: ImportApi, url: str) -> None:
+    view, panel, *_ = _objects(api.product)
+    theirs = replace(view, id="theirs", attributes=view.attributes | {"fieldFormatMap": "{}"})
+    other = replace(view, id="other", attributes=view.attributes | {"timeFieldName": "created"})
+    _import(url, api.product, [other, theirs])
+    address = kibana_address(url, ENGINE)
+    [note] = import_objects(address, api.product, _objects(api.product))
+    assert "data view es-sbert-searches-* exists" in note
+    [stored] = api.objects.values()
+    assert ("index-pattern", view.id) not in stored
+    assert stored["index-pattern", "theirs"]["attributes"]["fieldFormatMap"] == "{}"
+    assert stored["visualization", panel.id]["references"][0]["id"] == "theirs"
+    assert not import_objects(address, api.product, _objects(api.product), replace_view=True)
+    assert stored["index-pattern", "theirs"]["attributes"]["fieldFormatMap"] == view.attributes["fieldFormatMap"]
+    # A view that was imported before is replaced, although another one exists.
+    removed = stored.pop(("index-pattern", "theirs"))
+    _import(url, api.product)
+    stored["index-pattern", "theirs"] = removed
+    assert not import_objects(address, api.product, _objects(api.product))
+    assert stored["visualization", panel.id]["references"][0]["id"] == view.id
+
+
 def test_import_into_spaces_and_tenants() -> None:
     kibana, other = ImportApi(DashboardProduct.KIBANA), ImportApi(DashboardProduct.DASHBOARDS)
     with serving(kibana) as url:

@@ -127,7 +127,7 @@ def test_compare_prints_the_verdict_and_all_metrics(
     lines = out.splitlines()
     assert lines[6].startswith(f"grammar: {tiny} and {tiny} are not distinguishable: ndcg@10 +0.00 (95 % interval ")
     assert lines[6].endswith("p = 1.000, 12 queries)")
-    assert [line.split()[0] for line in lines[9:]] == [
+    assert [line.split()[0] for line in lines[10:]] == [
         *("ndcg@10", "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
     ]
     code, out, _ = run(capsys, tiny, "--compare", other, *how, "--json")
