@@ -55,7 +55,7 @@ source_options = shared.combine_options(
 )
 
 
-# Check the files with `check_output_files`.
+# Check the files with `check_output_file`.
 output_options = option_group(
     "Output",
     click.option("-o", "--output", type=shared.OUTPUT_FILE_TYPE, help="Write JSONL to this file instead of printing."),

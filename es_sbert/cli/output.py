@@ -50,19 +50,15 @@ def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def check_output_file(path: Path, remedy: str) -> None:
-    """Check that a file can be written, before hours of work.
+    """Check that a file, which is no folder, can be written, before hours of work.
 
     Raises:
-        OutputError: the path is a folder, its folder is missing, or this user may not write to its folder.
+        OutputError: its folder is missing, or this user may not write to it.
     """
     folder = path.resolve().parent
-    if is_stream(path) or (folder.is_dir() and os.access(folder, os.W_OK) and not path.is_dir()):
-        return
-    if path.is_dir():
-        reason = "it is a folder"
-    else:
+    if not (is_stream(path) or (folder.is_dir() and os.access(folder, os.W_OK))):
         reason = "this user may not write to its folder" if folder.is_dir() else "its folder does not exist"
-    raise OutputError(f"{path} cannot be written: {reason}", remedy)
+        raise OutputError(f"{path} cannot be written: {reason}", remedy)
 
 
 def write_output_file(path: Path, parts: Iterable[bytes], remedy: str) -> None:
