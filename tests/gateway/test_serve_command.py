@@ -74,14 +74,13 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
-        (["--embeddings-key-file", "missing"], "cannot be read"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
-        (["--search-log", "missing/searches.jsonl"], "missing/searches.jsonl cannot be written: No such file"),
     ],
 )
-def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+def test_address_and_certificate_that_cannot_be_used_exit_2(
+    capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", "--upstream", NOBODY, *options])
     assert ended.value.code == 2

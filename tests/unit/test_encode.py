@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from click.testing import CliRunner
 
 from es_sbert.cli.encode import encode_file, npy_header
-from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.index.text_template import TextTemplate
@@ -117,12 +115,6 @@ def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path)
     os.mkfifo(tmp_path / "pipe.npy")
     with pytest.raises(UsageError, match="cannot hold an array"):
         encode_file(encoder, [("a man", b'{"text": "a man"}')], tmp_path / "pipe.npy")
-
-
-def test_text_field_equal_to_vector_field_is_rejected() -> None:
-    done = CliRunner().invoke(cli, ["encode", "--text-field", "embedding"])
-    assert isinstance(done.exception, UsageError)
-    assert "'embedding'" in done.exception.message
 
 
 def test_encode_command_reads_lines_from_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,31 +79,6 @@ def test_json_report_has_figures_and_settings(tiny: Path, data: Path, capsys: py
     assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(expected.spearman, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--task", "sts"], "exactly one of --data and --file is required"),
-        (["--task", "sts", "--data", "nowhere"], "there is no folder nowhere"),
-        (["--task", "retrieval", "--index", "a"], "--index requires either --judgements FILE or --data FOLDER"),
-        (["--task", "transfer", "--data", "."], "'transfer' is not one of"),
-        (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare cannot be combined"),
-        (["--task", "retrieval", "--data", ".", *["--index", "a"] * 3], "at most two indices can be compared"),
-    ],
-)
-def test_invalid_options_exit_with_code_2(
-    arguments: list[str],
-    message: str,
-    tiny: Path,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, tiny, *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def write_grammar(folder: Path) -> Path:
     """A collection whose queries are the beginnings of its documents."""
     documents = [f"{one} {two} {three}" for one in ("a man", "the cat") for two in ("plays", "sleeps on")

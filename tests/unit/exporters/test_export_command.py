@@ -39,13 +39,3 @@ def test_table_goes_to_stdout_and_progress_to_stderr(
     assert "Comparing fp32 with the reference" in err
     _, out, _ = run(capsys, str(folder), "-o", str(tmp_path / "bundle"), "--precision", "fp32", "--json")
     assert json.loads(out) == json.loads((tmp_path / "bundle" / EncoderManifest.FILE_NAME).read_text())
-
-
-@pytest.mark.parametrize("value", ["fp32,int4", ""])
-def test_unknown_precisions_exit_with_code_2(
-    value: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, str(folder), "-o", str(tmp_path / "bundle"), "--precision", value)
-    assert (code, out) == (2, "")
-    assert "is not a list of fp32, int8, fp16" in err
-    assert "--precision fp32,int8" in err

@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from es_sbert.cli.main import cli
 from es_sbert.cli.search import console_requests, hit_list, select_fields
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.search.search_result import Hit, Reranking, SearchResult
+from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 
@@ -63,6 +60,13 @@ def test_hit_shows_scores_and_title_above_the_text() -> None:
     ]
 
 
+def test_nearest_passage_is_shown_without_the_title() -> None:
+    passage = Passage(0, 12, "Storm. Rain.")
+    assert (
+        shown(result_of({"title": "Storm", "text": "Rain. Sun."}, passage=passage), "{title}. {text}")[-1] == "   Rain."
+    )
+
+
 def test_selected_fields_are_shown_in_the_given_order() -> None:
     source = {"title": "Storm", "text": "Rain.", "author": {"name": "Ann", "born": 1970}, "tags": ["a", "b"]}
     lines = shown(result_of(source), "{text}", names=["tags", "author", "gone"])
@@ -99,19 +103,3 @@ def test_rerank_score_has_a_column() -> None:
     assert str(reranking) == "reranked 1 hit in 2 ms by r, 1 of them truncated; 1 hit has no text and follows"
     several = Reranking(reranker="r", scored=1200, truncated=0, without_text=2, took_ms=2)
     assert str(several) == "reranked 1,200 hits in 2 ms by r; 2 hits have no text and follow"
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["x", "--like", "1"], "exactly one of TEXT and --like"),
-        ([], "exactly one of TEXT and --like"),
-        (["--like", "1", "--hybrid"], "--hybrid and --rerank need a query text"),
-        (["--like", "1", "--rerank", "model"], "--hybrid and --rerank need a query text"),
-        (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
-    ],
-)
-def test_conflicting_options_are_rejected(args: list[str], message: str) -> None:
-    result = CliRunner().invoke(cli, ["search", "--index", "docs", *args])
-    assert isinstance(result.exception, UsageError)
-    assert message in result.exception.message

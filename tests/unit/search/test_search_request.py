@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,21 +16,12 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.hybrid_search import (
-    HybridOptions,
-    hybrid_request,
-    keyword_query,
-    query_in_scope,
-)
-from es_sbert.search.search_request import (
-    SearchOptions,
-    SearchRequest,
-    check_search,
-    exclude_document,
-    search_request,
-)
+from es_sbert.search.hybrid_search import HybridOptions, hybrid_request, keyword_query, query_in_scope
+from es_sbert.search.reranking import search_depth
+from es_sbert.search.search_request import SearchOptions, SearchRequest, check_search, exclude_document, search_request
 from es_sbert.search.search_result import HybridResult
-from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.search_scope import SearchScope, read_search_scope
+from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
 from tests.unit.golden import assert_golden
 
@@ -113,12 +107,6 @@ def test_k_must_be_an_int(k: Any) -> None:
         check_search(k, {})
 
 
-@pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
-def test_query_vector_with_overflowing_norm_is_rejected(length: float) -> None:
-    with pytest.raises(UsageError, match="no direction"):
-        search_request(EngineType.OPENSEARCH, ONE, np.full(3, length), 10, {})
-
-
 def test_exclude_document() -> None:
     itself = {"bool": {"filter": [{"ids": {"values": ["7"]}}, {"term": {"_index": "docs"}}]}}
     assert exclude_document(None, "docs", "7") == {"bool": {"must_not": [itself]}}
@@ -172,12 +160,28 @@ def test_nested_fields_are_searched_by_nested_queries() -> None:
     }
 
 
-def test_hybrid_search_without_known_text_fields_is_rejected() -> None:
-    with pytest.raises(UsageError, match="which fields the embedded text is made of"):
-        request_of(SearchScope((field(text=None),)), {})
+def of_vector(*vector: Any) -> Any:
+    return search_request(EngineType.OPENSEARCH, ONE, vector, 10, {})  # type: ignore[arg-type]
 
 
-def test_too_long_query_text_is_rejected() -> None:
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (lambda: request_of(SearchScope((field(text=None),)), {}), "which fields the embedded text is made of"),
+        (lambda: request_of(ONE, {"lexical_fields": []}), "at least one field"),
+        (lambda: request_of(ONE, {"oversample": 2.0}), "oversample requires a quantized index type, not hnsw"),
+        (lambda: check_search(10, {}, " "), "the query text is empty"),
+        (lambda: check_search(10, {}, "x" * 100_001), "100,001 characters"),
+        *((partial(of_vector, *[length] * 3), "no direction") for length in (1e-30, 1e30, 1e300)),
+        (lambda: of_vector(1.0, 2.0), r"has the shape \(2,\), but the field's vectors have \(3,\)"),
+        (lambda: of_vector([1.0], [1.0, 2.0]), "`vector` is"),
+        (lambda: search_depth(None, 10, 20), "a rerank window needs a reranker"),
+        (lambda: search_depth(SimpleNamespace(score_pairs=None), 10, 1001), "the rerank window is 1001"),  # type: ignore[arg-type]
+        (lambda: read_search_scope(None, [], "v"), "a search needs an index"),  # type: ignore[arg-type]
+        (lambda: SemanticIndex.delete(SemanticIndex.__new__(SemanticIndex), ["1", ""]), "`ids` contains an empty id"),
+    ],
+)
+def test_searches_and_deletions_of_nothing_are_refused(search: Callable[[], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        search()
     check_search(10, {}, "x" * 100_000)
-    with pytest.raises(UsageError, match="100,001 characters"):
-        check_search(10, {}, "x" * 100_001)

@@ -96,14 +96,14 @@ def test_nearest_chunk_is_extracted_from_the_text(
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}
 
 
+TWO = {"total": 2, "successful": 2, "failed": 0}
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": False}, "None"),
-        (
-            {"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": True},
-            "0 of 2 shards failed (timed out)",
-        ),
+        ({"_shards": TWO, "timed_out": False}, "None"),
+        ({"_shards": TWO, "timed_out": True}, "0 of 2 shards failed (timed out)"),
         (
             {"_shards": {"total": 9, "failed": 5, "failures": [{"shard": n} for n in range(5)]}, "timed_out": True},
             "9 of 9 shards failed (shard 0: no reason given; shard 1: no reason given; shard 2: no reason given; "
