@@ -33,11 +33,7 @@ def filled(cli: Cli, engine_url: str, index_name: str, registry: Path, tmp_path:
 
 
 def test_printed_command_changes_the_index(
-    cli: Cli,
-    filled: str,
-    engine_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, filled: str, engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # for dead letters
     queries = tmp_path / "queries.txt"
@@ -48,8 +44,10 @@ def test_printed_command_changes_the_index(
     report = done.summary
     assert (report["sampled"], report["queries"], report["from_file"]) == (COUNT, 40, True)
     assert [search["num_candidates"] for search in report["searches"]] == [10, 20, 50, 100, 200, 500, 1000]
-    missing = cli("index", "advise", filled, "--url", engine_url, "--queries", tmp_path / "none")
-    assert (missing.code, "cannot be read" in missing.err) == (2, True)
+    for content, words in ((None, "cannot be read"), (b"\n", "holds no queries"), (b"caf\xe9\n", "is not UTF-8 text")):
+        queries.unlink() if content is None else queries.write_bytes(content)
+        bad = cli("index", "advise", filled, "--url", engine_url, "--queries", queries)
+        assert (bad.code, words in bad.err) == (2, True)
     best = report["recommended"]
     assert best["dimensions"] == 8
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from es_sbert.diagnostics.doctor import inspect_index
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine
@@ -28,8 +30,10 @@ def test_healthy_setup_reports_no_failures(cli: Cli, engine_url: str, index_name
     for about in ("model", "device", "runtime", "engine", "health", "disk", "index", "field embedding"):
         assert f"  {about}: " in done.out
     assert "all 2 documents have a vector" in done.out
+    options[3] += f",http://localhost:{free_port()}"
     rows = [orjson.loads(line) for line in cli("doctor", *options, "--json").out.splitlines()]
     assert {row["level"] for row in rows} <= {"ok", "warning"}
+    assert [row["message"] for row in rows if "does not respond" in row["message"] and row["about"] == "address"]
 
 
 def test_problems_are_reported_with_remedy(
@@ -44,6 +48,26 @@ def test_problems_are_reported_with_remedy(
     assert f"{index} has no vector field" in done.out
     missing = cli("doctor", "--index", "no-such-index", "--url", es9_url, "--model", model, "--precision", "fp32")
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)
+
+
+def test_indices_that_cannot_be_searched_together_or_at_all_are_errors(
+    engine_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    one, other, broken = (fresh_index(engine_url) for _ in range(3))
+    entry = {"fields": {"v": {"fingerprint": "a" * 32, "model": "m", "dimensions": 4, "index_type": "hnsw"}}}
+    with open_engine(engine_url) as engine:
+        for index, fingerprint in ((one, "a" * 32), (other, "b" * 32)):
+            ensure_vector_field(engine, index, FieldRequest("v", fingerprint, "m", 4))
+        engine.update_aliases([{"add": {"index": name, "alias": f"{one}-both"}} for name in (one, other)])
+        count, mixed = inspect_index(engine, f"{one}-both", [], [])
+        assert count.message.endswith("which are searched together, and none of them is its write index")
+        assert (mixed.level, mixed.about, "cannot be compared" in mixed.message) == ("error", "field v", True)
+        engine.create_index(broken, {"mappings": {"_meta": {"es_sbert": entry}}})
+        [lost] = inspect_index(engine, broken, [], [])
+        assert (lost.level, lost.message) == ("error", f"the index {broken} has no vector field 'v'")
+        engine.put_mapping(broken, {"_meta": {"es_sbert": {"removing": ["v"]}}})
+        [removed] = inspect_index(engine, broken, [], [])
+        assert (removed.level, "begun to remove its vectors" in removed.message) == ("error", True)
 
 
 def test_index_without_the_field_of_its_alias_gets_commands(

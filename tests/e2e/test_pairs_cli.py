@@ -64,21 +64,12 @@ def test_index_gives_same_pairs_as_its_file(
     with open_engine(engine_url) as engine:
         engine.bulk(index_name, b'{"index":{"_id":"plain"}}\n{"text":"no vector"}\n')
         engine.refresh(index_name)
-    done = cli("pairs", "--index", index_name, "--url", engine_url, "--json")
+    where = ("pairs", "--index", index_name, "--url", engine_url)
+    done = cli(*where, "--json")
     expected = {(f"d{i}", f"d{j}"): cosine for cosine, i, j in brute_force(model, TEXTS)}
     found = {tuple(sorted((pair["first"]["id"], pair["second"]["id"]))): pair["cosine"] for pair in lines(done.out)}
     assert found == pytest.approx(expected, abs=2e-5)
     assert lines(done.out)[0]["first"]["text"] in TEXTS
     assert "left out: it has no vector in embedding (first: " in done.err
-    filtered = cli(
-        "pairs",
-        "--index",
-        index_name,
-        "--url",
-        engine_url,
-        "--json",
-        "--filter",
-        '{"ids": {"values": ["d0", "d1", "d2"]}}',
-    )
-    assert len(lines(filtered.out)) == 3
-    assert cli("pairs", "--index", index_name, "--url", engine_url, "--vector-field", "other").code == 2
+    assert len(lines(cli(*where, "--json", "--filter", '{"ids": {"values": ["d0", "d1", "d2"]}}').out)) == 3
+    assert cli(*where, "--vector-field", "other").code == 2

@@ -25,6 +25,7 @@ CHAPTERS: dict[str, Any] = {
     },
     "plain": {"properties": {"text": TEXT, "notes": {"properties": {"text": TEXT}}}},
 }
+Search = Callable[..., dict[str, float | None]]
 TEMPLATE = "{title} {chapters.text} {chapters.notes.text}"
 
 
@@ -45,7 +46,7 @@ def load(cli: Cli, model: Path, engine_url: str, fresh_index: Callable[[str], st
 
 
 @pytest.fixture
-def search(cli: Cli, model: Path, engine_url: str) -> Callable[..., dict[str, float | None]]:
+def search(cli: Cli, model: Path, engine_url: str) -> Search:
     """Id → score of the keyword search."""
 
     def call(index: str, text: str) -> dict[str, float | None]:
@@ -64,18 +65,14 @@ def found(index: str, scores: dict[str, float | None]) -> list[str]:
     return sorted((name for name, score in own.items() if score), key=lambda name: -(own[name] or 0.0))
 
 
-def test_words_in_nested_objects_are_found(
-    load: Callable[..., str], search: Callable[..., dict[str, float | None]]
-) -> None:
+def test_words_in_nested_objects_are_found(load: Callable[..., str], search: Search) -> None:
     index = load("nested")
     # The best of the objects counts.
     expected = {"storm": ["c", "a"], "guitar": ["b"], "zither": ["b"], "three": ["c"]}
     assert {word: found(index, search(index, word)) for word in expected} == expected
 
 
-def test_field_that_is_nested_in_one_index_only_is_found_in_both(
-    load: Callable[..., str], search: Callable[..., dict[str, float | None]]
-) -> None:
+def test_field_that_is_nested_in_one_index_only_is_found_in_both(load: Callable[..., str], search: Search) -> None:
     nested, plain = (load(kind) for kind in ("nested", "plain"))
     scores = search(f"{nested},{plain}", "storm")
     assert found(nested, scores) == ["c", "a"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from es_sbert.evaluation.exact_search import rank_in_memory
 from es_sbert.evaluation.index_retrieval import evaluate_index
 from es_sbert.evaluation.judgement_files import read_judgements
 from es_sbert.evaluation.significance import compare_reports
+from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.tiny import write_tiny_bert
 
@@ -51,7 +54,7 @@ def grammar() -> RetrievalCollection:
 
 
 def test_index_metrics_match_in_memory_metrics(
-    es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, tmp_path: Path
+    es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, tmp_path: Path, capfd: Any
 ) -> None:
     collection, index, told = grammar(), fresh_index(es9_url), list[str]()
     rows = [{"id": identifier, "text": text} for identifier, text in collection.documents.items()]
@@ -81,13 +84,19 @@ def test_index_metrics_match_in_memory_metrics(
         for text, grades in judged.items()
         for document, grade in (grades | {"gone": 1}).items()
     ]
-    data = read_judgements(write_jsonl(tmp_path / "judged.jsonl", lines))
+    file = write_jsonl(tmp_path / "judged.jsonl", lines)
+    data = read_judgements(file)
     report = evaluate_index(data, index, settings, **how)  # type: ignore[arg-type]
     only_queries = RetrievalCollection("judged", collection.documents, data.queries, data.judgements)
     expected = retrieval_row(only_queries, rank_in_memory(model, only_queries), "in memory").figures
     assert report.rows[0].figures == pytest.approx(expected, abs=1.0)
     assert f"relevant documents of judged are not in {index}; they count as not found" in told[-2]
     assert compare_reports(report, report)["judged"]["ndcg@10"].p_value == 1
+    command = ["evaluate", model.encoder.info.model, "--precision", "fp32", "--task", "retrieval", "--url", es9_url]
+    command += ["--vector-field", "vector", "--judgements", str(file), "--index", index, "--index", index, "--json"]
+    first, second, compared = map(json.loads, cli_in_process(capfd)(*command).out.splitlines())
+    assert first["rows"][0]["figures"] == second["rows"][0]["figures"] == pytest.approx(expected, abs=1.0)
+    assert compared["comparison"]["differences"]["judged"]["ndcg@10"]["difference"] == 0
     elsewhere = RetrievalCollection("elsewhere", {}, {"q": "q"}, {"q": {"x": 1, "y": 2}})
     with pytest.raises(IndexMismatch, match=r"holds none of the 2 relevant documents of elsewhere \(x, y, …\)"):
         evaluate_index(elsewhere, index, settings, **how)  # type: ignore[arg-type]

@@ -7,8 +7,9 @@ import orjson
 import pytest
 
 from es_sbert.diagnostics.index_advice import AdviceRequest, VectorLayout, advise
-from es_sbert.diagnostics.recall import leftover_indices, temporary_index
+from es_sbert.diagnostics.recall import fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
+from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.mapping import ChunkRules, IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -32,7 +33,9 @@ def test_layouts_are_measured_on_temporary_indices(
     queries = random_vectors(QUERIES, DIMENSIONS, seed=7)
     request = AdviceRequest(dimensions=(DIMENSIONS, 32), min_recall=0.9)
     said: list[str] = []
-    found = advise(engine, index_name, field, request, queries, report=said.append)
+    with temporary_index(engine, {}, pytest.fail) as other:
+        found = advise(engine, index_name, field, request, queries, report=said.append)
+    assert any(f"`DELETE /{other}`" in line for line in said)
 
     assert (found.vectors, found.sampled, found.queries) == (COUNT, COUNT, QUERIES)
     layouts = {row.layout: row for row in found.layouts}
@@ -65,8 +68,10 @@ def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> fl
 
 
 def test_temporary_index_is_deleted_after_an_error(engine: Engine) -> None:
-    with pytest.raises(KeyError), temporary_index(engine, {}, pytest.fail) as name:
-        raise KeyError
+    strict = {"mappings": {"dynamic": "strict"}}
+    rejected = pytest.raises(RequestFailed, match="rejected a document of the temporary index .*: .*strict")
+    with rejected, temporary_index(engine, strict, pytest.fail) as name:
+        fill_index(engine, name, [{}, {"a": 1}])
     assert engine.get_index(name) is None
 
 

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.diagnostics.doctor import (
-    Severity,
-    disk_finding,
-    field_findings,
-    settings_findings,
-)
+from es_sbert.diagnostics.doctor import Severity, disk_finding, field_findings, settings_findings
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.index.index_summary import FieldSummary
@@ -50,6 +45,8 @@ def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
     assert "docs/_settings" in blocked.remedy
     request = '`PUT docs/_settings` with {"index.refresh_interval":null,"index.number_of_replicas":"1"}'
     assert (left.level, left.remedy) == (Severity.WARNING, f"Send {request}.")
+    [full] = settings_findings(IndexState("docs", {}, {"index.blocks.read_only_allow_delete": "true"}))
+    assert "Free disk space" in full.remedy
     replica = IndexState("docs", {"_meta": meta}, {"index.number_of_replicas": "0"})
     [left] = settings_findings(replica)
     assert left.remedy == 'Send `PUT docs/_settings` with {"index.number_of_replicas":"1"}.'

@@ -14,23 +14,15 @@ import trustme
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.import_dashboards import import_objects, kibana_address
 from es_sbert.diagnostics.saved_objects import DashboardProduct, SavedObject, search_objects
-from es_sbert.errors import AccessDenied, EngineUnreachable, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 from tests.dashboards.import_api import ImportApi, serving
+from tests.unit.engines.web_server import served
 
 ENGINE = EngineSettings(_env_file=None)  # type: ignore[call-arg]
 
 
-def _import(
-    url: str,
-    product: DashboardProduct,
-    objects: list[SavedObject] | None = None,
-    *,
-    engine: EngineSettings = ENGINE,
-    tenant: str | None = None,
-) -> None:
-    if objects is None:
-        objects = _objects(product)
-    import_objects(kibana_address(url, engine), product, objects, tenant=tenant)
+def _import(url: str, product: DashboardProduct, objects: Any = None, engine: Any = ENGINE, **more: Any) -> None:
+    import_objects(kibana_address(url, engine), product, objects or _objects(product), **more)
 
 
 def _objects(product: DashboardProduct) -> list[SavedObject]:
@@ -130,6 +122,36 @@ def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path, monkeyp
             _import(url, api.product)
         monkeypatch.setenv("ES_SBERT_KIBANA_CA_CERTS", str(tmp_path / "ca.pem"))
         _import(url, api.product)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "kind", "words"),
+    [
+        ("status", (302, {}), AccessDenied, "redirects GET /api/status"),
+        ("status", (502, {}), EngineUnreachable, "a proxy at .* cannot reach its server"),
+        ("fields", (500, {"message": "out of memory"}), RequestFailed, r"\(500\): out of memory"),
+        ("import_file", (200, ["ok"]), UnsupportedEngine, "did not return the result of an import"),
+        ("import_file", (200, {"success": False, "errors": [{"id": f"o{n}"} for n in range(7)]}), RequestFailed,
+         "“o4”: unknown; and 2 more"),
+    ],
+)  # fmt: skip
+def test_an_import_that_failed_is_an_error(
+    method: str, answer: Any, kind: type[EsSbertError], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = ImportApi(DashboardProduct.DASHBOARDS)
+    monkeypatch.setattr(api, method, lambda *asked: answer)
+    with serving(api) as url, pytest.raises(kind, match=words):
+        _import(url, api.product)
+
+
+def test_other_servers_get_no_objects() -> None:
+    with served(None) as other:
+        with pytest.raises(UnsupportedEngine, match="neither Kibana nor OpenSearch Dashboards"):
+            _import(other.url, DashboardProduct.KIBANA)
+        other.status, other.body = 401, b"<p>Sign in"
+        with pytest.raises(AccessDenied, match="<p>Sign in"):
+            _import(other.url, DashboardProduct.KIBANA)
+    assert other.requests == ["/api/status"] * 2
 
 
 @pytest.mark.parametrize(

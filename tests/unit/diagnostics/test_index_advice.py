@@ -10,15 +10,18 @@ import pytest
 
 from es_sbert.diagnostics.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.index_advice import (
+    AdviceRequest,
     LayoutMeasurement,
     VectorLayout,
     VectorSample,
     change_command,
     estimate_size,
+    layouts_to_measure,
     recommend_layout,
 )
 from es_sbert.diagnostics.recall import RecallQueries
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.errors import UsageError
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
 from tests.engine.vectors import cosines, random_vectors
@@ -82,3 +85,5 @@ def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
     assert recommend_layout(rows, current, 0.95) is rows[1]
     assert recommend_layout(rows, current, 0.951) is rows[2]
     assert recommend_layout(rows, current, 0.995) is None
+    with pytest.raises(UsageError, match="the vectors have 64 dimensions, not 128"):
+        layouts_to_measure(ES9, 64, 9, AdviceRequest(dimensions=(32, 128)))

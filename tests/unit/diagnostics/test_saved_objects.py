@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics.saved_objects import (
-    DashboardProduct,
-    SavedObject,
-    load_objects,
-    search_objects,
-    to_ndjson,
-)
+from es_sbert.diagnostics.saved_objects import DashboardProduct, SavedObject, load_objects, search_objects, to_ndjson
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from tests.dashboards.checks import check_objects
 

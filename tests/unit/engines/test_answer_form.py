@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.diagnostics.doctor import Severity, check_engine
+from es_sbert.diagnostics.doctor import check_engine
 from es_sbert.engines.clients import TransportEngine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
@@ -90,12 +90,27 @@ def test_no_form_of_an_answer_raises_another_error(name: str, call: str) -> None
             (CALLS | OTHER_CALLS)[call](_engine(name, body)[0])
 
 
-def test_engine_without_apis_of_cluster_and_nodes_is_not_an_error() -> None:
-    # As Elasticsearch Serverless answers.
-    reason = "Request for uri [/_cluster/health] exists but is not available when running in serverless mode"
-    body = {"error": {"type": "api_not_available_exception", "reason": reason}, "status": 410}
-    engine, _ = _engine("Elasticsearch", body, 410)
-    findings = {finding.about: finding for finding in check_engine(engine, EngineSettings(), None)}
-    assert {finding.level for finding in findings.values()} == {Severity.OK, Severity.WARNING}
-    assert findings["health"].message == "this engine does not report its health"
-    assert findings["disk"].message == "the nodes do not report their disk usage"
+# As Elasticsearch Serverless answers.
+_SERVERLESS = "Request for uri [/_cluster/health] exists but is not available when running in serverless mode"
+_FULL = {"nodes": {"n": {"name": "n1", "fs": {"total": {"total_in_bytes": 100, "available_in_bytes": 4}}}}}
+_UNCHECKED = {"cluster.routing.allocation.disk.threshold_enabled": "false"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "health", "disk"),
+    [
+        (410, {"error": {"type": "api_not_available_exception", "reason": _SERVERLESS}},
+         "warning: this engine does not report its health", "warning: the nodes do not report their disk usage"),
+        (403, {}, "warning: this user may not read this information", "warning: this user may not read this"),
+        (500, {}, "error: ", "error: "),
+        (200, {"status": "red"} | _FULL, "error: the cluster is red", "error: n1 has 0.0 GB free, 96 %"),
+        (200, {"status": "yellow", "persistent": _UNCHECKED} | _FULL, "ok: yellow, some replicas are not",
+         "warning: n1 has"),
+    ],
+)  # fmt: skip
+def test_doctor_says_what_the_cluster_reports(status: int, body: Any, health: str, disk: str) -> None:
+    engine, _ = _engine("Elasticsearch", body, status)
+    found = {each.about: f"{each.level}: {each.message}" for each in check_engine(engine, EngineSettings(), None)}
+    assert found["engine"].startswith("ok: ")
+    assert found["health"].startswith(health)
+    assert found["disk"].startswith(disk)

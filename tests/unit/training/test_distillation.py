@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.cli.distill import distill_summary
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import CheckpointInvalid, ModelNotFound, SourceError, UsageError
 from es_sbert.exporters.parity import parity_sentences
@@ -53,6 +54,7 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
     assert made.cosine > made.start_cosine + 1
     # The teacher may run in int8.
     assert made.cosine == pytest.approx(_cosine(output, model, held_out), abs=1)
+    assert f"held out: {made.start_cosine:.2f} → {made.cosine:.2f}\n" in distill_summary("mine", made, 1)
     bundle = open_encoder_bundle(output)
     assert (bundle.manifest.fingerprint, bundle.model.dimensions) == (made.fingerprint, 32)
     assert bundle.model.architecture == ("static" if layers is None else "bert")

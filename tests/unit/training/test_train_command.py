@@ -16,12 +16,15 @@ from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.main import cli
+from es_sbert.cli.train import train_summary
 from es_sbert.errors import OutOfMemory, SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.run_folder import RunFolder
+from es_sbert.training.training_run import TrainingResult
+from es_sbert.training.training_stage import StageResult
 from tests.unit.training.support import Cut, read_json, recipe, train_here, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -126,6 +129,7 @@ def test_train_command_reports_the_result(folder: Path, model: Path) -> None:
         assert result.exit_code == 0, result.output
         return result
 
+    assert "quickstart " in said("--list").stdout
     assert said("--check").stdout == "pairs: 128 examples, 30 for dev\n"
     done = said("-o", folder / "out", "--set", "stages.0.epochs=0.5", "--seed", "7", "--json")
     printed = json.loads(done.stdout)
@@ -133,3 +137,9 @@ def test_train_command_reports_the_result(folder: Path, model: Path) -> None:
     assert printed["fingerprint"] == open_encoder_bundle(folder / "out").manifest.fingerprint
     assert read_json(folder / "out/training.json")["recipe"]["seed"] == 7
     assert "step 8 of 8" in done.stderr
+
+
+def test_summary_names_the_best_score_and_its_gain() -> None:
+    for start, shown in ((70.0, "70.00 → 75.50 (+5.50)"), (80.0, "80.00 → 75.50 (no better than the model it ")):
+        stage = StageResult("pairs", 128, 16, "dev ρ", start, 75.5, 8, 1.0, 100.0, [])
+        assert f"dev ρ: {shown}" in train_summary(TrainingResult(Path("out"), (stage,), None), 60)
