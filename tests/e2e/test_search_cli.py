@@ -100,16 +100,14 @@ def test_show_body_sends_nothing_and_prints_valid_request(
 def test_similar_documents_and_hybrid_hits_are_shown_with_what_they_lack(search: Callable[..., Done]) -> None:
     similar = search("--like", "0", "-k", "1", "--fields", "language,gone")
     assert similar.out.split()[3::2] == ["1", "5", "xx"]
-    assert "no hit has the field 'gone'" in similar.err
-    assert "language" not in similar.err
+    assert re.findall("no hit has the field '(.*?)'", similar.err) == ["gone"]
     hybrid = search(TEXTS[3][1], "--hybrid", "-k", "2")
     assert hybrid.out.split()[:5] == ["#", "score", "keyword", "cosine", "id"]
     assert hybrid.out.splitlines()[3].split()[2] == "–", "no word of the second hit is in the query"
     assert "No minimum cosine is stored" in hybrid.err
     assert '"must_not"' in search("--like", "0", "--show-body").out
     first, *bodies = search("rain", "--hybrid", "--show-body").out.splitlines()
-    assert first.endswith("/_msearch")
-    assert [orjson.loads(line) != {} for line in bodies] == [False, True] * (len(bodies) // 2)
+    assert (first[-9:], [*map(bool, map(orjson.loads, bodies))]) == ("/_msearch", [False, True] * (len(bodies) // 2))
 
 
 @also_es8

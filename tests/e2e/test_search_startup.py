@@ -62,9 +62,4 @@ def test_modules_and_requests(cli: Cli, engine_url: str, index_name: str, model:
     assert {name for name in told["modules"] if name.partition(".")[0] in unused} == set()
     assert [name for name in told["modules"] if name.startswith(UNUSED_MODULES)] == []
     # The engine and its version (this build lacks `GET /`), the index, and the search itself.
-    assert told["requests"] == [
-        "GET /",
-        "GET /_nodes/_local",
-        f"GET /{index_name}",
-        f"POST /{index_name}/_search",
-    ]
+    assert told["requests"] == ["GET /", "GET /_nodes/_local", f"GET /{index_name}", f"POST /{index_name}/_search"]
