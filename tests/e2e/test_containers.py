@@ -21,10 +21,7 @@ from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
 from tests.mounts import can_mount
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux")]
 MANIFESTS = Path(__file__).parents[2] / "examples/deploy/kubernetes"
 _TIMEOUT = 120.0
 # A place that every machine has and nothing here needs: volumes are mounted below it.

@@ -108,10 +108,7 @@ def test_several_instances_serve_and_embed_with_keys_of_least_privileges(
     gateways = [f"es-sbert-gateway@{port}" for port in ports]
     watches = [f"es-sbert-watch@{first}", "es-sbert-watch@second"]
     # Settings of single instances.
-    for unit, lines in (
-        (gateways[1], "OPTIONS=--hybrid --virtual-field meaning\n"),
-        (watches[1], f"INDEX={second}\n"),
-    ):
+    for unit, lines in ((gateways[1], "OPTIONS=--hybrid --virtual-field meaning\n"), (watches[1], f"INDEX={second}\n")):
         (tmp_path / f"etc/es-sbert/{unit}.env").write_text(lines)
     embedded = {"query": {"exists": {"field": "embedding"}}}
 

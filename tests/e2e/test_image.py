@@ -12,10 +12,7 @@ import pytest
 
 from tests.mounts import can_mount
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux")]
 SCRIPT = Path(__file__).parents[2] / "scripts/image-root"
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

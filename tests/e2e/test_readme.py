@@ -114,10 +114,7 @@ def test_readme_blocks_run_in_empty_home(repository: Path, disk_folder: Path, tm
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=_environment(
-                home,
-                REPOSITORY=str(repository),
-                PYTHONPATH=sysconfig.get_path("purelib"),
-                PIP_NO_COMPILE="1",
+                home, REPOSITORY=str(repository), PYTHONPATH=sysconfig.get_path("purelib"), PIP_NO_COMPILE="1"
             ),
         )
         try:

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from es_sbert.installation import (
-    has_cuda_build,
-    installed_runtimes,
-    runtime_collision,
-)
+from es_sbert.installation import has_cuda_build, installed_runtimes, runtime_collision
 from es_sbert.runtime.onnx_runtime import runtime_error
 
 ROOT = Path(__file__).parents[2]
