@@ -15,11 +15,10 @@ import pytest
 from es_sbert.bundle.local_registry import register_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.ingest.load_threads import LoadControl
 from tests.conftest import ENGINES
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
-from tests.engine.migration.support import Place, document, everything, killed_after, make_place, models
+from tests.engine.migration.support import Place, document, everything, interrupted, killed_after, make_place, models
 
 pytestmark = pytest.mark.engine  # servers are requested while the tests run, which the fixtures do not show
 
@@ -69,14 +68,8 @@ class Scene:
         }
 
 
-def stop_at_once() -> LoadControl:
-    control = LoadControl()
-    control.interrupt()
-    return control
-
-
 def copying(scene: Scene) -> None:
-    scene.place.migrate(scene.encoders[1], control=stop_at_once())
+    scene.place.migrate(scene.encoders[1], control=interrupted())
 
 
 def held(scene: Scene) -> None:

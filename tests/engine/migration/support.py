@@ -35,6 +35,7 @@ from tests.tiny import WORDS, write_tiny_bert
 
 COUNT = 300
 THEIRS = [0.5, -0.25, 1.0, 0.125]
+Encoders = tuple[Encoder, Encoder]
 
 
 def text_of(number: int) -> str:
@@ -167,6 +168,22 @@ class Place:
             meta = there.pop("embedding_meta")
             assert meta["fingerprint"] == encoder.info.fingerprint
             assert there == source
+
+
+def interrupted() -> LoadControl:
+    """That of a command that the user has interrupted."""
+    control = LoadControl()
+    control.interrupt()
+    return control
+
+
+def migrate_as(place: Place, engine: Any, encoder: Encoder, **wanted: Any) -> Any:
+    """A migration that sees this engine in place of the real one."""
+    real, place.engine = place.engine, engine
+    try:
+        return place.migrate(encoder, **wanted)
+    finally:
+        place.engine = real
 
 
 def make_place(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
 
 import orjson
 import pytest
@@ -15,12 +14,11 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, cancel_migration, remove_leftover_block
 from es_sbert.migration.migrate import MAX_HOLDS
-from tests.engine.migration.support import Overheard, Place, document, everything
+from tests.engine.migration.support import Encoders, Overheard, Place, document, everything, migrate_as
 from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
 
-Encoders = tuple[Encoder, Encoder]
 LATE = {"x": document(700)}
 
 
@@ -33,15 +31,6 @@ def send(engine: Engine, alias: str, action: Json, body: Json) -> bool:
 
 def is_blocked(place: Place) -> bool:
     return state_of(place.engine, place.index).settings.get(WRITE_BLOCK_SETTING) == "true"
-
-
-def migrate_as(place: Place, engine: Any, encoder: Encoder, **wanted: Any) -> Any:
-    """A migration that sees this engine in place of the real one."""
-    real, place.engine = place.engine, engine
-    try:
-        return place.migrate(encoder, **wanted)
-    finally:
-        place.engine = real
 
 
 def assert_takes_writes_and_finishes(place: Place, encoder: Encoder) -> None:

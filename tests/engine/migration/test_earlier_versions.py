@@ -9,10 +9,9 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.vector_field import require_index
-from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migration_state import MigrationPhase, find_begun, read_migration_state
-from tests.engine.migration.support import Place, document, everything, killed_after, put_migration_state
+from tests.engine.migration.support import Place, document, everything, interrupted, killed_after, put_migration_state
 
 pytestmark = pytest.mark.one_engine
 
@@ -31,9 +30,7 @@ def begin(place: Place, encoder: Encoder, *, swapped: bool, **kind: Any) -> str:
             place.migrate(encoder)
         target = place.alias_target()
     else:
-        control = LoadControl()
-        control.interrupt()
-        target = place.migrate(encoder, control=control).target
+        target = place.migrate(encoder, control=interrupted()).target
     index = require_index(place.engine, target)
     state = read_migration_state(index)
     assert state is not None

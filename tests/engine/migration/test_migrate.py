@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EngineError, IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.mapping import with_meta_entry
@@ -19,14 +19,14 @@ from es_sbert.migration.migration_state import migration_lock, read_target_point
 from es_sbert.migration.prepare_migration import new_index_name
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed, ask, open_engine
-from tests.engine.migration.support import COUNT, Overheard, Place, document, everything
+from tests.engine.migration.support import COUNT, Encoders, Overheard, Place, everything, interrupted, migrate_as
 from tests.engine.vectors import state_of
 
 pytestmark = pytest.mark.one_engine
 
 
 @on_every_version
-def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: Encoders) -> None:
     second, engine = encoders[1], place.engine
     before = place.contents(place.index)
     result = place.migrate(second)
@@ -51,9 +51,8 @@ def test_alias_moves_to_equal_index_with_new_vectors(place: Place, encoders: tup
     assert place.migrate(second).kept == [f"{place.alias}-{encoders[0].info.fingerprint[:8]}"]
 
 
-def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    control = LoadControl()
-    control.interrupt()
+def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: Encoders) -> None:
+    control = interrupted()
     stopped = place.migrate(encoders[1], control=control)
     assert (stopped.finished, stopped.exit_code, place.alias_target()) == (False, 130, place.index)
     with pytest.raises(IndexMismatch, match="is being migrated to .* already"):
@@ -86,7 +85,7 @@ def test_stopped_migration_resumes_or_is_cancelled(place: Place, encoders: tuple
     ("step", "times"), [("bulk", 1), ("mget", 6), ("search", 2), ("shard_states", 19), ("refresh", 16), ("count", 10)]
 )
 def test_migration_interrupted_at_any_step_does_not_swap_and_resumes(
-    step: str, times: int, place9: Place, encoders: tuple[Encoder, Encoder]
+    step: str, times: int, place9: Place, encoders: Encoders
 ) -> None:
     control, calls = LoadControl(), []
 
@@ -95,34 +94,49 @@ def test_migration_interrupted_at_any_step_does_not_swap_and_resumes(
         if calls.count(step) == times:
             control.interrupt()
 
-    engine, place9.engine = place9.engine, Overheard(place9.engine, interrupt)  # type: ignore[assignment]
-    stopped = place9.migrate(encoders[1], control=control)
-    place9.engine = engine
+    stopped = migrate_as(place9, Overheard(place9.engine, interrupt), encoders[1], control=control)
     assert (stopped.finished, stopped.exit_code, place9.alias_target()) == (False, 130, place9.index)
-    place9.write({"x": document(700)})
     assert place9.migrate(encoders[1]).resumed
-    place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
+    place9.assert_holds(everything(), encoders[1])
 
 
-def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(
-    place9: Place, encoders: tuple[Encoder, Encoder]
+@pytest.mark.parametrize("cancels", [False, True])
+def test_migration_that_another_machine_takes_over_or_cancels_ends(
+    cancels: bool, place9: Place, encoders: Encoders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, embedding = place9.engine, threading.Event()
+    engine, calls = place9.engine, list[str]()
+
+    def interfere(name: str) -> None:
+        calls.append(name)
+        if name == "get_index" and "bulk" in calls:
+            calls.clear()
+            monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))  # that of the other machine
+            if cancels:
+                cancel_migration(engine, place9.alias)
+            else:
+                migrate_as(place9, engine, encoders[1], control=interrupted())
+
+    with pytest.raises(IndexMismatch, match="another process has taken over the migration"):
+        migrate_as(place9, Overheard(engine, interfere), encoders[1])
+    assert place9.alias_target() == place9.index
+
+
+def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(place9: Place, encoders: Encoders) -> None:
+    embedding = threading.Event()
 
     def refuse(name: str) -> None:
         if name == "bulk" and embedding.is_set():
             raise AccessDenied("bulk is refused by the test", "Grant it.")
 
-    place9.engine = Overheard(engine, refuse)  # type: ignore[assignment]
+    interposed: Any = Interposed(encoders[1], lambda window: embedding.set())
     with pytest.raises(EngineError, match=r"bulk is refused by the test \(Grant it\)"):
-        place9.migrate(Interposed(encoders[1], lambda window: embedding.set()))  # type: ignore[arg-type]
-    place9.engine = engine
+        migrate_as(place9, Overheard(place9.engine, refuse), interposed)
     assert place9.alias_target() == place9.index
     assert place9.migrate(encoders[1]).resumed
     place9.assert_holds(everything(), encoders[1])
 
 
-def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_replace_index_turns_index_into_alias(place: Place, encoders: Encoders) -> None:
     engine = place.engine
     engine.update_aliases([{"remove": {"index": place.index, "alias": place.alias}}])
     engine.put_settings(place.index, {"index.hidden": "true"})
@@ -142,7 +156,7 @@ def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Enco
     place.alias = alias
 
 
-def test_unembeddable_documents_are_copied_and_reported(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_unembeddable_documents_are_copied_and_reported(place: Place, encoders: Encoders) -> None:
     place.write({"bad": {"text": ["a string", 7], "number": 1}, "empty": {"text": "", "number": 2}})
     result = place.migrate(encoders[1])
     assert (result.finished, result.dead, result.exit_code) == (True, 1, 1)
@@ -153,8 +167,7 @@ def test_unembeddable_documents_are_copied_and_reported(place: Place, encoders: 
     assert len(found) == COUNT + 2
 
 
-def test_tampered_target_index_is_not_swapped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    engine = place.engine
+def test_tampered_target_index_is_not_swapped(place: Place, encoders: Encoders) -> None:
     target = new_index_name(place.alias, encoders[1].info.fingerprint, place.index)
 
     class Spoiling(Overheard):
@@ -167,17 +180,13 @@ def test_tampered_target_index_is_not_swapped(place: Place, encoders: tuple[Enco
                 self._engine.refresh(target)
             return self._engine.count(name, query)
 
-    place.engine = Spoiling(engine)  # type: ignore[assignment]
     with pytest.raises(IndexMismatch, match="is not the one that"):
-        place.migrate(encoders[1])
-    place.engine = engine
+        migrate_as(place, Spoiling(place.engine), encoders[1])
     assert place.alias_target() == place.index
 
 
 @pytest.mark.parametrize("step", ["open_point_in_time", "block_writes"])  # before the comparison, and before the swap
-def test_target_that_has_lost_documents_is_not_swapped(
-    step: str, place9: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_target_that_has_lost_documents_is_not_swapped(step: str, place9: Place, encoders: Encoders) -> None:
     engine = place9.engine
     target = new_index_name(place9.alias, encoders[1].info.fingerprint, place9.index)
 
@@ -185,14 +194,12 @@ def test_target_that_has_lost_documents_is_not_swapped(
         if name == step and engine.get_index(target) is not None:
             engine.bulk(target, b'{"delete":{"_id":"1"}}\n{"delete":{"_id":"2"}}\n')
 
-    place9.engine = Overheard(engine, lose)  # type: ignore[assignment]
     with pytest.raises(IndexMismatch, match=f"it holds {COUNT - 2} documents"):
-        place9.migrate(encoders[1])
-    place9.engine = engine
+        migrate_as(place9, Overheard(engine, lose), encoders[1])
     assert place9.alias_target() == place9.index
 
 
-def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders: Encoders) -> None:
     place, engine, second = place9, place9.engine, encoders[1]
     before = engine.get_index(place.index)
     alias, place.alias = place.alias, "test-no-such-alias"
@@ -215,7 +222,7 @@ def test_invalid_migrations_are_refused_without_changes(place9: Place, encoders:
 
 
 def test_data_stream_is_refused_before_copying(
-    opensearch_url: str, fresh_index: Callable[[str], str], encoders: tuple[Encoder, Encoder], tmp_path: Path
+    opensearch_url: str, fresh_index: Callable[[str], str], encoders: Encoders, tmp_path: Path
 ) -> None:
     stream = fresh_index(opensearch_url)
     with open_engine(opensearch_url) as engine:

@@ -9,10 +9,9 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import read_vector_field, require_index
-from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.migration_state import find_begun
 from tests.engine.ingest_support import same_vectors
-from tests.engine.migration.support import COUNT, Place
+from tests.engine.migration.support import COUNT, Place, interrupted
 
 pytestmark = pytest.mark.one_engine
 
@@ -41,9 +40,7 @@ def test_same_model_can_embed_a_different_text(place9: Place, encoders: tuple[En
 
 
 def test_migration_resumes_only_with_its_own_text(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    control = LoadControl()
-    control.interrupt()
-    stopped = place9.migrate(encoders[0], control=control, text=TITLED)
+    stopped = place9.migrate(encoders[0], control=interrupted(), text=TITLED)
     with pytest.raises(IndexMismatch, match="is being migrated to .* already") as caught:
         place9.migrate(encoders[0], text=TextTemplate.parse("{title}"))
     assert "--cancel" in caught.value.remedy

@@ -11,7 +11,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import RequestFailed
 from tests.engine.ingest_support import Interposed, load, write_jsonl
-from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, text_of
+from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, migrate_as, text_of
 from tests.random_writer import RandomWriters, differences, shared_documents
 
 pytestmark = pytest.mark.one_engine
@@ -37,11 +37,8 @@ def test_writes_during_migration_are_caught_up(place: Place, encoders: tuple[Enc
         expected.update(sources)
         expected.pop(gone, None)
 
-    engine = place.engine
-    place.engine = Overheard(engine, meddle)  # type: ignore[assignment]
-    result = place.migrate(encoders[1])
-    place.engine = engine
-    engine.put_settings(result.target, {"index.max_result_window": None})
+    result = migrate_as(place, Overheard(place.engine, meddle), encoders[1])
+    place.engine.put_settings(result.target, {"index.max_result_window": None})
     assert steps[-1] == "block_writes"
     assert (result.finished, result.removed > 0) == (True, True)
     place.assert_holds(expected, encoders[1])
@@ -60,9 +57,7 @@ def test_deletion_is_found_although_a_point_in_time_is_lost(
         if name == step and steps.count(step) == times:
             raise RequestFailed("no such point in time", "Wait.", 404)
 
-    place9.engine = Overheard(engine, fail)  # type: ignore[assignment]
-    result = place9.migrate(encoders[1])
-    place9.engine = engine
+    result = migrate_as(place9, Overheard(engine, fail), encoders[1])
     assert (result.finished, result.removed, steps.count(step) > times) == (True, 1, True)
     del expected["1"]
     place9.assert_holds(expected, encoders[1])

@@ -99,13 +99,15 @@ def test_tsv_round_trip(names: list[str], data: st.DataObject) -> None:
     assert fields(text.encode(), FileFormat.TSV) == [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def test_csv_errors_name_the_first_line_of_the_row() -> None:
+def test_errors_of_tables_name_the_first_line_of_the_row() -> None:
     data = b'id,text\n1,"two\nlines"\n2\n3,fine\n4,a,b\n6,"x"y\n7,ok'
     assert reasons(data, FileFormat.CSV) == [
         "file:4: the row has 1 column, the header 2",
         "file:6: the row has 3 columns, the header 2",
         """file:7: malformed CSV: ',' expected after '"'""",
     ]
+    [too_long] = reasons(b"id\ttext\n" + b"x" * 2000 + b"\n1\ta", FileFormat.TSV)
+    assert too_long.startswith("file:2: the line has 2,000 bytes, more than the limit")
 
 
 def test_unclosed_quote_is_limited_to_the_document_size() -> None:
