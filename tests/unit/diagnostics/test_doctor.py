@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from es_sbert.diagnostics.doctor import Severity, disk_finding, field_findings, settings_findings
+from es_sbert.diagnostics.doctor import Severity, check_encoder, disk_finding, field_findings, settings_findings
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta
+from tests.tiny import write_tiny_bert
 
 INFO = EncoderInfo(
     model="tiny",
@@ -24,6 +26,13 @@ INFO = EncoderInfo(
     device="cpu",
     threads=2,
 )
+
+
+def test_model_whose_vectors_are_not_of_unit_length_is_ok(tmp_path: Path) -> None:
+    model = write_tiny_bert(tmp_path / "tiny", normalize=False)
+    info, findings = check_encoder(str(model), {"device": "cpu"})
+    assert info is not None
+    assert {finding.level for finding in findings if finding.about == "model"} == {Severity.OK}
 
 
 @pytest.mark.parametrize(("free", "level"), [(0.5, Severity.OK), (0.15, Severity.WARNING), (0.04, Severity.ERROR)])
