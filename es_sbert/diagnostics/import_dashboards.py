@@ -74,7 +74,7 @@ def import_objects(
 ) -> list[str]:
     """Import saved objects; those of an earlier import are replaced.
 
-    A data view of the same title that somebody else made is used instead of a second one.
+    A data view of the same title and time field that somebody else made is used instead of a second one.
 
     Args:
         address: The server.
@@ -158,8 +158,15 @@ def _use_existing_views(
     ids: dict[str, str] = {}  # id of a view of ours → id of the existing one
     present = {view["id"] for view in existing}
     for saved in objects:
-        same = [view for view in existing if saved.id not in present and _is_same_view(saved, view["attributes"])]
+        alike = [view for view in existing if saved.id not in present and _has_same_title(saved, view["attributes"])]
+        time_field = saved.attributes.get("timeFieldName")
+        same = [view for view in alike if view["attributes"].get("timeFieldName") == time_field]
         if not same:
+            if alike and time_field is None:
+                notes.append(
+                    f"There is a second data view {saved.attributes['title']} now: the other one would show only the "
+                    f"documents of a time range, by {alike[0]['attributes']['timeFieldName']}."
+                )
             references = tuple(each | {"id": ids.get(each["id"], each["id"])} for each in saved.references)
             imported.append(replace(saved, references=references))
             continue
@@ -176,11 +183,8 @@ def _use_existing_views(
     return imported, notes
 
 
-def _is_same_view(saved: SavedObject, attributes: Json) -> bool:
-    """Whether a data view shows the documents of another one. One without a time field has no demands on the other."""
-    if saved.type != "index-pattern" or attributes.get("title") != saved.attributes["title"]:
-        return False
-    return saved.attributes.get("timeFieldName") in (None, attributes.get("timeFieldName"))
+def _has_same_title(saved: SavedObject, attributes: Json) -> bool:
+    return saved.type == "index-pattern" and attributes.get("title") == saved.attributes["title"]
 
 
 def _with_fields(client: httpx.Client, address: Address, saved: SavedObject) -> SavedObject:

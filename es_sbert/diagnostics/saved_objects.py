@@ -173,19 +173,15 @@ def load_objects(product: DashboardProduct, index: str, fields: Mapping[str, Vec
         columns += [] if meta.text is None else TextTemplate.parse(meta.text).fields
         metadata += [f"{meta_field}.{member}" for member in ("tokens", "truncated", "embedded_at", "fingerprint")]
     view = _data_view(product, index, f"{index} (es-sbert)", None, formats, hidden)
-    objects, panels = [view], []
+    panels = []
     for field, meta in fields.items():
-        meta_field = document_meta_field(field)
-        time_field = f"{meta_field}.embedded_at"
-        timed = _data_view(product, index, f"{index} by {time_field} (es-sbert)", time_field, formats, hidden, field)
-        objects.append(timed)
-        views, title = {"documents": view, "time_of_embedding": timed}, f"{index}.{field}"
-        panels += _panels("field", views, title=title, meta=meta_field, fingerprint=meta.fingerprint)
+        values = {"title": f"{index}.{field}", "meta": document_meta_field(field), "fingerprint": meta.fingerprint}
+        panels += _panels("field", view, **values)
     panels.append(_saved_search(view, f"{index}: documents", list(dict.fromkeys([*columns, *metadata]))))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
     about = f"The embeddings of {index} and their models. {models}."
-    board = _dashboard(product, f"{index}: load", about, panels, key=f"load/{index}", since="now-30d")
-    return [*objects, *panels, board]
+    board = _dashboard(product, f"{index}: load", about, panels, key=f"load/{index}")
+    return [view, *panels, board]
 
 
 def search_objects(product: DashboardProduct, pattern: str) -> list[SavedObject]:
@@ -196,7 +192,7 @@ def search_objects(product: DashboardProduct, pattern: str) -> list[SavedObject]
     """
     formats = _template("formats.json")["searches"]
     view = _data_view(product, pattern, "Searches (es-sbert)", "@timestamp", formats)
-    panels = _panels("search", {"searches": view})
+    panels = _panels("search", view)
     about = "Searches through the gateway, how long they took, and searches without hits."
     return [view, *panels, _dashboard(product, "Searches", about, panels, key=f"searches/{pattern}", since="now-7d")]
 
@@ -225,17 +221,15 @@ def _data_view(
     time_field: str | None,
     formats: Json,
     hidden: Sequence[str] = (),
-    key: str | None = None,
 ) -> SavedObject:
     """Create a data view.
 
     Args:
         pattern: Index, alias or pattern.
-        name: Name of the view in Kibana; OpenSearch Dashboards shows the pattern.
+        name: Name of the view in Kibana. OpenSearch Dashboards has no names, and shows the pattern.
         time_field: Field of the time picker; None shows documents of any time.
         formats: Field → format of its values.
         hidden: Fields that are neither fetched nor shown; `*` is allowed.
-        key: Part of the id of an additional view of the pattern; None for the view that users search in.
     """
     attributes: Json = {
         "title": pattern,
@@ -246,10 +240,7 @@ def _data_view(
         attributes["timeFieldName"] = time_field
     if product is DashboardProduct.KIBANA:
         attributes["name"] = name
-    elif key is not None:
-        # Views have no names there, so the pattern must distinguish them. Its second part does not match any index.
-        attributes["title"] = f"{pattern},*_by_{time_field}"
-    return SavedObject("index-pattern", _stable_id("view", pattern, *([key] if key else [])), attributes)
+    return SavedObject("index-pattern", _stable_id("view", pattern), attributes)
 
 
 def _saved_search(view: SavedObject, title: str, columns: Sequence[str]) -> SavedObject:
@@ -265,21 +256,21 @@ def _saved_search(view: SavedObject, title: str, columns: Sequence[str]) -> Save
     return SavedObject("search", _stable_id("search", view.id), attributes, (view.reference(),), (GRID_COLUMNS, 18))
 
 
-def _panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[SavedObject]:
+def _panels(name: str, view: SavedObject, **values: str) -> list[SavedObject]:
     """Create the panels of the template `dashboard_templates/NAME_panels.json`.
 
     Args:
-        views: Name of a data view in the template → the view.
+        view: The data view of all panels.
         values: Values that replace `$name` in the template.
     """
     panels = []
     for panel in _template(f"{name}_panels.json", **values):
-        view, title = views[panel["view"]], panel["state"]["title"]
+        title = panel["state"]["title"]
         attributes = {
             "title": title,
             "description": panel.get("description", ""),
             "visState": _json_string(panel["state"]),
-            "uiStateJSON": "{}",
+            "uiStateJSON": _json_string({"vis": {"colors": panel["colors"]}} if "colors" in panel else {}),
             "version": 1,
             "kibanaSavedObjectMeta": _search_source(panel.get("query", ""), indexRefName=_INDEX_REFERENCE),
         }
@@ -289,13 +280,20 @@ def _panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[
 
 
 def _dashboard(
-    product: DashboardProduct, title: str, description: str, panels: Sequence[SavedObject], *, key: str, since: str
+    product: DashboardProduct,
+    title: str,
+    description: str,
+    panels: Sequence[SavedObject],
+    *,
+    key: str,
+    since: str | None = None,
 ) -> SavedObject:
     """Create a dashboard with panels from left to right, row by row.
 
     Args:
         key: The name that the dashboard's id is derived from.
-        since: Beginning of the time range that the dashboard shows at first, e.g. `now-7d`.
+        since: Beginning of the time range that the dashboard shows at first, e.g. `now-7d`; None if its data view has
+            no time field.
     """
     placed, references, version = [], [], _template(f"{product}.json")["panel_version"]
     x, y, row = 0, 0, 0
@@ -315,9 +313,7 @@ def _dashboard(
         "description": description,
         "panelsJSON": _json_string(placed),
         "optionsJSON": _json_string({"useMargins": True, "hidePanelTitles": False}),
-        "timeRestore": True,
-        "timeFrom": since,
-        "timeTo": "now",
+        **({"timeRestore": False} if since is None else {"timeRestore": True, "timeFrom": since, "timeTo": "now"}),
         "version": 1,
         "kibanaSavedObjectMeta": _search_source(),
     }
