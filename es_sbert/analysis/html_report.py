@@ -24,16 +24,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.clusters import text_vectors
+from es_sbert.errors import require_extra
 from es_sbert.messages import escape_unprintable
 from es_sbert.vectors import Vectors
 
 Points = NDArray[np.float32]
 
 
-def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Points:
-    """Place texts on a map by principal component analysis of their unit vectors.
+# Number of texts that t-SNE places, in about 8 seconds on one core. The others are placed next to the nearest of them.
+_MAP_TEXTS = 3_000
+_MAP_STEPS = 500
+_MAP_COMPONENTS = 50
+_MAP_SEED = 0
+_BLOCK = 2048
 
-    A text with several vectors (chunks) is placed by the mean of its unit vectors.
+
+def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Points:
+    """Place texts on a map by t-SNE (van der Maaten 2008) of their unit vectors: neighbors are similar texts.
+
+    A text with several vectors (chunks) is placed by the mean of its unit vectors. Of more than `_MAP_TEXTS` texts, a
+    random sample is placed by t-SNE, and each other text next to the most similar one of the sample. The result is the
+    same for the same vectors.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
@@ -44,19 +55,43 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None) -> Poi
         The points, of *shape* ``(texts, 2)``; all at the origin if all vectors are equal.
 
     Raises:
-        UsageError: a vector is zero or not finite.
+        UsageError: a vector is zero or not finite, or scikit-learn is not installed.
     """
+    require_extra("analysis", "sklearn")
     texts = text_vectors(vectors, starts)
+    random = np.random.default_rng(_MAP_SEED)
+    chosen = np.zeros(len(texts), bool)  # (texts,)
+    chosen[random.choice(len(texts), min(len(texts), _MAP_TEXTS), replace=False)] = True
+    sample, placed = texts[chosen], _neighbor_map(texts[chosen])
     points = np.zeros((len(texts), 2), np.float32)
-    if not len(texts) or np.ptp(texts, axis=0).max(initial=0) < 1e-6:
-        return points
-    mean = texts.mean(axis=0, dtype=np.float64)
-    _, directions = np.linalg.eigh(texts.T @ texts - len(texts) * np.outer(mean, mean))
-    best = directions[:, :-3:-1]
-    # The direction of an axis is arbitrary: its largest component is positive.
-    best = best * np.sign(best[np.abs(best).argmax(axis=0), np.arange(best.shape[1])])
-    points[:, : best.shape[1]] = texts @ best.astype(np.float32) - mean @ best
+    points[chosen] = placed
+    rest = np.flatnonzero(~chosen)
+    for rows in (rest[first : first + _BLOCK] for first in range(0, len(rest), _BLOCK)):
+        cosines = texts[rows] @ sample.T  # (rows, sample)
+        # Less similar texts are farther away, in any direction.
+        away = np.ptp(placed, axis=0).max() / 50 * (1 - cosines.max(axis=1, keepdims=True))
+        points[rows] = placed[cosines.argmax(axis=1)] + away * random.standard_normal((len(rows), 2))
     return points
+
+
+def _neighbor_map(texts: Vectors) -> Points:
+    """Place texts by t-SNE; a few by principal component analysis."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    points = np.zeros((len(texts), 2), np.float32)
+    if len(texts) < 2 or np.ptp(texts, axis=0).max() < 1e-6:
+        return points
+    components = PCA(min(_MAP_COMPONENTS, *texts.shape), svd_solver="full").fit_transform(texts)
+    if min(components.shape) < 5:
+        points[:, : components.shape[1]] = components[:, :2]
+        return points
+    perplexity = min(30.0, (len(texts) - 1) / 3)
+    model = TSNE(init="pca", perplexity=perplexity, max_iter=_MAP_STEPS, random_state=_MAP_SEED)
+    # Threads that wait for each other on a busy machine take ten times as long.
+    with threadpool_limits(1):
+        return np.asarray(model.fit_transform(components), np.float32)
 
 
 class ReportKind(StrEnum):

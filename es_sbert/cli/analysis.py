@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,7 +64,7 @@ output_options = option_group(
     click.option(
         "--html",
         type=shared.OUTPUT_FILE_TYPE,
-        help="Write an HTML page with a map of the texts instead of printing; it works offline.",
+        help="Write an HTML page of the texts instead of printing; it works offline.",
     ),
     log_format_option,
 )
@@ -250,17 +251,20 @@ def write_output(found: Findings, files: Sequence[str], options: Mapping[str, An
 
 
 def _report_page(found: Findings, files: Sequence[str], index: str | None) -> bytes:
+    import numpy as np
+
     from es_sbert.analysis.html_report import AnalysisReport, ReportKind, map_points, report_bytes
 
     texts, left_out = found.texts, sum(found.texts.skipped.counts.values())
-    source = index or (files[0] if len(files) == 1 else f"{len(files):,} files")
+    source = index or (Path(files[0]).name if len(files) == 1 else f"{len(files):,} files")
     facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *found.facts]
     facts += [("left out", f"{left_out:,}")] if left_out else []
     facts.append(("made by", f"es-sbert {__version__}"))
-    points, title = map_points(texts.vectors, texts.starts), f"{found.title} of {source}"
-    return report_bytes(
-        AnalysisReport(ReportKind(found.kind), title, facts, texts.ids, texts.texts, found.groups, points)
-    )
+    kind, title = ReportKind(found.kind), f"{found.title} of {source}"
+    # Pairs are shown without a map.
+    is_mapped = kind is not ReportKind.PAIRS
+    points = map_points(texts.vectors, texts.starts) if is_mapped else np.zeros((len(texts), 2), np.float32)
+    return report_bytes(AnalysisReport(kind, title, facts, texts.ids, texts.texts, found.groups, points))
 
 
 def write_field_option(help: str) -> Callable[[shared.F], shared.F]:

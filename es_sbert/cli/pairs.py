@@ -15,6 +15,7 @@ from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.messages import log_message, pluralize
 
 if TYPE_CHECKING:
+    from es_sbert.analysis.html_report import ReportGroup
     from es_sbert.analysis.similarity import SimilarPair
     from es_sbert.analysis.text_collection import TextCollection
     from es_sbert.engines.rest import Json
@@ -52,21 +53,35 @@ def pairs(files: tuple[str, ...], k: int, min_cosine: float, **options: Any) -> 
       es-sbert pairs --index docs --html pairs.html
     """
     from es_sbert.analysis import most_similar_pairs
-    from es_sbert.analysis.html_report import ReportGroup
 
     analysis.check_options(files, options)
     texts = analysis.read_texts(files, options)
     begin = time.perf_counter()
     found = most_similar_pairs(texts.vectors, k, min_cosine=min_cosine, starts=texts.starts)
     seconds = time.perf_counter() - begin
-    groups = [
-        ReportGroup(str(number), (pair.first, pair.second), (pair.cosine,) * 2) for number, pair in enumerate(found, 1)
-    ]
+    groups = _different_pairs(found, texts)
     facts = [("pairs", f"{len(found):,}")]
+    facts += [("of different texts", f"{len(groups):,}")] if len(groups) < len(found) else []
     objects, lines = _json_objects(found, texts), _text_lines(found, texts)
     findings = analysis.Findings("pairs", "Most similar pairs", texts, groups, facts, objects, lines)
     analysis.write_output(findings, files, options)
     log_message(f"{pluralize(len(found), 'pair')} of {pluralize(len(texts), 'text')}, compared in {seconds:.1f} s")
+
+
+def _different_pairs(found: Sequence[SimilarPair], texts: TextCollection) -> list[ReportGroup]:
+    """Group the pairs of identical texts: a page shows each of these groups once."""
+    from es_sbert.analysis.html_report import ReportGroup
+
+    folded: dict[frozenset[str | int], tuple[dict[int, None], float]] = {}
+    for pair in found:
+        # Texts that are not known are not identical.
+        key = frozenset(texts.texts[each] or each for each in pair[:2])
+        members, _ = folded.setdefault(key, ({}, pair.cosine))
+        members |= dict.fromkeys(pair[:2])
+    return [
+        ReportGroup(str(number), tuple(members), (cosine,) * len(members))
+        for number, (members, cosine) in enumerate(folded.values(), 1)
+    ]
 
 
 def _json_objects(found: Sequence[SimilarPair], texts: TextCollection) -> Iterator[Json]:

@@ -199,17 +199,20 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab = open_report(duplicates())
     box = tab.page.locator("#map-canvas").bounding_box()
     assert box is not None
-    # The first text is the rightmost point of the circle.
-    right, middle = box["x"] + box["width"] / 2 + box["height"] / 2 - 32, box["y"] + box["height"] / 2
-    for step in range(0, 60, 4):
-        tab.page.mouse.move(right + 30 - step, middle)
+    # The first text is the rightmost point of the ellipse.
+    right, middle = box["x"] + box["width"], box["y"] + box["height"] / 2
+    for step in range(0, int(box["width"] / 2), 4):
+        tab.page.mouse.move(right - step, middle)
         if tab.page.locator("#map-hover").is_visible():
             break
     expect(tab.page.locator("#map-hover")).to_contain_text("The parcel has not arrived yet.")
-    expect(tab.page.locator("#map-hover")).to_contain_text("Group 1")
+    expect(tab.page.locator("#map-hover")).to_contain_text("3 texts, lowest cosine 0.95123")
     tab.page.mouse.down()
     tab.page.mouse.up()
-    expect(tab.page.locator("#details-heading")).to_have_text("Group 1")
+    # A group is called by its kept text, which a row of identical texts does not repeat.
+    expect(tab.page.locator("#details-heading")).to_have_text("The parcel has not arrived yet.")
+    expect(tab.details.locator(".same")).to_have_text("Kepttext-0and 1 identical texttext-2")
+    expect(tab.details.locator(".comparison")).to_have_count(1)
 
 
 def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport) -> None:
@@ -233,6 +236,22 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     box.press("Escape")
     expect(box).to_have_value("")
     expect(tab.page.locator("#found")).to_be_hidden()
+
+
+def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: OpenReport) -> None:
+    texts = [*["Where is my parcel?"] * 3, "x" * 200, "y" * 200]
+    groups = [ReportGroup("1", (0, 1, 2), (1.0, 1.0, 1.0)), ReportGroup("2", (3, 4), (0.9, 0.9))]
+    size = {"width": 320, "height": 600}
+    tab = open_report(report(ReportKind.PAIRS, texts, groups, ids=[f"{n}{'z' * 200}" for n in range(5)]), size=size)
+    expect(tab.page.locator("#map")).to_be_hidden()
+    expect(tab.groups.first).to_have_text("Where is my parcel?3 identical texts")
+    expect(tab.details.locator(".comparison")).to_have_count(1)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
+    tab.page.get_by_role("searchbox").fill("parcel")
+    expect(tab.page.locator("#found-note")).to_have_text("1 of 1 different text shown.")
+    expect(tab.page.locator("#found-list mark")).to_be_in_viewport()
+    expect(tab.page.get_by_role("searchbox")).to_be_in_viewport()
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:

@@ -14,6 +14,10 @@ const kind = KINDS[report.kind];
 const isPairs = report.kind === "pairs";
 const isClusters = report.kind === "clusters";
 
+document.body.dataset.kind = report.kind;
+const frame = byId("map-frame").getBoundingClientRect();
+// The axes of the map mean nothing: it fills its frame.
+const FLAT = Math.max(0.35, Math.min(1.2, frame.height / frame.width));
 const x = new Float32Array(textCount);
 const y = new Float32Array(textCount);
 {
@@ -21,7 +25,7 @@ const y = new Float32Array(textCount);
   const value = (at) => (bytes.charCodeAt(2 * at) | (bytes.charCodeAt(2 * at + 1) << 8)) / 65535;
   for (let text = 0; text < textCount; text += 1) {
     x[text] = value(2 * text);
-    y[text] = 1 - value(2 * text + 1); // downwards, as on a screen
+    y[text] = FLAT * (1 - value(2 * text + 1)); // downwards, as on a screen
   }
 }
 
@@ -31,18 +35,14 @@ groups.forEach(({ members }, number) => {
   for (const text of members) if (groupOf[text] === -1) groupOf[text] = number;
 });
 
-// Each of the largest groups has its own color. Pairs share one color, because they all have the same size.
-const COLORED = 10;
+// Groups have colors by their size, which repeat after the largest ones. Pairs share one color.
+const COLORS = 10;
 const NO_GROUP = 0;
-const OTHER_GROUP = 1;
-const FIRST_COLOR = 2;
-const colored = isPairs ? [] : groups
-  .map((_, number) => number)
-  .sort((one, two) => groups[two].size - groups[one].size || one - two)
-  .slice(0, COLORED);
-const classOfGroup = new Uint8Array(groups.length).fill(isPairs ? FIRST_COLOR : OTHER_GROUP);
-colored.forEach((group, place) => { classOfGroup[group] = FIRST_COLOR + place; });
-const CLASS_COUNT = FIRST_COLOR + COLORED;
+const FIRST_COLOR = 1;
+const CLASS_COUNT = FIRST_COLOR + COLORS;
+const bySize = groups.map((_, number) => number).sort((one, two) => groups[two].size - groups[one].size || one - two);
+const classOfGroup = new Uint8Array(groups.length).fill(FIRST_COLOR);
+if (!isPairs) bySize.forEach((group, place) => { classOfGroup[group] = FIRST_COLOR + (place % COLORS); });
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
 
 // The decimals of cosines in the output of the commands.
@@ -50,19 +50,36 @@ const DECIMALS = 5;
 
 // Longer names are shortened to this length.
 const NAME_LENGTH = 120;
+const TITLE_LENGTH = 80;
 
-/** The name of a group. */
+/** The name of a group; one that has only a number is called by its first text. */
 function nameOf(number) {
-  const name = beginning(groups[number].name, NAME_LENGTH);
-  return /^\d*$/.test(name) ? `${kind.one[0].toUpperCase()}${kind.one.slice(1)} ${name || number + 1}` : name;
+  const { name, members, kept } = groups[number];
+  return /^\d*$/.test(name) ? titleOf(kept ?? members[0], TITLE_LENGTH) : beginning(name, NAME_LENGTH);
 }
+
+/** Whether all texts of a group are identical. */
+const isOneText = (number) => byText(groups[number].members).length === 1;
 
 /** The size and the cosine of a group. */
 function figuresOf(number) {
   const { size, cosine } = groups[number];
+  if (!isClusters && isOneText(number)) return counted(size, "identical text", "identical texts");
   const shown = `${kind.cosine} ${cosine.toFixed(isClusters ? 3 : DECIMALS)}`;
-  return isPairs ? shown : `${counted(size, "text", "texts")}, ${shown}`;
+  return isPairs && size === 2 ? shown : `${counted(size, "text", "texts")}, ${shown}`;
 }
 
 /** A title for a text: its beginning, or its id if the text is not known. */
 const titleOf = (text, longest) => beginning(texts[text], longest) || label(ids[text]);
+
+/** Items whose texts are identical, together, in the order of the first of each. `textAt` gives the text of an item. */
+function byText(items, textAt = (item) => item) {
+  const found = new Map();
+  for (const item of items) {
+    const text = textAt(item);
+    const key = texts[text] === "" || shortened.has(text) ? text : texts[text];
+    if (found.has(key)) found.get(key).push(item);
+    else found.set(key, [item]);
+  }
+  return [...found.values()];
+}

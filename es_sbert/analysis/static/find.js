@@ -1,6 +1,7 @@
 // The search box, which finds texts and ids that contain the typed text.
 
 const FOUND_AT_A_TIME = 20;
+const EXCERPT = 320; // characters of a text in the list
 const TYPING = 150; // milliseconds without a key before the search
 
 class TextFinder {
@@ -73,24 +74,40 @@ class TextFinder {
     byId("found").hidden = false;
     byId("found-heading").textContent = heading;
     growingList(byId("found-list"), byId("more-found"), {
-      items: found,
+      items: byText(found),
       size: FOUND_AT_A_TIME,
       unit: ["text", "texts"],
-      render: (text) => this.#item(text, needle),
+      render: (own) => this.#item(own, needle),
       tell: (shown, there) => {
-        byId("found-note").textContent = there === 0 ? "No text or id contains this." : `${numbers.format(shown)} of ${counted(there, "text", "texts")} shown.`;
+        byId("found-note").textContent = there === 0 ? "No text or id contains this." : `${numbers.format(shown)} of ${counted(there, ...(there < found.length ? ["different text", "different texts"] : ["text", "texts"]))} shown.`;
       },
     });
     this.changed(found);
+    const { top } = byId("found").getBoundingClientRect();
+    // The search box stays in view: the texts are below it, or next to it on a wide screen.
+    if (top < 0 || top > innerHeight / 2) byId("columns").scrollIntoView({ block: "start" });
   }
 
-  #item(text, needle) {
+  #item(own, needle) {
+    const [text] = own;
     const group = groupOf[text];
     return element(
       "li",
       {},
-      textOf(text, needle === "" ? [] : occurrences(texts[text], needle)),
-      element("p", { class: "facts" }, idOf(text), group === -1 ? element("span", {}, kind.none) : groupButton(group, this.go)),
+      excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle)),
+      element("div", { class: "facts" }, idsOf(own), group === -1 ? element("span", {}, kind.none) : groupButton(group, this.go, isClusters ? undefined : `${kind.one}: ${figuresOf(group)}`)),
     );
   }
+}
+
+/** The part of a text around the first of some offsets, which are marked. */
+function excerptOf(text, parts) {
+  const whole = texts[text];
+  const first = parts[0]?.[0] ?? 0;
+  const space = whole.indexOf(" ", Math.max(0, first - EXCERPT / 4));
+  const from = first < EXCERPT / 4 ? 0 : (space !== -1 && space < first ? space : first); // at the beginning of a word
+  const to = Math.min(whole.length, Math.max(from + EXCERPT, parts[0]?.[1] ?? 0));
+  if (from === 0 && to === whole.length) return textOf(text, parts);
+  const inside = parts.filter(([start, end]) => start >= from && end <= to).map((part) => part.map((offset) => offset - from));
+  return element("p", { class: "text", dir: "auto" }, from > 0 ? "…" : "", marked(whole.slice(from, to), inside, "mark"), to < whole.length ? "…" : "");
 }

@@ -6,6 +6,12 @@ const OVERVIEW_ROWS = 3;
 
 const GROUP_UNIT = [kind.one, kind.many];
 
+/** The other text of a pair, if it is not identical. */
+function secondOf(members) {
+  const [, second] = byText(members);
+  return second === undefined ? null : element("span", { class: "excerpt", dir: "auto" }, titleOf(second[0], 90));
+}
+
 /** The list of groups: one tab stop, in which arrow keys move. */
 class GroupList {
   #list = byId("group-list");
@@ -50,8 +56,8 @@ class GroupList {
   }
 
   #button(number, go) {
-    const { size, members, kept } = groups[number];
-    const largest = groups[colored[0]]?.size ?? 1;
+    const { size, members } = groups[number];
+    const largest = groups[bySize[0]].size;
     const bar = element("span", { class: "size", "aria-hidden": "true" });
     bar.style.width = `${Math.max(1, (100 * size) / largest)}%`;
     return element(
@@ -60,7 +66,7 @@ class GroupList {
       element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
       element("span", { class: "name", dir: "auto" }, nameOf(number)),
       element("span", { class: "figures" }, figuresOf(number)),
-      isClusters ? bar : element("span", { class: "excerpt", dir: "auto" }, titleOf(kept ?? members[0], 90)),
+      isPairs ? secondOf(members) : bar,
     );
   }
 
@@ -90,7 +96,7 @@ function showDetails(number, go) {
   const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
   byId("show-all").hidden = number === -1;
   byId("show-all").textContent = `Show all ${kind.many}`;
-  const hint = isClusters ? "" : " Underlined words are on one side only.";
+  const hint = isClusters || (number !== -1 && isOneText(number)) ? "" : " Underlined words are on one side only.";
   if (number !== -1) {
     heading.textContent = nameOf(number);
     const list = element("ol", { class: isClusters ? "texts" : "comparisons" });
@@ -99,7 +105,7 @@ function showDetails(number, go) {
       items: rowsOf(number),
       size: ROWS_AT_A_TIME,
       unit: isClusters ? ["text", "texts"] : ["comparison", "comparisons"],
-      render: (place) => rowOf(number, place),
+      render: (places) => rowOf(number, places),
       tell: (shown) => {
         note.textContent = `${figuresOf(number)[0].toUpperCase()}${figuresOf(number).slice(1)}. ${isPairs ? "" : membersNote(number, shown)}${hint}`;
       },
@@ -128,29 +134,18 @@ function overviewOf(number, go) {
     { class: "overview" },
     element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), nameOf(number)),
     isPairs ? null : element("p", { class: "note" }, figuresOf(number)),
-    element("ol", { class: isClusters ? "texts" : "comparisons" }, rows.slice(0, OVERVIEW_ROWS).map((place) => rowOf(number, place))),
-    left > 0 ? element("p", {}, groupButton(number, go, `${numbers.format(left)} more in ${nameOf(number)}`)) : null,
+    element("ol", { class: isClusters ? "texts" : "comparisons" }, rows.slice(0, OVERVIEW_ROWS).map((places) => rowOf(number, places))),
+    left > 0 ? element("p", {}, groupButton(number, go, `Show all ${numbers.format(rows.length)}`)) : null,
   );
 }
 
-/** Show the legend of the map, with a button for each entry that has texts to list. */
-function showLegend(go, goToUngrouped) {
-  const { total } = report;
-  const named = colored.reduce((sum, number) => sum + groups[number].size, 0);
-  const others = groups.some((_, number) => classOfGroup[number] === OTHER_GROUP);
-  const rest = total.grouped - named;
-  const item = (number, words) => element("li", {}, element("span", { class: `swatch c${number}`, "aria-hidden": "true" }), words);
-  byId("legend").replaceChildren(
-    ...colored.map((number) => element("li", {}, groupButton(number, go, [
-      element("bdi", {}, beginning(nameOf(number), LABEL_LENGTH)), ` (${numbers.format(groups[number].size)})`,
-    ]))),
-    ...(isPairs && groups.length > 0 ? [item(FIRST_COLOR, `in a pair (${numbers.format(total.grouped)})`)] : []),
-    ...(others ? [item(OTHER_GROUP, `other ${kind.many} (${numbers.format(rest)})`)] : []),
-    ...(total.texts > total.grouped ? [element("li", {}, element(
-      "button",
-      { type: "button", class: "link", click: goToUngrouped },
-      element("span", { class: `swatch c${NO_GROUP}`, "aria-hidden": "true" }),
-      `${kind.none} (${numbers.format(total.texts - total.grouped)})`,
-    ))] : []),
-  );
+/** Show the legend of the map: the texts in no group, which no list holds. The list of groups shows the other colors. */
+function showLegend(goToUngrouped) {
+  const left = report.total.texts - report.total.grouped;
+  if (left > 0) byId("legend").replaceChildren(element("li", {}, element(
+    "button",
+    { type: "button", class: "link", click: goToUngrouped },
+    element("span", { class: `swatch c${NO_GROUP}`, "aria-hidden": "true" }),
+    `${kind.none} (${numbers.format(left)})`,
+  )));
 }

@@ -43,12 +43,12 @@ function showFacts() {
   ];
   byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
   byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
-  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by the principal components of their embeddings: near points are similar texts.`;
+  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts. Far distances mean little.`;
 }
 
-document.body.dataset.kind = report.kind;
 showFacts();
-showLegend((number, keyboard) => select(number, keyboard), () => finder.showUngrouped());
+byId("map").hidden = isPairs || textCount === 0; // pairs are compared side by side
+showLegend(() => finder.showUngrouped());
 const map = new TextMap(chooseOnMap, tell);
 const groupList = new GroupList((number, keyboard) => select(number, keyboard));
 const finder = new TextFinder(

@@ -7,7 +7,11 @@ const NEAR = 12; // distance in pixels at which the pointer selects a point
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const FRAMED = 32; // margin in pixels around the fitted points
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
-const LABEL_LENGTH = 32;
+const LABEL_LENGTH = 28;
+const DENSE = 80; // texts of a group among which a label hides little
+const ABOVE = 16; // pixels
+const LABELED = 60; // maximum number of groups with a label
+const LABEL_LINES = [0, -18, 18, -36, 36]; // places of a label, in pixels from its group
 
 class TextMap {
   #canvas = byId("map-canvas");
@@ -15,7 +19,7 @@ class TextMap {
   #context = this.#canvas.getContext("2d");
   #all = byClass(Array.from({ length: textCount }, (_, text) => text));
   #bounds = boundsOf(this.#all.order);
-  #labels = isClusters ? colored.map((group) => ({ group, ...middleOf(groups[group].members) })) : [];
+  #labels = bySize.slice(0, isClusters ? LABELED : LABELED / 5).map((group) => ({ group, ...middleOf(groups[group].members) }));
   #highlighted = null;
   #selected = -1;
   #hovered = -1;
@@ -180,16 +184,18 @@ class TextMap {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    for (const { group, atX, atY } of wanted) {
-      const words = beginning(nameOf(group), LABEL_LENGTH);
+    const { scale, left, top } = this.#view;
+    const { clientWidth: width, clientHeight: height } = this.#canvas;
+    for (const { group, atX, atY, above } of wanted) {
+      const words = labelOf(group, width);
       const half = context.measureText(words).width / 2 + 4;
-      const { scale, left, top } = this.#view;
-      const width = this.#canvas.clientWidth;
-      let [middle, line] = [atX * scale + left, atY * scale + top - (isClusters ? 0 : 18)];
-      // Names of visible groups are not cut off at the edges.
-      if (middle > 0 && middle < width) middle = Math.max(half, Math.min(width - half, middle));
-      const box = { left: middle - half, right: middle + half, top: line - 10, bottom: line + 10 };
-      if (taken.some((other) => overlaps(box, other))) continue;
+      const [middle, center] = [Math.max(half, Math.min(width - half, atX * scale + left)), atY * scale + top - above];
+      if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) continue; // its group is not in view
+      const places = LABEL_LINES.map((shift) => center + shift).filter((line) => line > 10 && line < height - 10)
+        .map((line) => ({ left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }));
+      const box = places.find((place) => !taken.some((other) => overlaps(place, other)));
+      if (box === undefined) continue;
+      const line = (box.top + box.bottom) / 2;
       taken.push(box);
       context.lineWidth = 4;
       context.strokeStyle = `rgb(${this.ground})`;
@@ -282,6 +288,7 @@ class TextMap {
       const held = this.#release(event);
       if (!held || this.#dragged || event.button !== 0) return;
       const text = this.#textAt(...at(event), event.pointerType === "mouse" ? NEAR : 2 * NEAR);
+      this.#hover(text); // touch has no pointer that hovers
       if (text !== -1) this.choose(text);
     });
     for (const name of ["pointercancel", "lostpointercapture"]) {
@@ -381,8 +388,15 @@ function boundsOf(chosen) {
   return chosen.length > 0 ? bounds : { left: 0, right: 1, top: 0, bottom: 1 };
 }
 
-/** The median position of texts, which outliers hardly move. */
-function middleOf(chosen) {
-  const median = (values) => Float32Array.from(chosen, (text) => values[text]).sort()[chosen.length >> 1];
-  return { atX: median(x), atY: median(y) };
+/** The name of a group as its label on a map of this width: keywords of a cluster, or the beginning of a text. */
+const labelOf = (group, width) => beginning(
+  isClusters ? nameOf(group).split(", ").slice(0, width < 600 ? 1 : 2).join(", ") : nameOf(group), width < 600 ? LABEL_LENGTH / 2 : LABEL_LENGTH,
+);
+
+/** Where the label of a group is: in the middle of its most central third of texts, or above them if that would hide few points. */
+function middleOf(members) {
+  const central = members.slice(0, Math.ceil(members.length / 3));
+  const median = (values) => Float32Array.from(central, (text) => values[text]).sort()[central.length >> 1];
+  const isDense = members.length > DENSE;
+  return { atX: median(x), atY: isDense ? median(y) : boundsOf(central).top, above: isDense ? 0 : ABOVE };
 }

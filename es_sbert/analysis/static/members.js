@@ -8,6 +8,12 @@ function textOf(text, parts = [], name = "mark") {
 
 const idOf = (text) => element("bdi", { class: "id" }, beginning(ids[text], 200));
 
+/** Ids behind a line that says how many texts these are. */
+const folding = (words, own) => element("details", { class: "copies" }, element("summary", {}, words), element("ul", {}, own.map((text) => element("li", {}, idOf(text)))));
+
+/** The id of a text, and those of its copies, which are folded. */
+const idsOf = ([text, ...copies]) => [idOf(text), copies.length === 0 ? null : folding(`and ${counted(copies.length, "identical text", "identical texts")}`, copies)];
+
 const cosineOf = (value) => element("span", { class: "cosine" }, `cosine ${value.toFixed(DECIMALS)}`);
 
 /** A button that selects a group: `go` is called with its number, and whether a key was pressed. */
@@ -20,46 +26,51 @@ function groupButton(number, go, words) {
   );
 }
 
-/** The members of a group to list: all of them, or those to compare with the kept text. */
+/** The rows of a group: places of members with identical texts. Those identical with the kept text are the first row. */
 function rowsOf(number) {
-  const { members, kept } = groups[number];
+  const { members, kept, marks } = groups[number];
   const places = members.map((_, place) => place);
-  if (isClusters) return places;
+  if (isClusters) return byText(places, (place) => members[place]);
+  const isCopy = (place) => marks[place] === null && texts[members[place]] !== "";
   const others = places.filter((place) => members[place] !== kept);
-  return others.length > 0 ? others : places;
+  const copies = others.filter(isCopy);
+  const rows = byText(others.filter((place) => !isCopy(place)), (place) => members[place]);
+  return copies.length > 0 || rows.length === 0 ? [[members.indexOf(kept), ...copies], ...rows] : rows;
 }
 
 /** One row of a group. */
-function rowOf(number, place) {
+function rowOf(number, places) {
   const { members, cosines, kept, marks } = groups[number];
-  const member = members[place];
-  if (isClusters || member === kept) {
-    return element("li", {}, element("p", { class: "facts" }, cosineOf(cosines[place]), idOf(member)), textOf(member));
-  }
-  return comparison(kept, member, cosines[place], marks[place]);
+  const [place] = places;
+  const own = places.map((each) => members[each]);
+  if (isClusters) return element("li", {}, element("div", { class: "facts" }, cosineOf(cosines[place]), ...idsOf(own)), textOf(own[0]));
+  if (own[0] !== kept) return comparison(kept, own, cosines[place], marks[place]);
+  const ids = isPairs ? folding(counted(own.length, "identical text", "identical texts"), own) : [element("span", { class: "who" }, "Kept"), ...idsOf(own)];
+  // A short text is the title of its group.
+  return element("li", { class: "same" }, element("div", { class: "facts" }, ids), label(texts[own[0]]) === nameOf(number) ? null : textOf(own[0]));
 }
 
-function comparison(kept, member, cosine, marks) {
+const sideOf = (title, own, flat = [], name = "mark") => element(
+  "div",
+  { class: "side" },
+  element("div", { class: "facts" }, element("span", { class: "who" }, title), idsOf(own)),
+  textOf(own[0], unitOffsets(texts[own[0]], flat), name),
+);
+
+function comparison(kept, own, cosine, marks) {
   const [one, two] = marks ?? [[], []];
-  const side = (title, text, flat, name) => element(
-    "div",
-    { class: "side" },
-    element("p", { class: "facts" }, element("span", { class: "who" }, title), idOf(text)),
-    textOf(text, unitOffsets(texts[text], flat), name),
-  );
   return element(
     "li",
     { class: "comparison" },
-    element("p", { class: "facts" }, cosineOf(cosine), element("span", {}, differencesOf(kept, member, marks))),
-    side(isPairs ? "First" : "Kept", kept, one, "del"),
-    side(isPairs ? "Second" : "Near-duplicate", member, two, "ins"),
+    element("p", { class: "facts" }, cosineOf(cosine), element("span", {}, differencesOf(kept, own[0], marks))),
+    sideOf(isPairs ? "First" : "Kept", [kept], one, "del"),
+    sideOf(isPairs ? "Second" : "Near-duplicate", own, two, "ins"),
   );
 }
 
 /** A description of the differences between two texts, for readers who cannot see the marks. */
 function differencesOf(kept, member, marks) {
   if (texts[kept] === "" || texts[member] === "") return "";
-  if (marks === null) return "identical texts";
   const [, , count, later] = marks;
   const words = count === 0 ? "the same words" : counted(count, "difference", "differences");
   return later ? `${words} in the first ${numbers.format(report.limit)} characters; the texts differ after that, which is not shown` : words;

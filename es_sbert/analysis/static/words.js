@@ -16,11 +16,13 @@ const visible = (text) => text.replace(CONTROLS, "\ufffd");
 /** A name or an id on one line. */
 const label = (text) => visible(text).replace(TURNS, "\ufffd").replace(/\s+/g, " ").trim();
 
-/** The beginning of a text, on one line. */
+/** The beginning of a text, on one line; a long one ends after a word. */
 function beginning(text, longest) {
   const characters = Array.from(text.slice(0, 4 * longest));
-  const line = label(characters.length > longest ? characters.slice(0, longest).join("") : characters.join(""));
-  return characters.length > longest ? `${line}…` : line;
+  if (characters.length <= longest) return label(text);
+  const line = label(characters.slice(0, longest).join(""));
+  const space = line.lastIndexOf(" ");
+  return `${space > 0.6 * line.length ? line.slice(0, space) : line}…`;
 }
 
 /** A text for comparison: without case and accents. */

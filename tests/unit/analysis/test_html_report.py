@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.analysis import html_report
 from es_sbert.analysis.html_report import (
     AnalysisReport,
     ReportGroup,
@@ -177,3 +178,27 @@ def test_differing_words(first: str, second: str, parts: list[str], others: list
     diff = differing_words(first, second)
     assert [first[start:end] for start, end in diff.first] == parts
     assert [second[start:end] for start, end in diff.second] == others
+
+
+# The map.
+
+
+@pytest.mark.parametrize("sampled", [1000, 40])
+def test_map_keeps_neighbors_together(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
+    monkeypatch.setattr(html_report, "_MAP_TEXTS", sampled)
+    random = np.random.default_rng(1)
+    topics = np.repeat(np.arange(4), 30)
+    vectors = np.eye(4, 32, dtype=np.float32)[topics] + 0.1 * random.standard_normal((120, 32), np.float32)
+    points = map_points(vectors)
+    assert (points == map_points(vectors)).all()
+    distances = np.linalg.norm(points[:, None] - points, axis=2) + np.diag(np.full(120, np.inf))
+    assert (topics[distances.argmin(axis=1)] == topics).all()
+
+
+@pytest.mark.parametrize(("count", "dimensions"), [(2, 3), (3, 8), (6, 2), (30, 1)])
+def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
+    vectors = np.random.default_rng(2).standard_normal((count, dimensions)).astype(np.float32)
+    points = map_points(vectors)
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
+    assert (map_points(np.ones((count, dimensions), np.float32)) == 0).all()
