@@ -58,6 +58,7 @@ async function follow() {
     return;
   }
   byId("index").value = index.name;
+  byId("index").title = visible(index.name); // a long name does not fit
   offerFields(index);
   const field = index.fields.find(({ name }) => name === state.field) ?? index.fields[0];
   byId("field").value = field.name;
