@@ -7,7 +7,7 @@ const NEAR = 12; // distance in pixels at which the pointer selects a point
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const FRAMED = 32; // margin in pixels around the fitted points
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
-const LABEL_LENGTH = 28;
+const LABEL_LENGTH = 30;
 const DENSE = 80; // texts of a group among which a label hides little
 const ABOVE = 16; // pixels
 const LABELED = 60; // maximum number of groups with a label
@@ -388,10 +388,22 @@ function boundsOf(chosen) {
   return chosen.length > 0 ? bounds : { left: 0, right: 1, top: 0, bottom: 1 };
 }
 
+// Keywords that narrow maps show, by group: the first one of the name that no larger group shows.
+const keywords = new Map();
+if (isClusters) {
+  const used = new Set();
+  for (const group of bySize) {
+    const words = nameOf(group).split(", ");
+    keywords.set(group, words.find((word) => !used.has(word)) ?? words[0]);
+    used.add(keywords.get(group));
+  }
+}
+
 /** The name of a group as its label on a map of this width: keywords of a cluster, or the beginning of a text. */
-const labelOf = (group, width) => beginning(
-  isClusters ? nameOf(group).split(", ").slice(0, width < 600 ? 1 : 2).join(", ") : nameOf(group), width < 600 ? LABEL_LENGTH / 2 : LABEL_LENGTH,
-);
+function labelOf(group, width) {
+  if (width < 600) return beginning(keywords.get(group) ?? nameOf(group), LABEL_LENGTH / 2);
+  return beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : nameOf(group), LABEL_LENGTH);
+}
 
 /** Where the label of a group is: in the middle of its most central third of texts, or above them if that would hide few points. */
 function middleOf(members) {
