@@ -49,7 +49,7 @@ _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
     ),
     click.option(
         "--max-unrelated",
-        type=_SHARE,
+        type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
         default=0.05,
         help="Largest share of unrelated documents that a value may let pass to be saved.",
     ),

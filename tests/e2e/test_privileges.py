@@ -190,7 +190,7 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index calibrate --save`": (
         Desk.loaded, lambda desk, name: desk.index(
-            "calibrate", name, "--sample", "6", "--save", "--max-unrelated", "0.999", *desk.model)),
+            "calibrate", name, "--sample", "6", "--save", "--max-unrelated", "1", *desk.model)),
     "`index migrate`": (behind_an_alias, lambda desk, name: desk.index(
         "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model)),
 }  # fmt: skip
