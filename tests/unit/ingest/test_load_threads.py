@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 
 import pytest
 from hypothesis import given, settings
@@ -65,8 +64,12 @@ def test_stage_added_after_a_failure_stops() -> None:
 def test_interrupt_of_the_waiting_thread_stops_all_stages() -> None:
     threads = StageThreads(control := LoadControl())
     threads.add_stage("read", itertools.count(), 1)
+
+    def interrupt() -> None:  # a signal would reach a process of pytest-xdist, which ignores SIGINT
+        raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        threads.wait(lambda: signal.raise_signal(signal.SIGINT))
+        threads.wait(interrupt)
     assert control.stop_reading.is_set()
 
 
