@@ -6,7 +6,7 @@ import { search } from "./engine.js";
 import { aggregationsOf } from "./facets.js";
 import { listOf, summaryOf, totalText } from "./hits.js";
 import { cosineText } from "./numbers.js";
-import { COLUMNS, PAGE, bodyOf, nearestBody } from "./queries.js";
+import { COLUMNS, PAGE, bodyOf, cosineOf, nearestBody } from "./queries.js";
 
 /** Show the headings of the columns, which are still empty. */
 export function prepare() {
@@ -14,7 +14,7 @@ export function prepare() {
     "section",
     { class: "column", "data-name": column.name, "aria-labelledby": `${column.name}-heading`, "aria-busy": "true" },
     element("h3", { id: `${column.name}-heading` }, column.heading),
-    element("p", { class: "note" }, column.note),
+    element("p", { class: "note" }, `${column.note[0]} `, element("span", { class: "more" }, column.note[1])),
     element("div", { class: "found" }, element("p", {}, "Searching…")),
   )));
   offerViews();
@@ -33,7 +33,7 @@ export async function run(column, asked, { changed, signal }) {
   try {
     const body = bodyOf(column, asked, counting ? aggregationsOf(asked.facets) : {});
     // One record in the search log for all lists: that of the list which a narrow screen shows.
-    const found = await search(asked.index, body, column.mode, signal, { logged: asked.size === PAGE && column.name === viewed() });
+    const found = await search(asked.index, body, column.mode, signal, { logged: asked.size === PAGE && !asked.unlimited && column.name === viewed() });
     const near = found.answer.hits.hits.length === 0 ? await nearestOf(column, asked, signal) : null;
     show(section, column, asked, found, near, { changed, signal });
     countView(column.name, totalText(found.answer));
@@ -64,15 +64,14 @@ function toPaste({ highlight, ...body }) {
 
 /** The answer with the nearest documents that the minimum cosine has dropped; null if there is no minimum. */
 async function nearestOf(column, asked, signal) {
-  if (column.name !== "semantic" || asked.field.min_cosine === null) return null;
+  if (column.name !== "semantic" || asked.field.min_cosine === null || asked.unlimited) return null;
   return (await search(asked.index, nearestBody(asked), column.mode, signal)).answer;
 }
 
 function show(section, column, asked, found, near, then) {
   const shown = found.answer.hits.hits.length;
-  const further = async () => {
-    const next = section.querySelectorAll(".hits > li").length;
-    const answer = await run(column, { ...asked, size: asked.size + PAGE }, then).catch((error) => {
+  const again = async (changes, next) => {
+    const answer = await run(column, { ...asked, ...changes }, then).catch((error) => {
       if (error.name !== "AbortError") section.querySelector(".message").setAttribute("role", "alert");
       return null;
     });
@@ -80,29 +79,49 @@ function show(section, column, asked, found, near, then) {
     section.querySelectorAll(".hits > li")[next]?.focus();
     then.changed(column, answer);
   };
+  const further = () => again({ size: asked.size + PAGE }, section.querySelectorAll(".hits > li").length);
   const full = shown === asked.size && shown < Math.min(found.answer.hits.total.value, Math.max(asked.k, PAGE));
+  // A list without hits says so; only a screen reader needs the count.
+  const isEmpty = shown === 0 && found.answer._shards.failed === 0 && !found.answer.timed_out;
   section.querySelector(".found").replaceChildren(
-    element("p", { class: "summary" }, summaryOf(found)),
+    element("p", { class: isEmpty ? "summary unseen" : "summary" }, summaryOf(found)),
     element(
       "div",
       {},
-      shown === 0 ? emptied(column, asked, near) : listOf(column, found.answer, asked),
+      shown === 0 ? emptied(column, asked, near, () => again({ unlimited: true }, 0)) : listOf(column, found.answer, asked),
       full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : null,
       requested(column, asked),
     ),
   );
 }
 
-/** What a list without hits says, with the documents `near` that were dropped. */
-function emptied(column, asked, near) {
-  if (!near?.hits.hits.length) return element("p", {}, emptyWords(column, asked));
+/** What a list without hits says, with the documents `near` that were dropped; `showBelow` lists them all. */
+function emptied(column, asked, near, showBelow) {
+  if (!near?.hits.hits.length) {
+    const other = element("button", { type: "button", class: "small other", click: () => choose("semantic") }, "Try Semantic");
+    return element("div", { class: "message" }, element("p", {}, emptyWords(column, asked)), column.name === "lexical" && asked.filters.length === 0 ? other : null);
+  }
   const list = listOf(column, near, asked);
   list.classList.add("below");
   const minimum = element("strong", {}, `the minimum cosine of ${cosineText(asked.field.min_cosine)}`);
+  const best = cosineText(cosineOf(column, near.hits.hits[0]));
   return [
-    element("p", { class: "message" }, "No document reaches ", minimum, asked.filters.length > 0 ? " with these filters." : ".", " The nearest ones below it:"),
+    element(
+      "div",
+      { class: "message" },
+      element("p", {}, "No document reaches ", minimum, asked.filters.length > 0 ? " with these filters." : ".", " Best match: ", element("strong", {}, best), "."),
+      element("p", { class: "note" }, "The gateway's ", element("code", {}, "--min-cosine"), " or the index sets it."),
+      element("button", { type: "button", class: "small", click: showBelow }, "Show all without the minimum"),
+    ),
     list,
   ];
+}
+
+/** Say of hybrid hits that no vector was near enough, when the semantic search dropped everything. */
+export function noteWordsOnly(answers, { field }) {
+  const isBelow = field.min_cosine !== null && answers.get("semantic")?.hits.hits.length === 0;
+  if (!isBelow || !answers.get("hybrid")?.hits.hits.length) return;
+  document.querySelector('[data-name="hybrid"] .hits').before(element("p", { class: "message" }, "All below the minimum cosine; found by words only."));
 }
 
 function emptyWords(column, asked) {
@@ -120,11 +139,16 @@ let chosen = null; // name of the column that was chosen last
 function offerViews() {
   byId("views").replaceChildren(...COLUMNS.map(({ name, heading }) => element(
     "button",
-    { type: "button", "data-view": name, click: () => { chosen = name; showView(name); } },
+    { type: "button", "data-view": name, click: () => choose(name) },
     `${heading} `,
     element("span", { class: "count" }),
   )));
   showView(viewed());
+}
+
+function choose(name) {
+  chosen = name;
+  showView(name);
 }
 
 /** Name of the column that a screen with room for one shows. */

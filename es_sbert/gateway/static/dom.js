@@ -3,6 +3,10 @@
 /** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);
 
+/** A name in whole; it is folded if its `short` form is another. */
+export const foldedName = (name, short) => (short === name ? element("bdi", {}, name)
+  : element("details", { class: "whole" }, element("summary", {}, element("code", {}, short)), element("code", {}, name)));
+
 /** An HTML element. Attributes that are functions are listeners; `false`, `null` and `undefined` are left out. */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

@@ -10,7 +10,7 @@ const UNREADABLE = /[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\s]+/g;
 const ENDING = /[\s.。…:;,–—-]+$/u;
 
 /**
- * Up to five queries, each the title of a document, or the first sentence of one that has none.
+ * Up to five queries, each the title of a document, or the first sentence of one that has none; "…" ends one that was cut.
  *
  * `hits` have the fields for titles in `_source`, and the beginnings of their texts in `highlight`. Single words come
  * last: a sentence shows better what semantic search is for.
@@ -46,5 +46,5 @@ function readable(text) {
   if (characters.length <= LONGEST) return line.replace(ENDING, "");
   const cut = characters.slice(0, LONGEST + 1).join("");
   const space = cut.lastIndexOf(" ");
-  return (space > 0 ? cut.slice(0, space) : characters.slice(0, LONGEST).join("")).replace(ENDING, "");
+  return `${(space > 0 ? cut.slice(0, space) : characters.slice(0, LONGEST).join("")).replace(ENDING, "")}…`;
 }

@@ -21,7 +21,7 @@ export function facetsOf(facets, aggregations, chosen, toggle) {
     return element(
       "fieldset",
       {},
-      element("legend", {}, visible(facet.label)),
+      element("legend", {}, visible(facet.label.replaceAll("_", " "))),
       element("ul", {}, [...counts].map(([value, count]) => element("li", {}, choice(facet, value, count, values.includes(value), toggle)))),
     );
   });

@@ -4,6 +4,7 @@ import { element } from "./dom.js";
 import { excerptRuns, titleRuns } from "./excerpts.js";
 import { cosineText, countText, dateText, durationText, scoreText } from "./numbers.js";
 import { COSINE_MEANING, cosineOf } from "./queries.js";
+import { leftOut } from "./stopwords.js";
 import { beginning, titleOf, valueAt, visible } from "./text.js";
 
 /** Identifies a hit on the whole page. */
@@ -20,34 +21,55 @@ export function summaryOf({ answer, milliseconds }) {
   const lost = failed > 0 ? `, ${countText(failed)} ${failed === 1 ? "shard" : "shards"} failed` : "";
   const late = answer.timed_out ? ", stopped by a timeout" : "";
   const documents = answer.hits.total.value === 1 ? "document" : "documents";
-  return `${totalText(answer)} ${documents} in ${durationText(milliseconds)} (engine ${durationText(answer.took)})${lost}${late}`;
+  return [`${totalText(answer)} ${documents} in ${durationText(milliseconds)}`, element("span", { class: "more" }, ` (engine ${durationText(answer.took)})`), lost, late];
 }
 
 /** The hits as a list. */
 export function listOf(column, answer, asked) {
   const { field } = asked;
+  const weak = column.name === "lexical" ? leftOut(asked.text) : null;
   const items = answer.hits.hits.map((hit) => {
-    const excerpt = excerptRuns(hit, field);
+    const excerpt = nearMark(excerptRuns(hit, field));
     return element(
       "li",
       { tabindex: "-1", "data-key": keyOf(hit._index, hit._id) },
-      element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
-      excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
-      element("p", { class: "facts" }, element("span", { class: "scores" }, scoresOf(column, hit, cosineOf(column, hit))), factsOf(hit, asked).map((fact) => [" ", factOf(fact)])),
+      element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field), weak)),
+      excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt, weak)),
+      element("p", { class: "facts" }, element("span", { class: "scores" }, scoresOf(column, hit, cosineOf(column, hit)), element("span", { class: "elsewhere" })), factsOf(hit, asked).map((fact) => [" ", factOf(fact)])),
     );
   });
   return element("ol", { class: "hits" }, items);
 }
 
-/** Runs of text as nodes. */
-const nodesOf = (runs) => runs.map(({ text, marked }) => (marked ? element("mark", {}, visible(text)) : visible(text)));
+/** Runs with little text before the first mark: the style shows their first lines only. */
+function nearMark(runs, most = 60) {
+  if (runs.length < 2 || runs[0].marked || runs[0].text.length <= most) return runs;
+  const lead = runs[0].text.slice(-most);
+  return [{ ...runs[0], text: `…${lead.slice(lead.indexOf(" ") + 1)}` }, ...runs.slice(1)];
+}
 
-/** The hit's cosine, and the engine's own score if that is a different number. */
+/** Runs of text as nodes; words of the pattern `weak` are marked less than those that the engine marks. */
+const nodesOf = (runs, weak = null) => runs.flatMap(({ text, marked }) => {
+  if (marked) return [element("mark", {}, visible(text))];
+  if (weak === null) return [visible(text)];
+  return visible(text).split(weak).map((part, number) => (number % 2 === 1 ? element("mark", { class: "weak" }, part) : part));
+});
+
+/** The score that ranks the list, and the hit's cosine if that is a different number. */
 function scoresOf(column, hit, cosine) {
   return [
-    element("span", { class: "cosine", title: COSINE_MEANING, hidden: cosine === null }, cosine === null ? "" : labeled(cosine)),
-    column.score === null ? null : element("span", { class: "score", title: column.score.meaning }, `${column.score.name} ${scoreText(hit._score)}`),
+    column.score === null ? null : element("span", { class: "score ranking", title: column.score.meaning }, `${column.score.name} ${scoreText(hit._score)}`),
+    element("span", { class: column.score === null ? "cosine ranking" : "cosine", title: COSINE_MEANING, hidden: cosine === null }, cosine === null ? "" : labeled(cosine)),
   ];
+}
+
+/** Show the places in the hybrid list of the hits of the other lists. */
+export function addPlaces() {
+  const places = new Map([...document.querySelectorAll('[data-name="hybrid"] .hits > li')].map(({ dataset }, at) => [dataset.key, at + 1]));
+  for (const item of document.querySelectorAll('.column:not([data-name="hybrid"]) .hits > li')) {
+    const place = places.get(item.dataset.key);
+    item.querySelector(".elsewhere").textContent = place === undefined ? "" : `#${place} in Hybrid`;
+  }
 }
 
 const labeled = (cosine) => `cosine ${cosineText(cosine)}`;
@@ -65,8 +87,7 @@ export function addCosines(list, cosines) {
 }
 
 const MOST_VALUES = 4;
-const MOST_FLAGS = 2;
-const MOST_DATES = 2;
+const MOST_FACTS = 4;
 const LONGEST_VALUE = 40;
 const PEOPLE =
   /(?:^|[._-])(?:author|creator|editor|reporter|assignee|owner|person|people|user|customer|contact|sender|recipient|(?:first|last|full|given|family)(?=[._-]?name)|e?mail|phone)s?(?:[._-]?(?:e?mail|name|phone))?$|[._-]by$/i;
@@ -82,7 +103,9 @@ export function factsOf(hit, { field, facets }) {
   const values = labels.map((label) => [label, valueText(valueAt(source, label))]).filter(([, text]) => text !== "");
   const flags = labels.filter((label) => valueAt(source, label) === true).map((label) => [label, ""]);
   const dates = Object.keys(source).map((name) => [name, dateText(source[name])]).filter(([name, text]) => text !== null && !shown.has(name));
-  return [...values.slice(0, MOST_VALUES), ...flags.slice(0, MOST_FLAGS), ...dates.slice(0, MOST_DATES)];
+  const [date, flag] = [dates.slice(0, 1), flags.slice(0, 1)];
+  // Of fields with few values, those with more of them say more.
+  return [...values.slice(0, MOST_VALUES).slice(date.length + flag.length - MOST_FACTS), ...flag, ...date];
 }
 
 /** The texts of a value on one line; empty without a letter in it. */
@@ -92,4 +115,4 @@ function valueText(value) {
 }
 
 const factOf = ([name, text]) =>
-  element("span", { class: "fact" }, element("span", { class: "name" }, visible(name)), text === "" ? null : [" ", element("bdi", {}, visible(text))]);
+  element("span", { class: "fact" }, element("span", { class: "name" }, visible(name.replaceAll("_", " "))), text === "" ? null : [" ", element("bdi", {}, visible(text))]);

@@ -1,17 +1,17 @@
 // The page. Its address holds the search; everything else is derived from it.
 
-import { prepare, run } from "./columns.js";
+import { noteWordsOnly, prepare, run } from "./columns.js";
 import { showCosines } from "./cosines.js";
-import { byId, element } from "./dom.js";
+import { byId, element, foldedName } from "./dom.js";
 import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
-import { totalText } from "./hits.js";
+import { addPlaces, totalText } from "./hits.js";
 import { countText } from "./numbers.js";
 import { COLUMNS, PAGE } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { showStart } from "./start.js";
 import { readState, toggled, writeState } from "./state.js";
-import { beginning, visible } from "./text.js";
+import { beginning, shortName, visible } from "./text.js";
 
 const TITLE = document.title;
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
@@ -36,10 +36,14 @@ async function begin() {
     problem("No index that you can read has vectors yet.", "Create an index, or embed the documents of an existing one:", NO_VECTORS);
     return;
   }
-  byId("index").replaceChildren(...settings.indices.map(({ name }) => element("option", { value: name }, visible(name))));
+  byId("index").replaceChildren(...settings.indices.map(({ name }) => element("option", { value: name, title: visible(name) }, optionOf(name))));
   byId("search").hidden = false;
   await follow();
 }
+
+/** A name in the list: in whole if it would be that of another index, too. */
+const optionOf = (name) =>
+  (settings.indices.some((other) => other.name !== name && shortName(other.name) === shortName(name)) ? visible(name) : shortName(name));
 
 /** Run the search in the address. */
 async function follow() {
@@ -50,7 +54,7 @@ async function follow() {
   byId("query").value = state.query;
   clearResults();
   if (index === null) {
-    problem(`There is no index ${visible(state.index)} with vectors that you can read.`, "Choose one from the list and search again.");
+    problem("Index not found", "It does not exist, has no vectors, or you cannot read it. Choose another index.", visible(state.index), { first: true });
     return;
   }
   if (new URLSearchParams(location.search).has("like")) {
@@ -100,6 +104,8 @@ async function searchAll(state, index, field, signal) {
   tell("Searching…");
   byId("results").hidden = false;
   headed(state.query);
+  const [whole, short] = [visible(index.name), shortName(index.name)];
+  byId("searched").replaceChildren(short === whole ? "" : hasRoom.matches ? element("code", {}, whole) : foldedName(whole, short));
   prepare();
   if (facets.index !== index.name) {
     facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
@@ -115,6 +121,7 @@ async function searchAll(state, index, field, signal) {
     signal,
     changed: (column, answer) => {
       answers.set(column.name, answer);
+      addPlaces();
       void showCosines(asked, answers, signal);
       tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
@@ -131,6 +138,8 @@ async function searchAll(state, index, field, signal) {
   byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
   byId("facets").hidden = byId("facet-list").childElementCount === 0;
   focusAgain();
+  addPlaces();
+  noteWordsOnly(answers, asked);
   tell(COLUMNS.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
   await showCosines(asked, answers, signal);
 }
@@ -181,14 +190,16 @@ function refuse(error) {
   problem("The search failed.", error.message);
 }
 
-function problem(what, remedy, command) {
+function problem(what, remedy, command, { first = false } = {}) {
+  const code = command === undefined ? null : element("p", {}, element("code", {}, command));
   tell("");
   byId("message").replaceChildren(element(
     "div",
     { class: "message problem" },
     element("p", {}, element("strong", {}, what)),
+    first ? code : null,
     element("p", {}, remedy),
-    command === undefined ? null : element("p", {}, element("code", {}, command)),
+    first ? null : code,
   ));
 }
 

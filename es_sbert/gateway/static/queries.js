@@ -6,20 +6,20 @@ import { FOUND, titleFields } from "./text.js";
 export const PAGE = 10;
 export const COSINE_MEANING = "Cosine similarity of the vectors: 1 is the closest, 0 unrelated. Comparable between searches.";
 
-// In the order of the page; `score` explains the engine's own score if it differs from the cosine.
+// In the order of the page; narrow screens show the first part of a `note`; `score` explains the engine's own score if it differs from the cosine.
 export const COLUMNS = [
   {
     name: "semantic", heading: "Semantic", mode: "on", score: null,
-    note: "Closest in meaning. Cosine 1 is the closest, 0 unrelated.",
+    note: ["Closest in meaning.", "Cosine 1 is the closest, 0 unrelated."],
   },
   {
     name: "lexical", heading: "Lexical", mode: "off",
-    note: "Shares words with the query. BM25 compares within one search.",
+    note: ["Shares words with the query.", "BM25 compares within one search."],
     score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
   },
   {
     name: "hybrid", heading: "Hybrid", mode: "hybrid",
-    note: "Both rankings combined; documents with the exact query come first.",
+    note: ["Both rankings combined.", "Documents with the exact query come first."],
     score: { name: "hybrid score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
   },
 ];
@@ -36,9 +36,9 @@ export function bodyOf(column, asked, aggregations = {}) {
   return Object.keys(aggregations).length === 0 ? body : { ...body, aggs: aggregations };
 }
 
-function queryOf(column, { text, field, filters, k, size }) {
+function queryOf(column, { text, field, filters, k, size, unlimited = false }) {
   const words = { query: text, fields: field.texts };
-  const near = { query: text, k: Math.max(k, size) };
+  const near = { query: text, k: Math.max(k, size), ...(unlimited ? { min_cosine: -1 } : {}) };
   const query = column.name === "semantic" ? { match: { [field.semantic]: near } } : { multi_match: words };
   return filters.length === 0 ? query : { bool: { must: [query], filter: filters } };
 }

@@ -2,12 +2,12 @@
 //
 // Everything is requested with the reader's own credentials, each time.
 
-import { byId, element } from "./dom.js";
+import { byId, element, foldedName } from "./dom.js";
 import { search } from "./engine.js";
 import { exampleQueries } from "./examples.js";
 import { countText } from "./numbers.js";
 import { countBody, sampleBody } from "./queries.js";
-import { visible } from "./text.js";
+import { shortName, visible } from "./text.js";
 
 const SAMPLED = 24;
 
@@ -29,18 +29,18 @@ export async function showStart({ name, field, highlight }, ask, signal) {
   }
   const sample = await search(name, sampleBody(field, highlight, SAMPLED), "off", signal);
   const examples = exampleQueries(sample.answer.hits.hits, field);
-  body.replaceChildren(size(name, documents, embedded), ...offered(examples, ask));
+  body.replaceChildren(...size(name, documents, embedded), ...offered(examples, ask));
 }
 
 function size(name, documents, embedded) {
   const number = element("strong", {}, `${countText(documents)} ${documents === 1 ? "document" : "documents"}`);
-  const missing = embedded < documents ? ` ${countText(embedded)} of them have a vector; the others are found by their words only.` : "";
-  return element("p", {}, number, " in ", element("bdi", {}, visible(name)), `.${missing}`);
+  const missing = embedded < documents ? `${countText(embedded)} of them have a vector; the others are found by their words only.` : "";
+  return [element("div", {}, number, " in ", foldedName(visible(name), shortName(name))), element("p", {}, missing)];
 }
 
 function offered(examples, ask) {
   if (examples.length === 0) return [];
-  const buttons = examples.map((query) => element("li", {}, element("button", { type: "button", class: "example", dir: "auto", click: () => ask(query) }, query)));
+  const buttons = examples.map((query) => element("li", {}, element("button", { type: "button", class: "example", dir: "auto", click: () => ask(query.replace(/…$/u, "")) }, query)));
   return [element("h3", { id: "examples-heading" }, "Try one of these"), element("ul", { class: "examples", "aria-labelledby": "examples-heading" }, buttons)];
 }
 

@@ -129,6 +129,9 @@ export function beginning(text, longest = 300) {
   return characters.length <= longest ? text : `${characters.slice(0, longest).join("")}…`;
 }
 
+/** A long name by its beginning and its end, which tell names of one family apart. */
+export const shortName = (name) => visible(name.length <= 32 ? name : `${name.slice(0, 13)}…${name.slice(-8)}`);
+
 /** A text with its invisible control characters shown as �. */
 export const visible = (text) => text.replace(CONTROLS, "\ufffd");
 

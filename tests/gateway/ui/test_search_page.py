@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,11 @@ def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_ind
     page.open(index=dated_index, q="the light")
     assert page.counts("topic") == Counter(article["topic"] for article in ARTICLES.values())
     assert page.counts("long").keys() == {"true", "false"}
+
+    lexical = page.column("lexical").locator(".hits > li").first
+    expect(lexical.locator(".ranking")).to_have_text(re.compile(r"BM25 \d"))
+    expect(lexical.locator(".elsewhere")).to_have_text(re.compile(r"#\d+ in Hybrid"))
+    expect(page.column("lexical").locator("mark.weak").first).to_have_text("the", ignore_case=True)
 
     page.choose("topic", "Space")
     for column in COLUMNS:
@@ -189,6 +195,9 @@ def test_dropped_documents_are_shown_and_one_search_is_logged(
         assert 0.99 > page.cosines("semantic")[0] > 0.2
         year = ARTICLES[MEANT]["year"]
         expect(semantic.locator(".facts").first).to_contain_text(f"topic Space long published 01.06.{year}")
+        expect(page.column("lexical")).to_contain_text("No document contains any of these words.")
+        semantic.get_by_role("button", name="Show all without the minimum").click()
+        expect(semantic.locator(".hits:not(.below) h4")).to_have_count(10)
     assert [orjson.loads(line)["kind"] for line in log.path.read_bytes().splitlines()] == ["semantic"]
 
 
