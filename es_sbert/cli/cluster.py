@@ -87,12 +87,17 @@ def cluster(files: tuple[str, ...], k: Any, **options: Any) -> int:
         return analysis.write_field_values(writer, texts, values, options)
 
 
+# Below, the structure of the clusters is weak (Kaufman and Rousseeuw 1990).
+_CLEAR_SILHOUETTE = 0.5
+
+
 def _findings(found: Clustering, names: Sequence[str], texts: TextCollection) -> analysis.Findings:
     from es_sbert.analysis.html_report import ReportGroup
 
     facts = [("clusters", f"{len(found.clusters):,}")]
     if found.silhouette is not None:
-        facts.append(("silhouette", f"{found.silhouette:.3f}"))
+        separated = "weakly" if found.silhouette < _CLEAR_SILHOUETTE else "clearly"
+        facts.append(("silhouette (−1 to 1)", f"{found.silhouette:.3f}, {separated} separated"))
     groups = [
         ReportGroup(name, cluster.members, cluster.cosines) for name, cluster in zip(names, found.clusters, strict=True)
     ]

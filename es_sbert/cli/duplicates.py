@@ -142,7 +142,7 @@ def _findings(found: Sequence[DuplicateGroup], texts: TextCollection, min_cosine
     from es_sbert.analysis.html_report import ReportGroup
 
     facts = [
-        ("near-duplicates", f"{sum(len(group.members) - 1 for group in found):,}"),
+        ("removable texts", f"{sum(len(group.members) - 1 for group in found):,}"),
         ("groups", f"{len(found):,}"), ("minimum cosine", f"{min_cosine:g}"),
     ]  # fmt: skip
     groups = [

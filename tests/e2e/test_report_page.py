@@ -149,6 +149,8 @@ def open_report(browser: Browser, tmp_path: Path) -> Iterator[OpenReport]:
 def test_page_passes_axe(open_report: OpenReport, kind: ReportKind, scheme: str, width: int) -> None:
     tab = open_report(REPORTS[kind](), color_scheme=scheme, size={"width": width, "height": 720})
     expect_accessible(tab)
+    if tab.page.locator("#groups-toggle").is_visible():
+        tab.page.locator("#groups-toggle").click()
     tab.groups.nth(1).click()
     tab.page.get_by_role("searchbox").fill("a")
     expect(tab.page.locator("#found-list > li").first).to_be_visible()
@@ -206,7 +208,7 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
         if tab.page.locator("#map-hover").is_visible():
             break
     expect(tab.page.locator("#map-hover")).to_contain_text("The parcel has not arrived yet.")
-    expect(tab.page.locator("#map-hover")).to_contain_text("3 texts, lowest cosine 0.95123")
+    expect(tab.page.locator("#map-hover")).to_contain_text("3 texts, lowest cosine 0.951")
     tab.page.mouse.down()
     tab.page.mouse.up()
     # A group is called by its kept text, which a row of identical texts does not repeat.
@@ -252,6 +254,23 @@ def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: Ope
     expect(tab.page.locator("#found-list mark")).to_be_in_viewport()
     expect(tab.page.get_by_role("searchbox")).to_be_in_viewport()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_equal_stretches_are_folded_and_a_narrow_list_is_short(open_report: OpenReport) -> None:
+    shared = " ".join(["the same words"] * 60)
+    texts = [f"One {shared} end.", f"Two {shared} end."]
+    wide = open_report(report(ReportKind.PAIRS, texts, [ReportGroup("1", (0, 1), (0.9, 0.9))]))
+    expect(wide.details.locator("h3")).to_have_text("Pair 1 · cosine 0.900 · 1 difference")
+    wide.details.get_by_role("button", name="equal characters").first.click()
+    expect(wide.details.locator(".text").first).to_have_text(texts[0])
+
+    narrow = open_report(clusters(), size={"width": 320, "height": 600})
+    expect(narrow.groups).to_have_count(5)
+    narrow.page.get_by_role("button", name="Show all 30 clusters").click()
+    narrow.groups.nth(7).click()
+    expect(narrow.page.locator("#details-heading")).to_be_in_viewport()
+    narrow.page.get_by_role("button", name="← All clusters").click()
+    expect(narrow.groups.nth(7)).to_be_focused()
 
 
 def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:

@@ -16,8 +16,11 @@ const isClusters = report.kind === "clusters";
 
 document.body.dataset.kind = report.kind;
 const frame = byId("map-frame").getBoundingClientRect();
-// The axes of the map mean nothing: it fills its frame.
-const FLAT = Math.max(0.35, Math.min(1.2, frame.height / frame.width));
+// The axes of the map mean nothing: it fills its frame. A shape of points is stretched to twice its height at most.
+const FRAMED = 20; // margin in pixels around the fitted points
+const FLAT = Math.max(0.35, Math.min(1.2, (frame.height - 2 * FRAMED) / (frame.width - 2 * FRAMED)));
+const MOST_STRETCHED = 2;
+const onOneColumn = matchMedia("(max-width: 47.99rem)");
 const x = new Float32Array(textCount);
 const y = new Float32Array(textCount);
 {
@@ -27,6 +30,12 @@ const y = new Float32Array(textCount);
     x[text] = value(2 * text);
     y[text] = FLAT * (1 - value(2 * text + 1)); // downwards, as on a screen
   }
+  for (const [axis, length] of [[x, 1], [y, FLAT]]) {
+    const low = axis.reduce((least, each) => Math.min(least, each), 1);
+    const extent = axis.reduce((most, each) => Math.max(most, each), 0) - low;
+    const by = Math.min(MOST_STRETCHED, length / Math.max(extent, 1e-6));
+    axis.forEach((each, text) => { axis[text] = (each - low - extent / 2) * by + length / 2; });
+  }
 }
 
 // The first group of each text, -1 for none. A text may be in several pairs.
@@ -35,18 +44,27 @@ groups.forEach(({ members }, number) => {
   for (const text of members) if (groupOf[text] === -1) groupOf[text] = number;
 });
 
-// Groups have colors by their size, which repeat after the largest ones. Pairs share one color.
+// The largest groups have a color each; others take the color whose groups are the farthest. Pairs share one color.
 const COLORS = 10;
 const NO_GROUP = 0;
 const FIRST_COLOR = 1;
 const CLASS_COUNT = FIRST_COLOR + COLORS;
 const bySize = groups.map((_, number) => number).sort((one, two) => groups[two].size - groups[one].size || one - two);
 const classOfGroup = new Uint8Array(groups.length).fill(FIRST_COLOR);
-if (!isPairs) bySize.forEach((group, place) => { classOfGroup[group] = FIRST_COLOR + (place % COLORS); });
+const mean = (axis, group) => groups[group].members.reduce((sum, text) => sum + axis[text], 0) / groups[group].members.length;
+if (!isPairs) bySize.forEach((group, place) => {
+  classOfGroup[group] = FIRST_COLOR + (place % COLORS);
+  if (place < COLORS || place >= 200) return; // many groups are small
+  const [room, right, down] = [new Array(COLORS).fill(Infinity), mean(x, group), mean(y, group)];
+  for (const other of bySize.slice(0, place)) {
+    const color = classOfGroup[other] - FIRST_COLOR;
+    room[color] = Math.min(room[color], Math.hypot(right - mean(x, other), down - mean(y, other)));
+  }
+  classOfGroup[group] = FIRST_COLOR + room.indexOf(Math.max(...room));
+});
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
 
-// The decimals of cosines in the output of the commands.
-const DECIMALS = 5;
+const DECIMALS = 3; // of cosines
 
 // Longer names are shortened to this length.
 const NAME_LENGTH = 120;
@@ -54,6 +72,7 @@ const TITLE_LENGTH = 80;
 
 /** The name of a group; one that has only a number is called by its first text. */
 function nameOf(number) {
+  if (isPairs) return `Pair ${numbers.format(number + 1)}`;
   const { name, members, kept } = groups[number];
   return /^\d*$/.test(name) ? titleOf(kept ?? members[0], TITLE_LENGTH) : beginning(name, NAME_LENGTH);
 }
@@ -65,12 +84,12 @@ const isOneText = (number) => byText(groups[number].members).length === 1;
 function figuresOf(number) {
   const { size, cosine } = groups[number];
   if (!isClusters && isOneText(number)) return counted(size, "identical text", "identical texts");
-  const shown = `${kind.cosine} ${cosine.toFixed(isClusters ? 3 : DECIMALS)}`;
+  const shown = `${kind.cosine} ${cosine.toFixed(DECIMALS)}`;
   return isPairs && size === 2 ? shown : `${counted(size, "text", "texts")}, ${shown}`;
 }
 
 /** A title for a text: its beginning, or its id if the text is not known. */
-const titleOf = (text, longest) => beginning(texts[text], longest) || label(ids[text]);
+const titleOf = (text, longest) => beginning(untagged(texts[text]), longest) || label(ids[text]);
 
 /** Items whose texts are identical, together, in the order of the first of each. `textAt` gives the text of an item. */
 function byText(items, textAt = (item) => item) {

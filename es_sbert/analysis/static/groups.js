@@ -1,15 +1,25 @@
 // The list of groups, and the texts of the selected group or of all.
 
 const GROUPS_AT_A_TIME = 100;
+const NARROW_GROUPS = 5; // before the map, on a narrow screen
 const ROWS_AT_A_TIME = 20;
 const OVERVIEW_ROWS = 3;
 
 const GROUP_UNIT = [kind.one, kind.many];
 
-/** The other text of a pair, if it is not identical. */
-function secondOf(members) {
-  const [, second] = byText(members);
-  return second === undefined ? null : element("span", { class: "excerpt", dir: "auto" }, titleOf(second[0], 90));
+const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH] = [16, 64, 18, 80]; // characters
+
+/** The titles of a pair, from where they differ; one if the texts are identical. */
+function sidesOf(members) {
+  const own = byText(members).map(([text]) => label(untagged(texts[text])) || label(ids[text]));
+  if (own.length < 2) return [beginning(own[0], SIDE_LENGTH)];
+  const [one, two] = own;
+  let same = 0;
+  while (same < one.length && one[same] === two[same]) same += 1;
+  const cut = one.slice(0, same).search(/[^\s./(:]*$/u); // at the beginning of a word
+  if (cut < LEAST_SHARED) return own.map((side) => beginning(side, SIDE_LENGTH));
+  const shared = cut <= MOST_SHARED ? "" : beginning(one, SHARED_SHOWN).replace(/…$/u, "");
+  return own.map((side) => `${shared}…${beginning(side.slice(cut), SIDE_LENGTH)}`);
 }
 
 /** The list of groups: one tab stop, in which arrow keys move. */
@@ -18,12 +28,14 @@ class GroupList {
   #current = 0;
   #grow;
 
-  constructor(go) {
+  /** `go` is called with a selected group, `look` with the group under the pointer, -1 for none. */
+  constructor(go, look) {
     const total = report.total.groups;
     byId("groups-heading").textContent = kind.heading;
     this.#grow = growingList(this.#list, byId("more-groups"), {
       items: groups.map((_, number) => number),
       size: GROUPS_AT_A_TIME,
+      first: onOneColumn.matches ? NARROW_GROUPS : GROUPS_AT_A_TIME,
       unit: GROUP_UNIT,
       render: (number) => element("li", {}, this.#button(number, go)),
       tell: (shown) => {
@@ -34,6 +46,8 @@ class GroupList {
       },
     });
     this.#list.addEventListener("keydown", (event) => this.#press(event));
+    this.#list.addEventListener("mouseover", ({ target }) => look(this.#buttons().indexOf(target.closest("button"))));
+    this.#list.addEventListener("mouseleave", () => look(-1));
     this.#list.addEventListener("focusin", ({ target }) => this.#move(this.#buttons().indexOf(target)));
   }
 
@@ -56,7 +70,7 @@ class GroupList {
   }
 
   #button(number, go) {
-    const { size, members } = groups[number];
+    const { size, members, cosine } = groups[number];
     const largest = groups[bySize[0]].size;
     const bar = element("span", { class: "size", "aria-hidden": "true" });
     bar.style.width = `${Math.max(1, (100 * size) / largest)}%`;
@@ -64,9 +78,8 @@ class GroupList {
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
       element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
-      element("span", { class: "name", dir: "auto" }, nameOf(number)),
-      element("span", { class: "figures" }, figuresOf(number)),
-      isPairs ? secondOf(members) : bar,
+      (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))),
+      element("span", { class: "figures" }, isPairs ? null : element("span", { class: "track", "aria-hidden": "true" }, bar), isPairs && !isOneText(number) ? cosine.toFixed(DECIMALS) : figuresOf(number)),
     );
   }
 
@@ -95,10 +108,10 @@ class GroupList {
 function showDetails(number, go) {
   const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
   byId("show-all").hidden = number === -1;
-  byId("show-all").textContent = `Show all ${kind.many}`;
+  byId("show-all").textContent = `← All ${kind.many}`;
   const hint = isClusters || (number !== -1 && isOneText(number)) ? "" : " Underlined words are on one side only.";
   if (number !== -1) {
-    heading.textContent = nameOf(number);
+    heading.textContent = headingOf(number);
     const list = element("ol", { class: isClusters ? "texts" : "comparisons" });
     body.replaceChildren(list);
     growingList(list, more, {
@@ -107,7 +120,7 @@ function showDetails(number, go) {
       unit: isClusters ? ["text", "texts"] : ["comparison", "comparisons"],
       render: (places) => rowOf(number, places),
       tell: (shown) => {
-        note.textContent = `${figuresOf(number)[0].toUpperCase()}${figuresOf(number).slice(1)}. ${isPairs ? "" : membersNote(number, shown)}${hint}`;
+        note.textContent = isPairs ? hint.trim() : `${figuresOf(number)[0].toUpperCase()}${figuresOf(number).slice(1)}. ${membersNote(number, shown)}${hint}`;
       },
     });
     return;
@@ -121,7 +134,7 @@ function showDetails(number, go) {
     tell: (shown) => {
       note.textContent = groups.length === 0
         ? `No ${kind.many} were found.`
-        : `${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)} shown${isPairs ? "" : `, each with ${OVERVIEW_ROWS} texts at most`}.${hint}`;
+        : `${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)} shown${isPairs ? "" : `, up to ${OVERVIEW_ROWS} ${isClusters ? "texts" : "comparisons"} each`}.${hint}`;
     },
   });
 }
@@ -132,7 +145,7 @@ function overviewOf(number, go) {
   return element(
     "section",
     { class: "overview" },
-    element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), nameOf(number)),
+    element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), headingOf(number)),
     isPairs ? null : element("p", { class: "note" }, figuresOf(number)),
     element("ol", { class: isClusters ? "texts" : "comparisons" }, rows.slice(0, OVERVIEW_ROWS).map((places) => rowOf(number, places))),
     left > 0 ? element("p", {}, groupButton(number, go, `Show all ${numbers.format(rows.length)}`)) : null,

@@ -35,7 +35,9 @@ function showFacts() {
     ...report.facts.map(([name, value]) => element("div", {}, element("dt", {}, label(name)), element("dd", { dir: "auto" }, label(value)))),
   );
   const { total, limit } = report;
+  const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
   const notes = [
+    groups.some(({ cosine }) => cosine < Number(minimum)) && "Groups are chains of near-duplicates: the lowest cosine of a group can be below the minimum.",
     total.texts > textCount && `This page holds ${numbers.format(textCount)} of ${counted(total.texts, "text", "texts")}: the first of the ${kind.many}, and a random sample of the others. The map and the search are limited to them.`,
     total.groups > groups.length && `This page holds ${numbers.format(groups.length)} of ${counted(total.groups, ...GROUP_UNIT)}.`,
     shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
@@ -50,10 +52,15 @@ showFacts();
 byId("map").hidden = isPairs || textCount === 0; // pairs are compared side by side
 showLegend(() => finder.showUngrouped());
 const map = new TextMap(chooseOnMap, tell);
-const groupList = new GroupList((number, keyboard) => select(number, keyboard));
+const rest = (found) => map.highlight(found ?? (selected === -1 ? null : groups[selected].members), found === null ? selected : -1);
+let inSearch = null; // the texts that were found
+const groupList = new GroupList(
+  (number, keyboard) => select(number, keyboard || onOneColumn.matches),
+  (number) => (number === -1 ? rest(inSearch) : map.highlight(groups[number].members, number)),
+);
 const finder = new TextFinder(
   (number) => select(number),
-  (found) => map.highlight(found ?? (selected === -1 ? null : groups[selected].members), found === null ? selected : -1),
+  (found) => { inSearch = found; rest(found); },
   tell,
 );
 showDetails(-1, (number) => select(number));
@@ -63,7 +70,12 @@ byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
 byId("zoom-all").addEventListener("click", () => map.showAll());
 byId("zoom-selection").addEventListener("click", () => map.showHighlighted());
-byId("show-all").addEventListener("click", () => select(-1));
+byId("show-all").addEventListener("click", () => {
+  const before = selected;
+  select(-1, !onOneColumn.matches);
+  if (onOneColumn.matches) groupList.focus(before); // which scrolls to it
+});
+byId("groups-toggle").addEventListener("click", ({ currentTarget }) => currentTarget.setAttribute("aria-expanded", `${!byId("groups").classList.toggle("folded")}`));
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || selected === -1) return;
   const before = selected;

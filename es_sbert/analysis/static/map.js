@@ -5,13 +5,13 @@ const LEAST_ZOOM = 0.5;
 const STEP = 48; // pixels that an arrow key moves the map by
 const NEAR = 12; // distance in pixels at which the pointer selects a point
 const MOVED = 4; // pixels of movement that turn a click into a drag
-const FRAMED = 32; // margin in pixels around the fitted points
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
 const LABEL_LENGTH = 30;
-const DENSE = 80; // texts of a group among which a label hides little
-const ABOVE = 16; // pixels
-const LABELED = 60; // maximum number of groups with a label
-const LABEL_LINES = [0, -18, 18, -36, 36]; // places of a label, in pixels from its group
+const ABOVE = 12; // pixels
+const COUNTED = 10_000; // texts; the labels of larger maps may hide more points
+const HIDDEN = 4; // points that a label of near-duplicates may hide
+const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
+const LABEL_LINES = [0, -9, 9, -18, 18, -36, 36]; // places of a label, in pixels from its group
 
 class TextMap {
   #canvas = byId("map-canvas");
@@ -19,7 +19,7 @@ class TextMap {
   #context = this.#canvas.getContext("2d");
   #all = byClass(Array.from({ length: textCount }, (_, text) => text));
   #bounds = boundsOf(this.#all.order);
-  #labels = bySize.slice(0, isClusters ? LABELED : LABELED / 5).map((group) => ({ group, ...middleOf(groups[group].members) }));
+  #labels = bySize.slice(0, LABELED).map((group) => ({ group, ...middleOf(groups[group].members) }));
   #highlighted = null;
   #selected = -1;
   #hovered = -1;
@@ -150,7 +150,7 @@ class TextMap {
   #drawPoints({ order, starts }, { scale, left, top }, radius, colorOf) {
     const { width, height } = this.#canvas;
     for (let number = 0; number < CLASS_COUNT; number += 1) {
-      const disc = discOf(number === NO_GROUP ? 0.75 * radius : radius, colorOf(number));
+      const disc = discOf(number === NO_GROUP ? 0.85 * radius : radius, colorOf(number));
       const half = disc.width / 2;
       for (let at = starts[number]; at < starts[number + 1]; at += 1) {
         const across = Math.round(x[order[at]] * scale + left - half);
@@ -186,23 +186,33 @@ class TextMap {
     context.lineJoin = "round";
     const { scale, left, top } = this.#view;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    for (const { group, atX, atY, above } of wanted) {
+    for (const { group, atX, atY } of wanted) {
       const words = labelOf(group, width);
       const half = context.measureText(words).width / 2 + 4;
-      const [middle, center] = [Math.max(half, Math.min(width - half, atX * scale + left)), atY * scale + top - above];
+      const [middle, center] = [Math.max(half, Math.min(width - half, atX * scale + left)), atY * scale + top - ABOVE];
       if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) continue; // its group is not in view
       const places = LABEL_LINES.map((shift) => center + shift).filter((line) => line > 10 && line < height - 10)
-        .map((line) => ({ left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }));
-      const box = places.find((place) => !taken.some((other) => overlaps(place, other)));
-      if (box === undefined) continue;
+        .map((line) => ({ left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
+        .filter((place) => !taken.some((other) => overlaps(place, other)))
+        .map((place) => ({ ...place, cost: this.#hidden(place) + Math.abs(place.top + 9 - center) / 9 }));
+      const box = places.sort((one, two) => one.cost - two.cost)[0];
+      if (box === undefined || (!isClusters && group !== this.#selected && box.cost > HIDDEN)) continue;
       const line = (box.top + box.bottom) / 2;
       taken.push(box);
-      context.lineWidth = 4;
+      context.lineWidth = 7;
       context.strokeStyle = `rgb(${this.ground})`;
       context.strokeText(words, middle, line);
-      context.fillStyle = `rgb(${this.ink})`;
+      context.fillStyle = `rgb(${mixed(this.colors[classOfGroup[group]], this.ink, 0.65)})`;
       context.fillText(words, middle, line);
     }
+  }
+
+  /** Number of points that a label in a box would hide. */
+  #hidden({ left, right, top, bottom }) {
+    if (textCount > COUNTED) return 0;
+    const { scale, left: atX, top: atY } = this.#view;
+    const isInside = (text) => x[text] * scale + atX > left && x[text] * scale + atX < right && y[text] * scale + atY > top && y[text] * scale + atY < bottom;
+    return this.#all.order.reduce((count, text) => count + isInside(text), 0);
   }
 
   #drawHovered() {
@@ -405,10 +415,9 @@ function labelOf(group, width) {
   return beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : nameOf(group), LABEL_LENGTH);
 }
 
-/** Where the label of a group is: in the middle of its most central third of texts, or above them if that would hide few points. */
+/** Where the label of a group is: above its most central third of texts. */
 function middleOf(members) {
   const central = members.slice(0, Math.ceil(members.length / 3));
   const median = (values) => Float32Array.from(central, (text) => values[text]).sort()[central.length >> 1];
-  const isDense = members.length > DENSE;
-  return { atX: median(x), atY: isDense ? median(y) : boundsOf(central).top, above: isDense ? 0 : ABOVE };
+  return { atX: median(x), atY: Float32Array.from(central, (text) => y[text]).sort()[Math.floor(central.length / 20)] };
 }

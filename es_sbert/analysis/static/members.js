@@ -1,18 +1,18 @@
 // The texts of a group: as a list, or side by side with the kept text, with differing words marked.
 
 /** A text as nodes, with `parts` of it (pairs of offsets) in elements called `name`. */
-function textOf(text, parts = [], name = "mark") {
+function textOf(text, parts = [], name = "mark", rest = breakable) {
   if (texts[text] === "") return element("p", { class: "text note" }, "(text not known)");
-  return element("p", { class: "text", dir: "auto" }, marked(texts[text], parts, name), shortened.has(text) ? "…" : "");
+  return element("p", { class: "text", dir: "auto" }, marked(reflowed(texts[text]), parts, name, rest), shortened.has(text) ? "…" : "");
 }
 
-const idOf = (text) => element("bdi", { class: "id" }, beginning(ids[text], 200));
+const idOf = (text) => element("bdi", { class: "id" }, breakable(beginning(ids[text], 200)));
 
 /** Ids behind a line that says how many texts these are. */
-const folding = (words, own) => element("details", { class: "copies" }, element("summary", {}, words), element("ul", {}, own.map((text) => element("li", {}, idOf(text)))));
+const copiesOf = (words, own) => element("details", { class: "copies" }, element("summary", {}, words), element("ul", {}, own.map((text) => element("li", {}, idOf(text)))));
 
 /** The id of a text, and those of its copies, which are folded. */
-const idsOf = ([text, ...copies]) => [idOf(text), copies.length === 0 ? null : folding(`and ${counted(copies.length, "identical text", "identical texts")}`, copies)];
+const idsOf = ([text, ...copies]) => [idOf(text), copies.length === 0 ? null : copiesOf(`and ${counted(copies.length, "identical text", "identical texts")}`, copies)];
 
 const cosineOf = (value) => element("span", { class: "cosine" }, `cosine ${value.toFixed(DECIMALS)}`);
 
@@ -45,27 +45,37 @@ function rowOf(number, places) {
   const own = places.map((each) => members[each]);
   if (isClusters) return element("li", {}, element("div", { class: "facts" }, cosineOf(cosines[place]), ...idsOf(own)), textOf(own[0]));
   if (own[0] !== kept) return comparison(kept, own, cosines[place], marks[place]);
-  const ids = isPairs ? folding(counted(own.length, "identical text", "identical texts"), own) : [element("span", { class: "who" }, "Kept"), ...idsOf(own)];
+  const ids = isPairs ? copiesOf(counted(own.length, "identical text", "identical texts"), own) : [element("span", { class: "who" }, "Kept"), ...idsOf(own)];
   // A short text is the title of its group.
   return element("li", { class: "same" }, element("div", { class: "facts" }, ids), label(texts[own[0]]) === nameOf(number) ? null : textOf(own[0]));
 }
 
-const sideOf = (title, own, flat = [], name = "mark") => element(
+const sideOf = (title, own, flat, name, rest) => element(
   "div",
   { class: "side" },
   element("div", { class: "facts" }, element("span", { class: "who" }, title), idsOf(own)),
-  textOf(own[0], unitOffsets(texts[own[0]], flat), name),
+  textOf(own[0], unitOffsets(texts[own[0]], flat), name, rest),
 );
 
 function comparison(kept, own, cosine, marks) {
   const [one, two] = marks ?? [[], []];
+  const rest = one.length + two.length > 0 ? folding : breakable;
   return element(
     "li",
     { class: "comparison" },
-    element("p", { class: "facts" }, cosineOf(cosine), element("span", {}, differencesOf(kept, own[0], marks))),
-    sideOf(isPairs ? "First" : "Kept", [kept], one, "del"),
-    sideOf(isPairs ? "Second" : "Near-duplicate", own, two, "ins"),
+    isPairs && !marks?.[3] ? null : element("p", { class: "facts" }, cosineOf(cosine), element("span", {}, differencesOf(kept, own[0], marks))),
+    sideOf(isPairs ? "First" : "Kept", [kept], one, "del", rest),
+    sideOf(isPairs ? "Second" : "Near-duplicate", own, two, "ins", rest),
   );
+}
+
+/** The heading of a group: of a pair its number, its cosine and the number of differences, else its name. */
+function headingOf(number) {
+  if (!isPairs) return nameOf(number);
+  const { kept, members, marks } = groups[number];
+  const other = marks.findIndex((each) => each !== null);
+  const differences = other === -1 ? "" : differencesOf(kept, members[other], marks[other]).split(" in the first ")[0];
+  return [nameOf(number), figuresOf(number), differences].filter(Boolean).join(" · ");
 }
 
 /** A description of the differences between two texts, for readers who cannot see the marks. */

@@ -16,6 +16,15 @@ const visible = (text) => text.replace(CONTROLS, "\ufffd");
 /** A name or an id on one line. */
 const label = (text) => visible(text).replace(TURNS, "\ufffd").replace(/\s+/g, " ").trim();
 
+/** A text without the tags of formatted texts, for titles; `List<String>` has none. */
+const untagged = (text) => text.replace(/<\/?(?:a|b|body|br|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|section|span|strong|table|t[dhr]|ul)(?:\s[^<>]*)?\/?>/gi, " ");
+
+/** A text whose lines were wrapped at a width, as paragraphs. The number of characters does not change. */
+const reflowed = (text) => text.replace(/(?<=[^\n]{50})\n(?=[\p{L}(])/gu, " ");
+
+/** A text as nodes that may break between the parts of a name such as `path.to_thing`. */
+const breakable = (text) => visible(text).split(/(?<=\p{L}{2}[./]|\w{12}_)(?=\p{L})/u).flatMap((part, number) => (number === 0 ? [part] : [element("wbr"), part]));
+
 /** The beginning of a text, on one line; a long one ends after a word. */
 function beginning(text, longest) {
   const characters = Array.from(text.slice(0, 4 * longest));
@@ -50,16 +59,30 @@ function occurrences(text, needle) {
   return found;
 }
 
-/** A text as nodes, with parts of it in elements. `parts` are pairs of offsets. */
-function marked(text, parts, name) {
+/** A text as nodes, with parts of it in elements. `parts` are pairs of offsets; `rest` makes nodes of what is between. */
+function marked(text, parts, name, rest = breakable) {
   const nodes = [];
   let last = 0;
   for (const [start, end] of parts) {
-    nodes.push(visible(text.slice(last, start)), element(name, {}, visible(text.slice(start, end))));
+    nodes.push(...rest(text.slice(last, start)), element(name, {}, breakable(text.slice(start, end))));
     last = end;
   }
-  nodes.push(visible(text.slice(last)));
+  nodes.push(...rest(text.slice(last)));
   return nodes;
+}
+
+/** A stretch that two texts share: of a long one, the middle is behind a button. */
+function folding(text, ends = 160) {
+  if (text.length <= 3 * ends) return breakable(text);
+  const before = text.slice(0, ends).replace(/\S*$/u, "");
+  const after = text.slice(-ends).replace(/^\S*/u, "");
+  const middle = text.slice(before.length, text.length - after.length);
+  const lines = middle.trim().split("\n").length;
+  const words = lines > 2 ? counted(lines, "equal line", "equal lines") : counted(middle.length, "equal character", "equal characters");
+  const whole = element("span", { tabindex: "-1" });
+  const show = () => { whole.replaceChildren(...breakable(middle)); whole.focus({ preventScroll: true }); };
+  whole.append(element("button", { type: "button", class: "link", click: show }, `… ${words} …`));
+  return [...breakable(before), whole, ...breakable(after)];
 }
 
 /** Pairs of offsets of a text in UTF-16 units, from a flat list that counts characters as Python does. */
