@@ -63,7 +63,7 @@ function comparison(kept, own, cosine, marks) {
   return element(
     "li",
     { class: "comparison" },
-    isPairs && !marks?.[3] ? null : element("p", { class: "facts" }, cosineOf(cosine), element("span", {}, differencesOf(kept, own[0], marks))),
+    isPairs && !marks?.[3] ? null : element("p", { class: "facts" }, isPairs ? null : cosineOf(cosine), element("span", {}, differencesOf(kept, own[0], marks))),
     sideOf(isPairs ? "First" : "Kept", [kept], one, "del", rest),
     sideOf(isPairs ? "Second" : "Near-duplicate", own, two, "ins", rest),
   );

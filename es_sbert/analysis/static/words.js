@@ -20,7 +20,7 @@ const label = (text) => visible(text).replace(TURNS, "\ufffd").replace(/\s+/g, "
 const untagged = (text) => text.replace(/<\/?(?:a|b|body|br|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|section|span|strong|table|t[dhr]|ul)(?:\s[^<>]*)?\/?>/gi, " ");
 
 /** A text whose lines were wrapped at a width, as paragraphs. The number of characters does not change. */
-const reflowed = (text) => text.replace(/(?<=[^\n]{50})\n(?=[\p{L}(])/gu, " ");
+const reflowed = (text) => text.replace(/^([^\n]*)\n(?=(\(?[\p{L}'’-]+)[,.;:]?(?:\s|$))/gmu, (own, line, word) => (line.length + word.length < 64 ? own : `${line} `));
 
 /** A text as nodes that may break between the parts of a name such as `path.to_thing`. */
 const breakable = (text) => visible(text).split(/(?<=\p{L}{2}[./]|\w{12}_)(?=\p{L})/u).flatMap((part, number) => (number === 0 ? [part] : [element("wbr"), part]));
