@@ -19,7 +19,6 @@ const frame = byId("map-frame").getBoundingClientRect();
 // The axes of the map mean nothing: it fills its frame. A shape of points is stretched to twice its height at most.
 const FRAMED = 20; // margin in pixels around the fitted points
 const FLAT = Math.max(0.35, Math.min(1.2, (frame.height - 2 * FRAMED) / (frame.width - 2 * FRAMED)));
-const MOST_STRETCHED = 2;
 const onOneColumn = matchMedia("(max-width: 47.99rem)");
 const x = new Float32Array(textCount);
 const y = new Float32Array(textCount);
@@ -33,7 +32,7 @@ const y = new Float32Array(textCount);
   for (const [axis, length] of [[x, 1], [y, FLAT]]) {
     const low = axis.reduce((least, each) => Math.min(least, each), 1);
     const extent = axis.reduce((most, each) => Math.max(most, each), 0) - low;
-    const by = Math.min(MOST_STRETCHED, length / Math.max(extent, 1e-6));
+    const by = Math.min(2, length / Math.max(extent, 1e-6));
     axis.forEach((each, text) => { axis[text] = (each - low - extent / 2) * by + length / 2; });
   }
 }

@@ -1,7 +1,6 @@
 // The list of groups, and the texts of the selected group or of all.
 
 const GROUPS_AT_A_TIME = 100;
-const NARROW_GROUPS = 5; // before the map, on a narrow screen
 const ROWS_AT_A_TIME = 20;
 const OVERVIEW_ROWS = 3;
 
@@ -35,7 +34,7 @@ class GroupList {
     this.#grow = growingList(this.#list, byId("more-groups"), {
       items: groups.map((_, number) => number),
       size: GROUPS_AT_A_TIME,
-      first: onOneColumn.matches ? NARROW_GROUPS : GROUPS_AT_A_TIME,
+      first: onOneColumn.matches ? 5 : GROUPS_AT_A_TIME, // the map is below the list
       unit: GROUP_UNIT,
       render: (number) => element("li", {}, this.#button(number, go)),
       tell: (shown) => {

@@ -211,8 +211,10 @@ class TextMap {
   #hidden({ left, right, top, bottom }) {
     if (textCount > COUNTED) return 0;
     const { scale, left: atX, top: atY } = this.#view;
-    const isInside = (text) => x[text] * scale + atX > left && x[text] * scale + atX < right && y[text] * scale + atY > top && y[text] * scale + atY < bottom;
-    return this.#all.order.reduce((count, text) => count + isInside(text), 0);
+    const [low, high, upper, lower] = [(left - atX) / scale, (right - atX) / scale, (top - atY) / scale, (bottom - atY) / scale];
+    let count = 0;
+    for (let text = 0; text < textCount; text += 1) count += x[text] > low && x[text] < high && y[text] > upper && y[text] < lower ? 1 : 0;
+    return count;
   }
 
   #drawHovered() {
