@@ -1,17 +1,18 @@
-// The cosines of all hits, also of those that only the lexical search found.
+// The cosines of all hits, also of those that only the lexical search found, and their places in the hybrid list.
 
 import { byId } from "./dom.js";
 import { search } from "./engine.js";
-import { addCosines, keyOf } from "./hits.js";
+import { addCosines, addPlaces, keyOf } from "./hits.js";
 import { COLUMNS, cosineOf, cosinesBody } from "./queries.js";
 
 let latest = new AbortController();
 
-/** Add the cosines to the hits of all columns; if this fails, the hits are shown without them. */
+/** Add the cosines and places to the hits of all columns; if this fails, the hits are shown without them. */
 export async function showCosines(asked, answers, searched) {
   latest.abort();
   latest = new AbortController();
   const signal = AbortSignal.any([searched, latest.signal]);
+  addPlaces();
   const hits = [...answers.values()].flatMap((answer) => answer.hits.hits);
   if (hits.length === 0) return;
   try {

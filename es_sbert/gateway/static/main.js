@@ -5,7 +5,7 @@ import { showCosines } from "./cosines.js";
 import { byId, element, foldedName } from "./dom.js";
 import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
-import { addPlaces, totalText } from "./hits.js";
+import { totalText } from "./hits.js";
 import { countText } from "./numbers.js";
 import { COLUMNS, PAGE } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
@@ -121,7 +121,7 @@ async function searchAll(state, index, field, signal) {
     signal,
     changed: (column, answer) => {
       answers.set(column.name, answer);
-      addPlaces();
+      if (column.name === "hybrid") noteWordsOnly(answers, asked);
       void showCosines(asked, answers, signal);
       tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
@@ -138,7 +138,6 @@ async function searchAll(state, index, field, signal) {
   byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
   byId("facets").hidden = byId("facet-list").childElementCount === 0;
   focusAgain();
-  addPlaces();
   noteWordsOnly(answers, asked);
   tell(COLUMNS.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
   await showCosines(asked, answers, signal);
