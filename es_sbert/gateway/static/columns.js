@@ -33,7 +33,7 @@ export async function run(column, asked, { changed, signal }) {
   try {
     const body = bodyOf(column, asked, counting ? aggregationsOf(asked.facets) : {});
     // One record in the search log for all lists: that of the list which a narrow screen shows.
-    const found = await search(asked.index, body, column.mode, signal, { logged: asked.size === PAGE && !asked.unlimited && column.name === viewed() });
+    const found = await search(asked.index, body, column.mode, signal, { logged: !asked.isRepeated && column.name === viewed() });
     const near = found.answer.hits.hits.length === 0 ? await nearestOf(column, asked, signal) : null;
     show(section, column, asked, found, near, { changed, signal });
     countView(column.name, totalText(found.answer));
@@ -71,7 +71,7 @@ async function nearestOf(column, asked, signal) {
 function show(section, column, asked, found, near, then) {
   const shown = found.answer.hits.hits.length;
   const again = async (changes, next) => {
-    const answer = await run(column, { ...asked, ...changes }, then).catch((error) => {
+    const answer = await run(column, { ...asked, ...changes, isRepeated: true }, then).catch((error) => {
       if (error.name !== "AbortError") section.querySelector(".message").setAttribute("role", "alert");
       return null;
     });
@@ -88,6 +88,12 @@ function show(section, column, asked, found, near, then) {
     element(
       "div",
       {},
+      asked.unlimited ? element(
+        "p",
+        { class: "message off" },
+        `Minimum cosine ${cosineText(asked.field.min_cosine)} is off.`,
+        element("button", { type: "button", class: "small", click: () => again({ unlimited: false, size: PAGE }, 0) }, "Apply it again"),
+      ) : null,
       shown === 0 ? emptied(column, asked, near, () => again({ unlimited: true }, 0)) : listOf(column, found.answer, asked),
       full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : null,
       requested(column, asked),
@@ -101,8 +107,6 @@ function emptied(column, asked, near, showBelow) {
     const other = element("button", { type: "button", class: "small other", click: () => choose("semantic") }, "Try Semantic");
     return element("div", { class: "message" }, element("p", {}, emptyWords(column, asked)), column.name === "lexical" && asked.filters.length === 0 ? other : null);
   }
-  const list = listOf(column, near, asked);
-  list.classList.add("below");
   const minimum = element("strong", {}, `the minimum cosine of ${cosineText(asked.field.min_cosine)}`);
   const best = cosineText(cosineOf(column, near.hits.hits[0]));
   return [
@@ -113,7 +117,8 @@ function emptied(column, asked, near, showBelow) {
       element("p", { class: "note" }, "The gateway's ", element("code", {}, "--min-cosine"), " or the index sets it."),
       element("button", { type: "button", class: "small", click: showBelow }, "Show all without the minimum"),
     ),
-    list,
+    element("p", { class: "nearest" }, "Closest documents below the minimum"),
+    listOf(column, near, asked),
   ];
 }
 
@@ -121,7 +126,7 @@ function emptied(column, asked, near, showBelow) {
 export function noteWordsOnly(answers, { field }) {
   const isBelow = field.min_cosine !== null && answers.get("semantic")?.hits.hits.length === 0;
   if (!isBelow || !answers.get("hybrid")?.hits.hits.length) return;
-  document.querySelector('[data-name="hybrid"] .hits').before(element("p", { class: "message" }, "All below the minimum cosine; found by words only."));
+  document.querySelector('[data-name="hybrid"] .hits').before(element("p", { class: "message" }, "These documents match words only; none reaches the minimum cosine."));
 }
 
 function emptyWords(column, asked) {

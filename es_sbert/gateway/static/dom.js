@@ -3,9 +3,13 @@
 /** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);
 
-/** A name in whole; it is folded if its `short` form is another. */
-export const foldedName = (name, short) => (short === name ? element("bdi", {}, name)
-  : element("details", { class: "whole" }, element("summary", {}, element("code", {}, short)), element("code", {}, name)));
+/** Whether a screen has room for the filters next to the hits. */
+export const hasRoom = matchMedia("(min-width: 50rem)");
+
+/** A long name of an index in whole; it is folded on a narrow screen. */
+export const wholeName = (name) => (hasRoom.matches
+  ? element("p", { class: "whole" }, "Index: ", element("code", {}, name))
+  : element("details", { class: "whole" }, element("summary", {}, "Full index name"), element("code", {}, name)));
 
 /** An HTML element. Attributes that are functions are listeners; `false`, `null` and `undefined` are left out. */
 export function element(name, attributes = {}, ...children) {

@@ -29,17 +29,20 @@ export function listOf(column, answer, asked) {
   const { field } = asked;
   const weak = column.name === "lexical" ? leftOut(asked.text) : null;
   const items = answer.hits.hits.map((hit) => {
-    const excerpt = nearMark(excerptRuns(hit, field));
+    const excerpt = nearMark(excerptRuns(hit, field)).map(({ text, marked }) => ({ text: text.replace(UNBROKEN, "$1…"), marked }));
+    const cosine = cosineOf(column, hit);
     return element(
       "li",
-      { tabindex: "-1", "data-key": keyOf(hit._index, hit._id) },
+      { tabindex: "-1", "data-key": keyOf(hit._index, hit._id), class: cosine !== null && cosine < field.min_cosine ? "below" : null },
       element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field), weak)),
       excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt, weak)),
-      element("p", { class: "facts" }, element("span", { class: "scores" }, scoresOf(column, hit, cosineOf(column, hit)), element("span", { class: "elsewhere" })), factsOf(hit, asked).map((fact) => [" ", factOf(fact)])),
+      element("p", { class: "facts" }, element("span", { class: "scores" }, scoresOf(column, hit, cosine), element("span", { class: "elsewhere" })), factsOf(hit, asked).map((fact) => [" ", factOf(fact)])),
     );
   });
   return element("ol", { class: "hits" }, items);
 }
+
+const UNBROKEN = /([!-~]{36})[!-~]{24,}/g; // an address, for example
 
 /** Runs with little text before the first mark: the style shows their first lines only. */
 function nearMark(runs, most = 60) {
@@ -50,9 +53,9 @@ function nearMark(runs, most = 60) {
 
 /** Runs of text as nodes; words of the pattern `weak` are marked less than those that the engine marks. */
 const nodesOf = (runs, weak = null) => runs.flatMap(({ text, marked }) => {
-  if (marked) return [element("mark", {}, visible(text))];
+  if (marked) return [element("mark", { title: "The part that matches best" }, visible(text))];
   if (weak === null) return [visible(text)];
-  return visible(text).split(weak).map((part, number) => (number % 2 === 1 ? element("mark", { class: "weak" }, part) : part));
+  return visible(text).split(weak).map((part, number) => (number % 2 === 1 ? element("mark", { class: "weak", title: "A common word of the query" }, part) : part));
 });
 
 /** The score that ranks the list, and the hit's cosine if that is a different number. */

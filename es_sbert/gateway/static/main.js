@@ -2,7 +2,7 @@
 
 import { noteWordsOnly, prepare, run } from "./columns.js";
 import { showCosines } from "./cosines.js";
-import { byId, element, foldedName } from "./dom.js";
+import { byId, element, hasRoom, wholeName } from "./dom.js";
 import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
 import { totalText } from "./hits.js";
@@ -11,7 +11,7 @@ import { COLUMNS, PAGE } from "./queries.js";
 import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { showStart } from "./start.js";
 import { readState, toggled, writeState } from "./state.js";
-import { beginning, shortName, visible } from "./text.js";
+import { LONG_NAME, beginning, shortName, visible } from "./text.js";
 
 const TITLE = document.title;
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
@@ -42,8 +42,11 @@ async function begin() {
 }
 
 /** A name in the list: in whole if it would be that of another index, too. */
-const optionOf = (name) =>
-  (settings.indices.some((other) => other.name !== name && shortName(other.name) === shortName(name)) ? visible(name) : shortName(name));
+function optionOf(name) {
+  const width = hasRoom.matches ? Math.min(448, 0.35 * innerWidth) : innerWidth - 64; // of the list
+  const short = (each) => shortName(each, Math.max(LONG_NAME / 2, Math.floor((width - 56) / 9.4)));
+  return settings.indices.some((other) => other.name !== name && short(other.name) === short(name)) ? visible(name) : short(name);
+}
 
 /** Run the search in the address. */
 async function follow() {
@@ -104,8 +107,7 @@ async function searchAll(state, index, field, signal) {
   tell("Searching…");
   byId("results").hidden = false;
   headed(state.query);
-  const [whole, short] = [visible(index.name), shortName(index.name)];
-  byId("searched").replaceChildren(short === whole ? "" : hasRoom.matches ? element("code", {}, whole) : foldedName(whole, short));
+  byId("searched").replaceChildren(index.name.length > LONG_NAME ? wholeName(visible(index.name)) : "");
   prepare();
   if (facets.index !== index.name) {
     facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
@@ -235,7 +237,6 @@ byId("theme").addEventListener("change", ({ target: { value } }) => {
   localStorage.setItem("es-sbert-theme", value);
 });
 // Filters in a separate column are open; above the hits they would hide them.
-const hasRoom = matchMedia("(min-width: 50rem)");
 const unfold = () => { byId("facets-fold").open = hasRoom.matches; };
 hasRoom.addEventListener("change", unfold);
 unfold();

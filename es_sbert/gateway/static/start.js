@@ -2,12 +2,12 @@
 //
 // Everything is requested with the reader's own credentials, each time.
 
-import { byId, element, foldedName } from "./dom.js";
+import { byId, element, wholeName } from "./dom.js";
 import { search } from "./engine.js";
 import { exampleQueries } from "./examples.js";
 import { countText } from "./numbers.js";
 import { countBody, sampleBody } from "./queries.js";
-import { shortName, visible } from "./text.js";
+import { LONG_NAME, visible } from "./text.js";
 
 const SAMPLED = 24;
 
@@ -35,7 +35,8 @@ export async function showStart({ name, field, highlight }, ask, signal) {
 function size(name, documents, embedded) {
   const number = element("strong", {}, `${countText(documents)} ${documents === 1 ? "document" : "documents"}`);
   const missing = embedded < documents ? `${countText(embedded)} of them have a vector; the others are found by their words only.` : "";
-  return [element("div", {}, number, " in ", foldedName(visible(name), shortName(name))), element("p", {}, missing)];
+  const isLong = name.length > LONG_NAME;
+  return [element("p", {}, number, " in ", isLong ? "this index" : element("bdi", {}, visible(name))), isLong ? wholeName(visible(name)) : null, missing && element("p", {}, missing)].filter(Boolean);
 }
 
 function offered(examples, ask) {

@@ -129,8 +129,16 @@ export function beginning(text, longest = 300) {
   return characters.length <= longest ? text : `${characters.slice(0, longest).join("")}…`;
 }
 
-/** A long name by its beginning and its end, which tell names of one family apart. */
-export const shortName = (name) => visible(name.length <= 32 ? name : `${name.slice(0, 13)}…${name.slice(-8)}`);
+export const LONG_NAME = 32; // characters
+
+/** A long name in `room` characters by its beginning, its last part with a digit and its end, which tell names of one family apart. */
+export function shortName(name, room) {
+  if (name.length <= room) return visible(name);
+  const version = name.match(/[^\W_]*\d[^\W_]*/g)?.at(-1) ?? "";
+  const isCut = version !== "" && version.length <= 10 && !/\d/.test(name.slice(-8));
+  const end = isCut ? `${version}…${name.slice(-4)}` : name.slice(-8);
+  return visible(`${name.slice(0, Math.max(4, room - end.length - 1))}…${end}`);
+}
 
 /** A text with its invisible control characters shown as �. */
 export const visible = (text) => text.replace(CONTROLS, "\ufffd");
