@@ -243,13 +243,16 @@ _LANGUAGE_TEXTS = 100
 _MIN_LANGUAGE_SHARE = 0.2
 
 
+_TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
+
+
 def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
     left out. Words that are less than twice as frequent in the cluster as outside are used only if there are too few
     others, because function words of any language are about as frequent everywhere. Stop words of English and of each
-    language that a fifth of the central texts of the cluster are in are left out.
+    language that a fifth of the central texts of the cluster are in are left out, and HTML tags.
 
     Args:
         texts: Texts of the collection; empty strings if they are not known.
@@ -272,7 +275,8 @@ def cluster_names(texts: Sequence[str], clustering: Clustering) -> list[str]:
 
     def kept_words(members: Sequence[int]) -> list[str]:
         left_out = english.union(_stop_words_of(texts[member] for member in members[:_LANGUAGE_TEXTS]))
-        return [word for member in members for word in split_words(texts[member]) if word not in left_out]
+        untagged = (_TAG.sub(" ", texts[member]) for member in members)
+        return [word for text in untagged for word in split_words(text) if word not in left_out]
 
     if not any(map(kept_words, positions)):
         return [f"cluster {number}" for number in range(len(positions))]

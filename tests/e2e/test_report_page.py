@@ -265,7 +265,7 @@ def test_equal_stretches_are_folded_and_a_narrow_list_is_short(open_report: Open
     expect(wide.details.locator(".text").first).to_have_text(texts[0])
 
     narrow = open_report(clusters(), size={"width": 320, "height": 600})
-    expect(narrow.groups).to_have_count(5)
+    expect(narrow.groups).to_have_count(3)
     narrow.page.get_by_role("button", name="Show all 30 clusters").click()
     narrow.groups.nth(7).click()
     expect(narrow.page.locator("#details-heading")).to_be_in_viewport()

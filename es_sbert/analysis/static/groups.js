@@ -34,7 +34,7 @@ class GroupList {
     this.#grow = growingList(this.#list, byId("more-groups"), {
       items: groups.map((_, number) => number),
       size: GROUPS_AT_A_TIME,
-      first: onOneColumn.matches ? 5 : GROUPS_AT_A_TIME, // the map is below the list
+      first: onOneColumn.matches ? 3 : GROUPS_AT_A_TIME, // the map is below the list
       unit: GROUP_UNIT,
       render: (number) => element("li", {}, this.#button(number, go)),
       tell: (shown) => {
@@ -77,8 +77,8 @@ class GroupList {
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
       element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
-      (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))),
-      element("span", { class: "figures" }, isPairs ? null : element("span", { class: "track", "aria-hidden": "true" }, bar), isPairs && !isOneText(number) ? cosine.toFixed(DECIMALS) : figuresOf(number)),
+      (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, breakable(name))),
+      element("span", { class: "figures" }, isPairs && !isOneText(number) ? cosine.toFixed(DECIMALS) : figuresOf(number), isPairs ? null : element("span", { class: "track", "aria-hidden": "true" }, bar)),
     );
   }
 

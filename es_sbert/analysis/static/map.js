@@ -9,9 +9,10 @@ const OUTLINED = 1500; // maximum number of outlined points; more would hide the
 const LABEL_LENGTH = 30;
 const ABOVE = 12; // pixels
 const COUNTED = 10_000; // texts; the labels of larger maps may hide more points
-const HIDDEN = 4; // points that a label of near-duplicates may hide
+const HIDDEN = 1; // points that a label of near-duplicates may hide
+const FAR = 44; // pixels between a label and the middle of its group
 const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
-const LABEL_LINES = [0, -9, 9, -18, 18, -36, 36]; // places of a label, in pixels from its group
+const LABEL_LINES = [0, -9, 9, -18, 18]; // places of a label, in pixels from its group
 
 class TextMap {
   #canvas = byId("map-canvas");
@@ -138,7 +139,7 @@ class TextMap {
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
       if (this.#highlighted.order.length <= OUTLINED) {
-        this.#drawPoints(this.#highlighted, place, 1.5 * radius + 1.5 * ratio, () => this.ink);
+        this.#drawPoints(this.#highlighted, place, 1.5 * radius + 0.75 * ratio, () => this.ink);
       }
       this.#drawPoints(this.#highlighted, place, 1.5 * radius, (number) => this.colors[number]);
     }
@@ -186,17 +187,19 @@ class TextMap {
     context.lineJoin = "round";
     const { scale, left, top } = this.#view;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    for (const { group, atX, atY } of wanted) {
+    for (const { group, atX, atY, midY } of wanted) {
       const words = labelOf(group, width);
       const half = context.measureText(words).width / 2 + 4;
-      const [middle, center] = [Math.max(half, Math.min(width - half, atX * scale + left)), atY * scale + top - ABOVE];
+      const middle = Math.max(half, Math.min(width - half, atX * scale + left));
+      const center = Math.max(atY * scale - ABOVE, midY * scale - FAR) + top;
       if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) continue; // its group is not in view
       const places = LABEL_LINES.map((shift) => center + shift).filter((line) => line > 10 && line < height - 10)
         .map((line) => ({ left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
         .filter((place) => !taken.some((other) => overlaps(place, other)))
-        .map((place) => ({ ...place, cost: this.#hidden(place) + Math.abs(place.top + 9 - center) / 9 }));
+        .map((place) => ({ ...place, hidden: this.#hidden(place) }))
+        .map((place) => ({ ...place, cost: place.hidden + Math.abs(place.top + 9 - center) / 9 }));
       const box = places.sort((one, two) => one.cost - two.cost)[0];
-      if (box === undefined || (!isClusters && group !== this.#selected && box.cost > HIDDEN)) continue;
+      if (box === undefined || (!isClusters && group !== this.#selected && box.hidden > HIDDEN)) continue;
       const line = (box.top + box.bottom) / 2;
       taken.push(box);
       context.lineWidth = 7;
@@ -413,13 +416,27 @@ if (isClusters) {
 
 /** The name of a group as its label on a map of this width: keywords of a cluster, or the beginning of a text. */
 function labelOf(group, width) {
-  if (width < 600) return beginning(keywords.get(group) ?? nameOf(group), LABEL_LENGTH / 2);
-  return beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : nameOf(group), LABEL_LENGTH);
+  if (width < 600) return beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), LABEL_LENGTH / 2);
+  return beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH);
+}
+
+/** The words of a name, without short and common ones. */
+const longWords = (group) => nameOf(group).match(/(?!(?:does|from|have|please|that|this|with)(?![\p{L}\p{M}'’-]))(?<![\p{L}\p{M}'’-])[\p{L}\p{M}'’-]{4,}/giu) ?? [nameOf(group)];
+const namesWith = new Map(); // number of groups by word
+for (const group of isClusters ? [] : bySize.slice(0, 200)) {
+  for (const word of new Set(longWords(group))) namesWith.set(word, (namesWith.get(word) ?? 0) + 1);
+}
+
+/** The three words of a name that the fewest other names have, in their order. */
+function wordsOf(group) {
+  const words = [...new Set(longWords(group))];
+  const rare = words.toSorted((one, two) => (namesWith.get(one) ?? 0) - (namesWith.get(two) ?? 0)).slice(0, 3);
+  return words.filter((word) => rare.includes(word));
 }
 
 /** Where the label of a group is: above its most central third of texts. */
 function middleOf(members) {
   const central = members.slice(0, Math.ceil(members.length / 3));
   const median = (values) => Float32Array.from(central, (text) => values[text]).sort()[central.length >> 1];
-  return { atX: median(x), atY: Float32Array.from(central, (text) => y[text]).sort()[Math.floor(central.length / 20)] };
+  return { atX: median(x), atY: Float32Array.from(central, (text) => y[text]).sort()[Math.floor(central.length / 20)], midY: median(y) };
 }

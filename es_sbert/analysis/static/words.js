@@ -71,8 +71,10 @@ function marked(text, parts, name, rest = breakable) {
   return nodes;
 }
 
+const onOneSide = matchMedia("(max-width: 63.99rem)"); // compared texts are below each other
+
 /** A stretch that two texts share: of a long one, the middle is behind a button. */
-function folding(text, ends = 160) {
+function folding(text, ends = onOneSide.matches ? 80 : 160) {
   if (text.length <= 3 * ends) return breakable(text);
   const before = text.slice(0, ends).replace(/\S*$/u, "");
   const after = text.slice(-ends).replace(/^\S*/u, "");

@@ -46,10 +46,11 @@ def test_words_have_the_greatest_class_based_tf_idf(documents: list[list[str]]) 
     assert [name.partition(" (")[0] for name in cluster_names(texts, found)] == expected
 
 
-def test_english_stop_words_are_removed_by_default() -> None:
+def test_english_stop_words_and_tags_are_removed() -> None:
     texts = ["the cat the the", "whatever"]
     assert cluster_names(texts, clustering([0], [1])) == ["cat", "cluster 1"]
     assert cluster_names(["I don't, we'll and it's won't"], clustering([0])) == ["cluster 0"]
+    assert cluster_names(['<p class="big">cat</p><br/>', "1 < 2"], clustering([0], [1])) == ["cat", "cluster 1"]
 
 
 INVOICES = ["ich habe die Rechnung nicht bekommen", "meine Rechnung ist nicht da, und ich warte", "ich warte auf sie"]
