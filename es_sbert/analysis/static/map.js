@@ -187,17 +187,18 @@ class TextMap {
     context.lineJoin = "round";
     const { scale, left, top } = this.#view;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    for (const { group, atX, atY, midY } of wanted) {
+    for (const { group, atX, atY, midY, endY } of wanted) {
       const words = labelOf(group, width);
       const half = context.measureText(words).width / 2 + 4;
       const middle = Math.max(half, Math.min(width - half, atX * scale + left));
       const center = Math.max(atY * scale - ABOVE, midY * scale - FAR) + top;
       if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) continue; // its group is not in view
-      const places = LABEL_LINES.map((shift) => center + shift).filter((line) => line > 10 && line < height - 10)
+      const below = isClusters ? [] : [endY * scale + top + ABOVE]; // small groups may have room there
+      const places = [...LABEL_LINES.map((shift) => center + shift), ...below].filter((line) => line > 10 && line < height - 10)
         .map((line) => ({ left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
         .filter((place) => !taken.some((other) => overlaps(place, other)))
         .map((place) => ({ ...place, hidden: this.#hidden(place) }))
-        .map((place) => ({ ...place, cost: place.hidden + Math.abs(place.top + 9 - center) / 9 }));
+        .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }));
       const box = places.sort((one, two) => one.cost - two.cost)[0];
       if (box === undefined || (!isClusters && group !== this.#selected && box.hidden > HIDDEN)) continue;
       const line = (box.top + box.bottom) / 2;
@@ -434,9 +435,10 @@ function wordsOf(group) {
   return words.filter((word) => rare.includes(word));
 }
 
-/** Where the label of a group is: above its most central third of texts. */
+/** Where the label of a group is: above its most central third of texts, or below. */
 function middleOf(members) {
   const central = members.slice(0, Math.ceil(members.length / 3));
   const median = (values) => Float32Array.from(central, (text) => values[text]).sort()[central.length >> 1];
-  return { atX: median(x), atY: Float32Array.from(central, (text) => y[text]).sort()[Math.floor(central.length / 20)], midY: median(y) };
+  const lines = Float32Array.from(central, (text) => y[text]).sort();
+  return { atX: median(x), atY: lines[Math.floor(lines.length / 20)], midY: median(y), endY: Math.max(...members.slice(0, 1000).map((text) => y[text])) };
 }
