@@ -33,6 +33,7 @@ TEXT_ALONE = FIELD | {"texts": ["text"], "parts": [["", "text"]]}
 Calls = Callable[[str, str, list[list[Any]]], list[Any]]
 
 _CALL = """
+globalThis.matchMedia = () => ({ matches: true, addEventListener() {} });  // Node has no screen
 const [module, name, calls] = JSON.parse(process.argv[1]);
 const called = (await import(`./${module}`))[name];
 console.log(JSON.stringify(calls.map((given) => called(...given) ?? null)));
