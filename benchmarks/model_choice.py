@@ -5,9 +5,10 @@
 
 DATA holds `sts/`, `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`. Each model is fetched, and
 takes the variant that is the fastest on this machine. Retrieval ranks all documents by cosine; queries and documents
-get the prompts of the model, and queries that are documents leave themselves out. STSb is Spearman's ρ × 100 on its
-test set. Speeds are texts a second, on texts that differ: all models run in turn in one process, and a speed is the
-best of the rounds. Memory is the peak of a process that has only embedded these texts.
+get the prompts of the model, and queries that are documents leave themselves out. Intervals are those of the paired t
+test over queries. STSb is Spearman's ρ × 100 on its test set. Speeds are texts a second, on texts that differ: all
+models run in turn in one process, and a speed is the best of the rounds. Memory is the peak of a process that has only
+embedded these texts.
 
 --write keeps what was measured in `benchmarks/results/models/KIND.json`, in place of what was kept of the same part and
 model, and writes the table into docs/choosing-a-model.md.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from benchmarks.common import in_own_process, peak_memory, seconds, table
 from benchmarks.encode_peers.measure import sts_correlation
@@ -43,7 +45,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.evaluation.beir_files import read_beir_folder
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.exact_search import rank_in_memory
-from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, mean_scores, measure_queries
+from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, measure_queries
+from es_sbert.evaluation.significance import paired_difference
 from es_sbert.exporters.fetch_model import fetch_and_register
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 
@@ -53,23 +56,23 @@ NAME, MAKER = "model choice", "benchmarks.model_choice"
 
 SETS = ("cisi", "arguana-rebuilt", "agentset-msmarco")
 _SHORT, _PARAGRAPHS = 2000, 200
-
-
 PARTS = ("quality", "speed")
 
 
 def quality(folder: str, name: str, data: Path) -> dict[str, Any]:
     """What a model is and how well it ranks; called in a new process."""
     with Encoder(folder, called=name) as encoder:
-        rows = sts_rows(data)
+        rows, embedder = sts_rows(data), OnnxEmbedder(encoder)
         pairs = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
+        scores = {one: query_scores(embedder, data / "retrieval" / one) for one in SETS}
         return {
             "variant": encoder.info.variant,
             "dimensions": encoder.info.dimensions,
             "max_tokens": encoder.info.max_tokens,
             "megabytes": Path(folder, "model.safetensors").stat().st_size / 1e6,  # of its weights in float32
-            "sts": sts_correlation(encoder.encode(pairs), [float(row["score"]) for row in rows]),
-            "retrieval": {one: ndcg(encoder, data / "retrieval" / one) for one in SETS},
+            "sts": sts_correlation(embedder.embed(pairs), [float(row["score"]) for row in rows]),
+            "retrieval": {one: float(np.mean(own)) for one, own in scores.items()},
+            "scores": {one: " ".join(f"{score:.2f}" for score in own) for one, own in scores.items()},
         }
 
 
@@ -106,11 +109,25 @@ def speeds(folders: dict[str, str], data: Path, rounds: int) -> dict[str, dict[s
     return best
 
 
-def ndcg(encoder: Encoder, folder: Path) -> float:
-    """nDCG@10 × 100 of all documents ranked by cosine."""
+def query_scores(embedder: OnnxEmbedder, folder: Path) -> list[float]:
+    """nDCG@10 × 100 of each query, all documents ranked by cosine."""
     collection = read_beir_folder(folder)
-    rankings = rank_in_memory(OnnxEmbedder(encoder), collection)
-    return mean_scores(measure_queries(rankings, collection.judgements))[MAIN_METRIC]
+    found = measure_queries(rank_in_memory(embedder, collection), collection.judgements)
+    return [found[query][MAIN_METRIC] for query in sorted(found)]
+
+
+def differences(models: dict[str, dict[str, Any]]) -> str:
+    """The table of each model against the one that ranks best on average, with 95 % intervals."""
+    scored = {
+        name: {one: np.array(own.split(), np.float64) for one, own in figures["scores"].items()}
+        for name, figures in models.items()
+    }
+    best = max(scored, key=lambda name: sum(models[name]["retrieval"].values()))
+    rows = []
+    for name in scored.keys() - {best}:
+        found = [paired_difference(scored[name][one], scored[best][one]) for one in SETS]
+        rows.append([name, *(f"{each.difference:+.1f} ({each.low:+.1f} to {each.high:+.1f})" for each in found)])
+    return f"\n\n{table([f'nDCG@10 minus that of {best}', *SETS], sorted(rows))}"
 
 
 def section(runs: dict[str, Any]) -> str:
@@ -143,8 +160,9 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
     about += f"{run['quality']['commit']}"
     if timed:
         speed = run["speed"]
-        about += f"; speed {speed['date']}, commit {speed['commit']}, best of {speed['rounds']} rounds in turn"
-    return f"{KINDS[kind]}: {about}.\n\n{table(header, rows)}"
+        about += f"; speed on {speed['processor']['name']}, {speed['date']}, commit {speed['commit']}, best of "
+        about += f"{speed['rounds']} rounds in turn"
+    return f"{KINDS[kind]}: {about}.\n\n{table(header, rows)}{differences(models)}"
 
 
 @click.command()

@@ -72,9 +72,14 @@ class OnnxEmbedder:
     def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
         """Embed texts: *shape* ``(texts, dimensions)``.
 
+        Texts without a kind, such as sentences to compare, get the prompt for queries if the model has prompts for
+        queries and documents: it has never seen a text without one.
+
         Raises:
             UsageError: a text is not valid Unicode.
         """
+        if kind is None and self.encoder.prompt("query") and self.encoder.prompt("document"):
+            kind = "query"
         return self.encoder.encode(texts, kind)
 
     def close(self) -> None:

@@ -46,6 +46,13 @@ def test_open_sentence_encoder(tiny: Path) -> None:
         model.embed(TEXTS)
 
 
+def test_sentences_get_the_prompt_for_queries_of_a_model_with_both_prompts(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny", prompts={"query": "query : ", "document": "passage : "})
+    model = open_model(str(folder), precision="fp32", device="cpu")
+    np.testing.assert_array_equal(model.embed(TEXTS), model.embed(TEXTS, "query"))  # type: ignore[union-attr]
+    close_model(model)
+
+
 def test_open_cross_encoder(tmp_path: Path) -> None:
     folder, exported = tmp_path / "cross", tmp_path / "exported"
     write_cross_encoder(folder, layers=1)
