@@ -243,6 +243,7 @@ _LANGUAGE_TEXTS = 100
 _MIN_LANGUAGE_SHARE = 0.2
 
 
+# Not `strip_html`, which refuses texts of deeply nested elements, and lone surrogates: any text can be clustered.
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
 
 

@@ -158,14 +158,15 @@ def _use_existing_views(
     ids: dict[str, str] = {}  # id of a view of ours → id of the existing one
     present = {view["id"] for view in existing}
     for saved in objects:
-        alike = [view for view in existing if saved.id not in present and _has_same_title(saved, view["attributes"])]
-        time_field = saved.attributes.get("timeFieldName")
-        same = [view for view in alike if view["attributes"].get("timeFieldName") == time_field]
+        is_new_view = saved.type == "index-pattern" and saved.id not in present
+        title, time_field = saved.attributes["title"], saved.attributes.get("timeFieldName")
+        alike = [view for view in existing if is_new_view and view["attributes"].get("title") == title]
+        same = [view for view in alike if (view["attributes"].get("timeFieldName") or None) == time_field]
         if not same:
             if alike and time_field is None:
                 notes.append(
-                    f"There is a second data view {saved.attributes['title']} now: the other one would show only the "
-                    f"documents of a time range, by {alike[0]['attributes']['timeFieldName']}."
+                    f"There is a second data view {title} now: the other one would show only the documents of a time "
+                    f"range, by {alike[0]['attributes']['timeFieldName']}."
                 )
             references = tuple(each | {"id": ids.get(each["id"], each["id"])} for each in saved.references)
             imported.append(replace(saved, references=references))
@@ -177,14 +178,9 @@ def _use_existing_views(
         hidden = ", ".join(each["value"] for each in json.loads(saved.attributes["sourceFilters"]))
         filters = f" Add {hidden} to its field filters, so that vectors are not fetched." if hidden else ""
         notes.append(
-            f"The data view {saved.attributes['title']} exists, and is used with its own settings.{filters} "
-            "`replace_view` replaces them."
+            f"The data view {title} exists, and is used with its own settings.{filters} `replace_view` replaces them."
         )
     return imported, notes
-
-
-def _has_same_title(saved: SavedObject, attributes: Json) -> bool:
-    return saved.type == "index-pattern" and attributes.get("title") == saved.attributes["title"]
 
 
 def _with_fields(client: httpx.Client, address: Address, saved: SavedObject) -> SavedObject:

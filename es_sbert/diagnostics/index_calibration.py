@@ -237,7 +237,7 @@ def recommend_cosine(
     surely = [row.min_cosine for row in rows[: best + 1] if row.recall.low >= least]
     end = len(rows)
     high = next((place for place in range(best + 1, end) if rows[place].recall.high < least), end) - 1
-    # A random cosine of 1 is not below the last value of the grid; that value is then the only one left.
+    # The last value of the grid if too many reach even that.
     separating = next((place for place, row in enumerate(rows) if row.unrelated.mean <= max_unrelated), end - 1)
     recommended = CosineRecommendation(
         rows[best],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,12 +72,13 @@ def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Sim
     """
     kinds = data.kinds or (None,) * len(data.texts)
     if data.task == "pairs":
-        anchors, positives = data.texts
         distinct = [list(dict.fromkeys(texts)) for texts in data.texts]
-        rows = [{text: row for row, text in enumerate(texts)} for texts in distinct]
-        pairs = {(rows[0][anchor], rows[1][positive]) for anchor, positive in zip(anchors, positives, strict=True)}
+        rows = {text: row for row, text in enumerate(distinct[1])}
+        relevant: dict[str, set[int]] = {anchor: set() for anchor in distinct[0]}
+        for anchor, positive in zip(*data.texts, strict=True):
+            relevant[anchor].add(rows[positive])
         queries, documents = (model.embed(texts, kind) for texts, kind in zip(distinct, kinds, strict=True))
-        return mean_reciprocal_rank(queries, documents, pairs)
+        return mean_reciprocal_rank(queries, documents, list(relevant.values()))
     vectors = [model.embed(texts, kind) for texts, kind in zip(data.texts, kinds, strict=True)]
     if data.task == "triplet":
         return triplet_accuracy(*vectors)[distance]
@@ -95,7 +95,7 @@ def dev_score(model: SentenceEmbedder, data: DevData, distance: Similarity = Sim
 
 
 def mean_reciprocal_rank(
-    queries: NDArray[np.float32], documents: NDArray[np.float32], relevant: Iterable[tuple[int, int]]
+    queries: NDArray[np.float32], documents: NDArray[np.float32], relevant: Sequence[Collection[int]]
 ) -> float:
     """Compute the mean over queries of 1 / rank × 100, of the first relevant document by cosine.
 
@@ -103,22 +103,16 @@ def mean_reciprocal_rank(
 
     Args:
         queries, documents: Vectors of distinct texts. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
-        relevant: The row of a query and the row of a document that is relevant to it; each query has at least one.
+        relevant: For each query, the rows of the documents that are relevant to it, at least one.
     """
     first, second = unit_rows(queries.astype(np.float64)), unit_rows(documents.astype(np.float64))
-    is_relevant = np.zeros((min(len(first), _QUERY_BLOCK), len(second)), dtype=bool)
-    rows = defaultdict(list)
-    for query, document in relevant:
-        rows[query].append(document)
     total = 0.0
     for start in range(0, len(first), _QUERY_BLOCK):
         cosines = first[start : start + _QUERY_BLOCK] @ second.T  # (block, documents)
-        is_relevant[:] = False
-        for row in range(len(cosines)):
-            is_relevant[row, rows[start + row]] = True
-        own = is_relevant[: len(cosines)]
-        best = np.where(own, cosines, -np.inf).max(axis=1, keepdims=True)  # (block, 1)
-        total += float((1 / (1 + (~own & (cosines >= best)).sum(axis=1))).sum())
+        for own, rows in zip(cosines, relevant[start : start + _QUERY_BLOCK], strict=True):
+            of_relevant = own[list(rows)]  # (relevant documents,)
+            best = of_relevant.max()
+            total += 1 / (1 + np.count_nonzero(own >= best) - np.count_nonzero(of_relevant >= best))
     return 100 * total / len(first)
 
 

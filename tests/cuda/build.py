@@ -41,7 +41,7 @@ _DEFINED = re.compile(r"^\w+ [TDB] (\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Tools:
-    """The compiler, the programs that read symbols, and the provider that the stand-ins serve."""
+    """Paths of the compiler, of the programs that read symbols, and of the CUDA provider."""
 
     compiler: str
     nm: str
@@ -50,7 +50,7 @@ class Tools:
 
 
 def find_tools() -> Tools | str:
-    """Find the libraries and the compiler that the stand-ins are built with."""
+    """Find the libraries and the compiler to build the stand-ins with."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the stand-ins for CUDA are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
     spec = find_spec("onnxruntime")

@@ -87,7 +87,7 @@ class StandIns:
         stdin: str = "",
         timeout: float = 600.0,
     ) -> Run:
-        """Run Python with the stand-ins loaded: code, or arguments of the interpreter."""
+        """Run Python with the stand-ins loaded, given code or arguments of the interpreter."""
         work = Path(tempfile.mkdtemp(dir=self._scratch))
         (work / "folder").mkdir()
         log = work / "log"

@@ -1,4 +1,4 @@
-"""benchmarks.gpu_check writes its JSON on the stand-ins, without torch."""
+"""benchmarks.gpu_check runs on the stand-ins without torch, and writes its JSON."""
 
 from __future__ import annotations
 

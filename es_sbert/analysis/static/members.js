@@ -8,7 +8,7 @@ function textOf(text, parts = [], name = "mark", rest = breakable) {
 
 const idOf = (text) => element("bdi", { class: "id" }, breakable(beginning(ids[text], 200)));
 
-/** Ids behind a line that says how many texts these are. */
+/** A disclosure with the ids of texts; its summary says how many there are. */
 const copiesOf = (words, own) => element("details", { class: "copies" }, element("summary", {}, words), element("ul", {}, own.map((text) => element("li", {}, idOf(text)))));
 
 /** The id of a text, and those of its copies, which are folded. */

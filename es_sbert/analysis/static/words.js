@@ -73,7 +73,7 @@ function marked(text, parts, name, rest = breakable) {
 
 const onOneSide = matchMedia("(max-width: 63.99rem)"); // compared texts are below each other
 
-/** A stretch that two texts share: of a long one, the middle is behind a button. */
+/** Text that both sides share. The middle of a long one is folded, and a button shows it. */
 function folding(text, ends = onOneSide.matches ? 80 : 160) {
   if (text.length <= 3 * ends) return breakable(text);
   const before = text.slice(0, ends).replace(/\S*$/u, "");
