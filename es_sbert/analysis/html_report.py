@@ -18,7 +18,7 @@ from enum import StrEnum
 from importlib import resources
 from itertools import chain
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,40 +218,26 @@ _WORD_PATTERN = re.compile(rf"[{_UNSPACED}]|(?:[^\W{_UNSPACED}]|[{_COMBINING_MAR
 WordSpan = tuple[int, int]
 
 
-class WordDiff(NamedTuple):
-    """The differences between two texts.
+def differing_words(first: str, second: str) -> list[tuple[WordSpan, WordSpan]]:
+    """Find where two texts differ, by whole words and symbols. White space is ignored.
 
-    Attributes:
-        first, second: Start and end of each part that the other text lacks, in characters, ascending.
-        differences: Number of differences. A replacement of words has a part in each text.
+    Returns:
+        The start and end of each difference in both texts, in characters; an empty part where one text lacks words.
     """
+    spans = [[match.span() for match in _WORD_PATTERN.finditer(text)] for text in (first, second)]
+    words = [[text[start:end] for start, end in own] for text, own in zip((first, second), spans, strict=True)]
+    ends = [[*own, (len(text), len(text))] for text, own in zip((first, second), spans, strict=True)]
 
-    first: list[WordSpan]
-    second: list[WordSpan]
-    differences: int
+    def part(text: int, start: int, end: int) -> WordSpan:
+        return ends[text][start][0], ends[text][end - 1][1] if end > start else ends[text][start][0]
+
+    opcodes = SequenceMatcher(None, words[0], words[1], autojunk=False).get_opcodes()
+    return [(part(0, *codes[:2]), part(1, *codes[2:])) for kind, *codes in opcodes if kind != "equal"]
 
 
-def differing_words(first: str, second: str) -> WordDiff:
-    """Find the parts of each of two texts that the other lacks, by whole words and symbols. White space is ignored."""
-    spans, other_spans = (
-        [(match.start(), match.end()) for match in _WORD_PATTERN.finditer(text)] for text in (first, second)
-    )
-    words = [first[start:end] for start, end in spans]
-    other_words = [second[start:end] for start, end in other_spans]
-    only_first: list[WordSpan] = []
-    only_second: list[WordSpan] = []
-    differences = 0
-    matcher = SequenceMatcher(None, words, other_words, autojunk=False)
-    for kind, start, end, other_start, other_end in matcher.get_opcodes():
-        if kind == "equal":
-            continue
-        differences += 1
-        if end > start:
-            only_first.append((spans[start][0], spans[end - 1][1]))
-        if other_end > other_start:
-            only_second.append((other_spans[other_start][0], other_spans[other_end - 1][1]))
-    return WordDiff(only_first, only_second, differences)
-
+# Number of characters after the shown part of a text that are compared, too: between texts that are shifted by a few
+# words, the end of the shown part is not a difference.
+_COMPARED_AFTER = 400
 
 # The files are joined in this order into one module, so that each can use the names of those before it.
 _SCRIPTS = ("elements", "words", "data", "map", "members", "groups", "find", "main")
@@ -311,13 +297,13 @@ def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[
         "shortened": [number for number, text in enumerate(whole) if len(text) > limit],
         "limit": limit,
         "points": _pack_points(report.points[positions]),
-        "groups": [_group_data(report.kind, group, numbers, whole, texts) for group in groups],
+        "groups": [_group_data(report.kind, group, numbers, whole, limit) for group in groups],
         "total": {"texts": len(report.ids), "groups": len(report.groups), "grouped": len(grouped)},
     }
 
 
 def _group_data(
-    kind: ReportKind, page_group: PageGroup, numbers: Mapping[int, int], whole: Sequence[str], texts: Sequence[str]
+    kind: ReportKind, page_group: PageGroup, numbers: Mapping[int, int], whole: Sequence[str], limit: int
 ) -> dict[str, Any]:
     group, places = page_group
     members = [numbers[group.members[place]] for place in places]
@@ -333,20 +319,33 @@ def _group_data(
     if kind is ReportKind.CLUSTERS:
         return data
     kept = members[0] if group.kept is None else numbers[group.kept]
-    marks = [_word_differences(kept, member, whole, texts) for member in members]
+    marks = [_word_differences(whole[kept], whole[member], limit) for member in members]
     return data | {"kept": kept, "marks": marks}
 
 
-def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Sequence[str]) -> list[Any] | None:
+def _word_differences(kept: str, member: str, limit: int) -> list[Any] | None:
     """Compare the kept text with a member: differing words, their number, and whether parts that are not shown differ.
 
     None if there is nothing to compare or the texts are equal.
     """
-    if kept == member or whole[kept] == whole[member] or not whole[kept] or not whole[member]:
+    if kept == member or not kept or not member:
         return None
-    diff = differing_words(texts[kept], texts[member])
-    rest = whole[kept][len(texts[kept]) :] != whole[member][len(texts[member]) :]
-    return [list(chain(*diff.first)), list(chain(*diff.second)), diff.differences, int(rest)]
+    texts = kept[: limit + _COMPARED_AFTER], member[: limit + _COMPARED_AFTER]
+    differences = differing_words(*texts)
+    shown = [parts for parts in differences if any(start < min(end, limit) for start, end in parts)]
+    tails = [len(text) for text in texts]
+    last = differences[-1] if differences else None
+    reaches_end = last is not None and all(not text[end:].strip() for text, (_, end) in zip(texts, last, strict=True))
+    if last is not None and reaches_end:
+        tails = [start for start, _ in last]
+    if reaches_end and last in shown:
+        later = max(len(kept), len(member)) > limit
+    else:
+        rest = (_WORD_PATTERN.findall(text[tail:]) for text, tail in zip((kept, member), tails, strict=True))
+        later = len(differences) - len(shown) > reaches_end or len({tuple(words) for words in rest}) > 1
+    spans = ([(start, min(end, limit)) for start, end in (parts[text] for parts in shown)] for text in (0, 1))
+    marks = (list(chain(*(span for span in own if span[0] < span[1]))) for own in spans)
+    return [*marks, len(shown), int(later)]
 
 
 def _pack_points(points: NDArray[np.float32]) -> str:

@@ -6,8 +6,8 @@ const textCount = texts.length;
 const shortened = new Set(report.shortened);
 
 const KINDS = {
-  pairs: { one: "pair", many: "pairs", heading: "Pairs", none: "in no pair", cosine: "cosine" },
-  duplicates: { one: "group", many: "groups", heading: "Near-duplicates", none: "without near-duplicates", cosine: "lowest cosine" },
+  pairs: { one: "pair", many: "pairs", heading: "Pairs", none: "in no pair", cosine: "cosine", sides: ["first", "second"] },
+  duplicates: { one: "group", many: "groups", heading: "Near-duplicates", none: "without near-duplicates", cosine: "lowest cosine", sides: ["kept text", "near-duplicate"] },
   clusters: { one: "cluster", many: "clusters", heading: "Clusters", none: "in no cluster", cosine: "mean cosine" },
 };
 const kind = KINDS[report.kind];
@@ -27,13 +27,13 @@ const y = new Float32Array(textCount);
   const value = (at) => (bytes.charCodeAt(2 * at) | (bytes.charCodeAt(2 * at + 1) << 8)) / 65535;
   for (let text = 0; text < textCount; text += 1) {
     x[text] = value(2 * text);
-    y[text] = FLAT * (1 - value(2 * text + 1)); // downwards, as on a screen
+    y[text] = 1 - value(2 * text + 1); // downwards, as on a screen
   }
-  for (const [axis, length] of [[x, 1], [y, FLAT]]) {
+  for (const axis of [x, y]) {
     const low = axis.reduce((least, each) => Math.min(least, each), 1);
     const extent = axis.reduce((most, each) => Math.max(most, each), 0) - low;
-    const by = Math.min(2, length / Math.max(extent, 1e-6));
-    axis.forEach((each, text) => { axis[text] = (each - low - extent / 2) * by + length / 2; });
+    const by = Math.min(2, 1 / Math.max(extent, 1e-6));
+    axis.forEach((each, text) => { axis[text] = (each - low - extent / 2) * by + 0.5; });
   }
 }
 
@@ -61,6 +61,7 @@ if (!isPairs) bySize.forEach((group, place) => {
   }
   classOfGroup[group] = FIRST_COLOR + room.indexOf(Math.max(...room));
 });
+y.forEach((each, text) => { y[text] = FLAT * each; }); // colors are the same in a frame of any shape
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
 
 const DECIMALS = 3; // of cosines
@@ -68,12 +69,13 @@ const DECIMALS = 3; // of cosines
 // Longer names are shortened to this length.
 const NAME_LENGTH = 120;
 const TITLE_LENGTH = 80;
+const HEADING_LENGTH = 240; // a text up to this length is the heading of its group, and is not shown below it
 
 /** The name of a group; one that has only a number is called by its first text. */
-function nameOf(number) {
+function nameOf(number, longest = TITLE_LENGTH) {
   if (isPairs) return `Pair ${numbers.format(number + 1)}`;
   const { name, members, kept } = groups[number];
-  return /^\d*$/.test(name) ? titleOf(kept ?? members[0], TITLE_LENGTH) : beginning(name, NAME_LENGTH);
+  return /^\d*$/.test(name) ? titleOf(kept ?? members[0], longest) : beginning(name, NAME_LENGTH);
 }
 
 /** Whether all texts of a group are identical. */

@@ -15,20 +15,19 @@ function element(name, attributes = {}, ...children) {
 }
 
 /**
- * A list with a button that shows more: `items` are rendered `size` at a time, but `first` of them at first.
+ * A list with a button that shows more: `items` are rendered `size` at a time.
  *
  * `tell` is called with the number of shown items and of all items. Returns the function that shows more.
  */
-function growingList(list, button, { items, size, first = size, render, tell, unit }) {
+function growingList(list, button, { items, size, render, tell, unit }) {
   let shown = 0;
   const grow = () => {
-    const next = items.slice(shown, shown + (shown === 0 ? first : size)).map((item, offset) => render(item, shown + offset));
+    const next = items.slice(shown, shown + size).map((item, offset) => render(item, shown + offset));
     list.append(...next);
     shown += next.length;
     button.hidden = shown >= items.length;
     const left = Math.min(size, items.length - shown);
-    const isAll = first < size && shown + left === items.length;
-    button.textContent = isAll ? `Show all ${counted(items.length, ...unit)}` : `Show ${numbers.format(left)} more ${left === 1 ? unit[0] : unit[1]}`;
+    button.textContent = `Show ${numbers.format(left)} more ${left === 1 ? unit[0] : unit[1]}`;
     tell(shown, items.length);
     return next;
   };

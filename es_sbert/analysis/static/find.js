@@ -89,13 +89,15 @@ class TextFinder {
   }
 
   #item(own, needle) {
-    const [text] = own;
+    const [text, ...copies] = own;
     const group = groupOf[text];
+    const excerpt = excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle));
     return element(
       "li",
       {},
-      excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle)),
-      element("div", { class: "facts" }, idsOf(own), group === -1 ? element("span", {}, kind.none) : groupButton(group, this.go, isClusters ? undefined : `${kind.one}: ${figuresOf(group)}`)),
+      excerpt,
+      element("div", { class: "facts" }, idOf(text, excerpt.textContent), group === -1 ? element("span", {}, kind.none) : groupButton(group, this.go, report.kind === "duplicates" ? `group of ${counted(groups[group].size, "text", "texts")}` : undefined)),
+      copiesOf(copies),
     );
   }
 }

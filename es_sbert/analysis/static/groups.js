@@ -6,7 +6,7 @@ const OVERVIEW_ROWS = 3;
 
 const GROUP_UNIT = [kind.one, kind.many];
 
-const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH] = [16, 64, 18, 80]; // characters
+const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH] = [8, 64, 18, 80]; // characters
 
 /** The titles of a pair, from where they differ; one if the texts are identical. */
 function sidesOf(members) {
@@ -34,14 +34,13 @@ class GroupList {
     this.#grow = growingList(this.#list, byId("more-groups"), {
       items: groups.map((_, number) => number),
       size: GROUPS_AT_A_TIME,
-      first: onOneColumn.matches ? 3 : GROUPS_AT_A_TIME, // the map is below the list
       unit: GROUP_UNIT,
       render: (number) => element("li", {}, this.#button(number, go)),
       tell: (shown) => {
         const left = total - groups.length;
         byId("groups-count").textContent = groups.length === 0
           ? `No ${kind.many} were found.`
-          : `${numbers.format(shown)} of ${counted(total, ...GROUP_UNIT)} listed.${left > 0 ? ` ${counted(left, ...GROUP_UNIT)} ${left === 1 ? "is" : "are"} not on this page.` : ""}`;
+          : `${shown < total ? `${numbers.format(shown)} of ${counted(total, ...GROUP_UNIT)} listed.` : ""}${left > 0 ? ` ${counted(left, ...GROUP_UNIT)} ${left === 1 ? "is" : "are"} not on this page.` : ""}`;
       },
     });
     this.#list.addEventListener("keydown", (event) => this.#press(event));
@@ -77,7 +76,7 @@ class GroupList {
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
       element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
-      (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, breakable(name))),
+      (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))), // a break would make a second line
       element("span", { class: "figures" }, isPairs && !isOneText(number) ? cosine.toFixed(DECIMALS) : figuresOf(number), isPairs ? null : element("span", { class: "track", "aria-hidden": "true" }, bar)),
     );
   }
@@ -106,20 +105,21 @@ class GroupList {
 /** Show the texts of one group, or the first ones of every group. */
 function showDetails(number, go) {
   const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
-  byId("show-all").hidden = number === -1;
+  for (const button of ["show-all", "show-map"].map(byId)) button.hidden = number === -1 || (isPairs && button.id === "show-map");
   byId("show-all").textContent = `← All ${kind.many}`;
-  const hint = isClusters || (number !== -1 && isOneText(number)) ? "" : " Underlined words are on one side only.";
+  const say = (words, hasMarks = !isClusters) => note.replaceChildren(words, ...(hasMarks ? [" ", element("span", { class: "key" }, element("del", {}, `only in the ${kind.sides[0]}`), " ", element("ins", {}, `only in the ${kind.sides[1]}`))] : []));
   if (number !== -1) {
-    heading.textContent = headingOf(number);
-    const list = element("ol", { class: isClusters ? "texts" : "comparisons" });
+    heading.textContent = nameOf(number);
+    const list = element("ol", { class: "texts" });
     body.replaceChildren(list);
     growingList(list, more, {
       items: rowsOf(number),
       size: ROWS_AT_A_TIME,
       unit: isClusters ? ["text", "texts"] : ["comparison", "comparisons"],
-      render: (places) => rowOf(number, places),
+      render: (places) => rowOf(number, places, nameOf(number)),
       tell: (shown) => {
-        note.textContent = isPairs ? hint.trim() : `${figuresOf(number)[0].toUpperCase()}${figuresOf(number).slice(1)}. ${membersNote(number, shown)}${hint}`;
+        const facts = factsOf(number);
+        say(`${facts[0].toUpperCase()}${facts.slice(1)}. ${membersNote(number, shown)}`, !isClusters && !isOneText(number));
       },
     });
     return;
@@ -131,23 +131,24 @@ function showDetails(number, go) {
     unit: GROUP_UNIT,
     render: (each) => overviewOf(each, go),
     tell: (shown) => {
-      note.textContent = groups.length === 0
-        ? `No ${kind.many} were found.`
-        : `${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)} shown${isPairs ? "" : `, up to ${OVERVIEW_ROWS} ${isClusters ? "texts" : "comparisons"} each`}.${hint}`;
+      if (groups.length === 0) say(`No ${kind.many} were found.`, false);
+      else say(`${numbers.format(shown)} of ${counted(report.total.groups, ...GROUP_UNIT)}${isPairs ? " shown" : `, the ${OVERVIEW_ROWS} ${isClusters ? "most typical" : "least similar"} texts of each`}.`);
     },
   });
 }
 
 function overviewOf(number, go) {
+  const { kept } = groups[number];
+  const heading = nameOf(number, !isClusters && label(texts[kept]).length <= HEADING_LENGTH ? HEADING_LENGTH : TITLE_LENGTH);
   const rows = rowsOf(number);
-  const left = rows.length - Math.min(rows.length, OVERVIEW_ROWS);
+  const most = OVERVIEW_ROWS + (isClusters ? 0 : 1); // the kept text
   return element(
     "section",
     { class: "overview" },
-    element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), headingOf(number)),
-    isPairs ? null : element("p", { class: "note" }, figuresOf(number)),
-    element("ol", { class: isClusters ? "texts" : "comparisons" }, rows.slice(0, OVERVIEW_ROWS).map((places) => rowOf(number, places))),
-    left > 0 ? element("p", {}, groupButton(number, go, `Show all ${numbers.format(rows.length)}`)) : null,
+    element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), heading),
+    report.kind === "duplicates" ? null : element("p", { class: "note" }, factsOf(number)),
+    element("ol", { class: "texts" }, rows.slice(0, most).map((places) => rowOf(number, places, heading, figuresOf(number)))),
+    rows.length > most ? element("p", {}, groupButton(number, go, `Show all ${counted(rows.length - (isClusters ? 0 : 1), isClusters ? "text" : "comparison", isClusters ? "texts" : "comparisons")}`)) : null,
   );
 }
 

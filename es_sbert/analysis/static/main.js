@@ -24,15 +24,23 @@ function select(number, focus = true) {
   }
 }
 
+/** Focus a group in the list, or the button that opens the list if it is closed. */
+function returnToList(number) {
+  if (onOneColumn.matches && byId("groups").classList.contains("folded")) byId("groups-toggle").focus();
+  else groupList.focus(number);
+}
+
 function chooseOnMap(text) {
   const group = groupOf[text];
   if (group !== -1) select(group, false);
   else tell(`${titleOf(text, 160)} is ${kind.none}.`);
 }
 
+const MADE_BY = "made by"; // at the end of the page
+
 function showFacts() {
   byId("facts").replaceChildren(
-    ...report.facts.map(([name, value]) => element("div", {}, element("dt", {}, label(name)), element("dd", { dir: "auto" }, label(value)))),
+    ...report.facts.filter(([name]) => name !== MADE_BY).map(([name, value]) => element("div", {}, element("dt", {}, label(name)), element("dd", { dir: "auto" }, label(value)))),
   );
   const { total, limit } = report;
   const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
@@ -40,16 +48,22 @@ function showFacts() {
     groups.some(({ cosine }) => cosine < Number(minimum)) && "Groups are chains of near-duplicates: the lowest cosine of a group can be below the minimum.",
     total.texts > textCount && `This page holds ${numbers.format(textCount)} of ${counted(total.texts, "text", "texts")}: the first of the ${kind.many}, and a random sample of the others. The map and the search are limited to them.`,
     total.groups > groups.length && `This page holds ${numbers.format(groups.length)} of ${counted(total.groups, ...GROUP_UNIT)}.`,
-    shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
     textCount > 0 && texts.every((text) => text === "") && "The texts are not known; their ids are shown.",
   ];
   byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
+  const [, maker] = report.facts.find(([name]) => name === MADE_BY) ?? [];
+  const last = [
+    shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
+    maker && `Made by ${label(maker)}.`,
+  ];
+  byId("about").textContent = last.filter(Boolean).join(" ");
   byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
   byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts. Far distances mean little.`;
 }
 
 showFacts();
-byId("map").hidden = isPairs || textCount === 0; // pairs are compared side by side
+byId("map").hidden = isPairs || textCount === 0; // pairs are compared with each other
+byId("groups-toggle").textContent = `Jump to a ${kind.one}`;
 showLegend(() => finder.showUngrouped());
 const map = new TextMap(chooseOnMap, tell);
 const rest = (found) => map.highlight(found ?? (selected === -1 ? null : groups[selected].members), found === null ? selected : -1);
@@ -70,10 +84,15 @@ byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
 byId("zoom-all").addEventListener("click", () => map.showAll());
 byId("zoom-selection").addEventListener("click", () => map.showHighlighted());
+byId("show-map").addEventListener("click", () => {
+  map.showHighlighted();
+  byId("map").scrollIntoView({ block: "start" });
+  byId("map-canvas").focus({ preventScroll: true });
+});
 byId("show-all").addEventListener("click", () => {
   const before = selected;
   select(-1, !onOneColumn.matches);
-  if (onOneColumn.matches) groupList.focus(before); // which scrolls to it
+  if (onOneColumn.matches) returnToList(before); // which scrolls to it
 });
 byId("groups-toggle").addEventListener("click", ({ currentTarget }) => currentTarget.setAttribute("aria-expanded", `${!byId("groups").classList.toggle("folded")}`));
 document.addEventListener("keydown", (event) => {
@@ -81,7 +100,7 @@ document.addEventListener("keydown", (event) => {
   const before = selected;
   const inDetails = byId("details").contains(document.activeElement);
   select(-1, false);
-  if (inDetails) groupList.focus(before);
+  if (inDetails) returnToList(before);
   tell("Nothing is selected.");
 });
 document.querySelector("main").setAttribute("aria-busy", "false");

@@ -60,7 +60,7 @@ class TextMap {
   highlight(chosen, group = -1) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
     this.#selected = group;
-    byId("zoom-selection").disabled = chosen === null || chosen.length === 0;
+    byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
     this.#redraw();
   }
 
@@ -138,20 +138,18 @@ class TextMap {
     const faint = this.#highlighted !== null;
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
-      if (this.#highlighted.order.length <= OUTLINED) {
-        this.#drawPoints(this.#highlighted, place, 1.5 * radius + 0.75 * ratio, () => this.ink);
-      }
-      this.#drawPoints(this.#highlighted, place, 1.5 * radius, (number) => this.colors[number]);
+      const outline = this.#highlighted.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
+      this.#drawPoints(this.#highlighted, place, 1.6 * radius, (number) => this.colors[number], outline);
     }
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.#drawLabels();
     this.#drawHovered();
   }
 
-  #drawPoints({ order, starts }, { scale, left, top }, radius, colorOf) {
+  #drawPoints({ order, starts }, { scale, left, top }, radius, colorOf, outline = null) {
     const { width, height } = this.#canvas;
     for (let number = 0; number < CLASS_COUNT; number += 1) {
-      const disc = discOf(number === NO_GROUP ? 0.85 * radius : radius, colorOf(number));
+      const disc = discOf(number === NO_GROUP ? 0.85 * radius : radius, colorOf(number), outline);
       const half = disc.width / 2;
       for (let at = starts[number]; at < starts[number + 1]; at += 1) {
         const across = Math.round(x[order[at]] * scale + left - half);
@@ -366,8 +364,8 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 
 const groupNote = (group) => (group === -1 ? kind.none : `${nameOf(group)}, ${figuresOf(group)}`);
 
-/** A disc of a color, which is drawn once and copied to each point. */
-function discOf(radius, color) {
+/** A disc of a color, with an outline if that has a color, which is drawn once and copied to each point. */
+function discOf(radius, color, outline) {
   const side = 2 * Math.ceil(radius) + 2;
   const canvas = element("canvas", { width: side, height: side });
   const context = canvas.getContext("2d");
@@ -375,6 +373,8 @@ function discOf(radius, color) {
   context.beginPath();
   context.arc(side / 2, side / 2, radius, 0, 2 * Math.PI);
   context.fill();
+  context.strokeStyle = outline === null ? "transparent" : `rgb(${outline})`;
+  context.stroke();
   return canvas;
 }
 

@@ -1,18 +1,27 @@
-// The texts of a group: as a list, or side by side with the kept text, with differing words marked.
+// The texts of a group: as a list, or as what differs from the kept text.
 
 /** A text as nodes, with `parts` of it (pairs of offsets) in elements called `name`. */
-function textOf(text, parts = [], name = "mark", rest = breakable) {
+function textOf(text, parts = [], name = "mark") {
   if (texts[text] === "") return element("p", { class: "text note" }, "(text not known)");
-  return element("p", { class: "text", dir: "auto" }, marked(reflowed(texts[text]), parts, name, rest), shortened.has(text) ? "…" : "");
+  return element("p", { class: "text", dir: "auto" }, marked(reflowed(texts[text]), parts, name), endOf(text));
 }
 
-const idOf = (text) => element("bdi", { class: "id" }, breakable(beginning(ids[text], 200)));
+const endOf = (text) => (shortened.has(text) ? "…" : "");
 
-/** A disclosure with the ids of texts; its summary says how many there are. */
-const copiesOf = (words, own) => element("details", { class: "copies" }, element("summary", {}, words), element("ul", {}, own.map((text) => element("li", {}, idOf(text)))));
+/** The id of a text; null if the text begins with it. A short id may be a word that the text begins with by chance. */
+function idOf(text, shown = texts[text]) {
+  const id = ids[text];
+  if (id.length > 3 && shown.startsWith(id) && !/^[\p{L}\p{N}]/u.test(shown.slice(id.length))) return null;
+  return element("bdi", { class: "id" }, breakable(beginning(id, 200)));
+}
 
-/** The id of a text, and those of its copies, which are folded. */
-const idsOf = ([text, ...copies]) => [idOf(text), copies.length === 0 ? null : copiesOf(`and ${counted(copies.length, "identical text", "identical texts")}`, copies)];
+/** A disclosure with the ids of the copies of a text; null if there are none. */
+const copiesOf = (own, words = counted(own.length, "more identical text", "more identical texts")) => (own.length === 0 ? null : element(
+  "details",
+  { class: "copies" },
+  element("summary", {}, words),
+  element("ul", {}, own.map((text) => element("li", {}, idOf(text, "")))),
+));
 
 const cosineOf = (value) => element("span", { class: "cosine" }, `cosine ${value.toFixed(DECIMALS)}`);
 
@@ -26,72 +35,89 @@ function groupButton(number, go, words) {
   );
 }
 
-/** The rows of a group: places of members with identical texts. Those identical with the kept text are the first row. */
+/** The rows of a group: places of members with identical texts. Those identical with the kept text are the first row; the others begin with the least similar one. */
 function rowsOf(number) {
-  const { members, kept, marks } = groups[number];
+  const { members, cosines, kept, marks } = groups[number];
   const places = members.map((_, place) => place);
   if (isClusters) return byText(places, (place) => members[place]);
-  const isCopy = (place) => marks[place] === null && texts[members[place]] !== "";
-  const others = places.filter((place) => members[place] !== kept);
-  const copies = others.filter(isCopy);
-  const rows = byText(others.filter((place) => !isCopy(place)), (place) => members[place]);
-  return copies.length > 0 || rows.length === 0 ? [[members.indexOf(kept), ...copies], ...rows] : rows;
+  const isKept = (place) => members[place] === kept || (marks[place] === null && texts[kept] !== "" && texts[members[place]] === texts[kept]);
+  const others = places.filter((place) => !isKept(place)).sort((one, two) => cosines[one] - cosines[two]);
+  const copies = places.filter((place) => isKept(place) && members[place] !== kept);
+  const rows = byText(others, (place) => members[place]);
+  return isPairs && copies.length === 0 && rows.length > 0 ? rows : [[members.indexOf(kept), ...copies], ...rows];
 }
 
-/** One row of a group. */
-function rowOf(number, places) {
+/** One row of a group. A kept text that is the heading of the group is not repeated; `figures` are about the group. */
+function rowOf(number, places, heading, figures = null) {
   const { members, cosines, kept, marks } = groups[number];
   const [place] = places;
   const own = places.map((each) => members[each]);
-  if (isClusters) return element("li", {}, element("div", { class: "facts" }, cosineOf(cosines[place]), ...idsOf(own)), textOf(own[0]));
-  if (own[0] !== kept) return comparison(kept, own, cosines[place], marks[place]);
-  const ids = isPairs ? copiesOf(counted(own.length, "identical text", "identical texts"), own) : [element("span", { class: "who" }, "Kept"), ...idsOf(own)];
-  // A short text is the title of its group.
-  return element("li", { class: "same" }, element("div", { class: "facts" }, ids), label(texts[own[0]]) === nameOf(number) ? null : textOf(own[0]));
+  const [text, ...copies] = own;
+  if (isClusters) return rowElement([cosineOf(cosines[place]), idOf(text)], textOf(text), copies);
+  if (text !== kept && isPairs) return pairOf(kept, own, marks[place]);
+  if (text !== kept) {
+    const compared = comparisonOf(kept, text, marks[place]) ?? textOf(text, unitOffsets(texts[text], marks[place]?.[1] ?? []), "ins");
+    return rowElement([cosineOf(cosines[place]), differencesOf(marks[place]), idOf(text)], compared, copies);
+  }
+  const whole = label(texts[text]) === heading ? null : textOf(text);
+  if (isPairs) return element("li", {}, whole, copiesOf(own, "Ids"));
+  return rowElement([element("span", { class: "who" }, "Kept"), idOf(text), isOneText(number) ? null : figures], whole, copies);
 }
 
-const sideOf = (title, own, flat, name, rest) => element(
-  "div",
-  { class: "side" },
-  element("div", { class: "facts" }, element("span", { class: "who" }, title), idsOf(own)),
-  textOf(own[0], unitOffsets(texts[own[0]], flat), name, rest),
-);
+const rowElement = (facts, text, copies) => element("li", {}, element("div", { class: "facts" }, facts), text, copiesOf(copies));
 
-function comparison(kept, own, cosine, marks) {
-  const [one, two] = marks ?? [[], []];
-  const rest = one.length + two.length > 0 ? folding : breakable;
+const MOST_PARTS = 3; // differences of texts that share less than half
+
+/** Two texts as one, with what is only in either marked; null if it would be hard to read. */
+function comparisonOf(kept, text, marks) {
+  if (marks === null) return null;
+  const [one, two] = [reflowed(texts[kept]), reflowed(texts[text])];
+  const pieces = merged(one, two, unitOffsets(texts[kept], marks[0]), unitOffsets(texts[text], marks[1]));
+  const shared = pieces.reduce((sum, [name, part]) => sum + (name === "" ? part.length : 0), 0);
+  if (shared < (marks[2] > MOST_PARTS ? Math.max(one.length, two.length) / 2 : Math.min(one.length, two.length) / 3)) return null;
+  const last = pieces.length - 1;
   return element(
-    "li",
-    { class: "comparison" },
-    isPairs && !marks?.[3] ? null : element("p", { class: "facts" }, isPairs ? null : cosineOf(cosine), element("span", {}, differencesOf(kept, own[0], marks))),
-    sideOf(isPairs ? "First" : "Kept", [kept], one, "del", rest),
-    sideOf(isPairs ? "Second" : "Near-duplicate", own, two, "ins", rest),
+    "p",
+    { class: "text", dir: "auto" },
+    pieces.flatMap(([name, part], place) => (name === "" ? folding(part, place === last && place > 0) : [element(name, {}, breakable(part))])),
+    endOf(text),
   );
 }
 
-/** The heading of a group: of a pair its number, its cosine and the number of differences, else its name. */
-function headingOf(number) {
-  if (!isPairs) return nameOf(number);
-  const { kept, members, marks } = groups[number];
-  const other = marks.findIndex((each) => each !== null);
-  const differences = other === -1 ? "" : differencesOf(kept, members[other], marks[other]).split(" in the first ")[0];
-  return [nameOf(number), figuresOf(number), differences].filter(Boolean).join(" · ");
+/** A pair: as one text, or side by side if the texts share little. */
+function pairOf(kept, own, marks) {
+  const [text, ...copies] = own;
+  const one = comparisonOf(kept, text, marks);
+  const who = (place, each) => [element("span", { class: "who" }, ["First", "Second"][place]), idOf(each)];
+  if (one !== null) {
+    const isNamed = idOf(kept) === null && idOf(text) === null;
+    return element("li", {}, isNamed ? null : element("div", { class: "facts" }, [...who(0, kept), ...who(1, text)]), one, copiesOf(copies));
+  }
+  const side = (place, each, name) => element("div", { class: "side" }, element("div", { class: "facts" }, who(place, each)), textOf(each, unitOffsets(texts[each], marks?.[place] ?? []), name));
+  return element("li", { class: "sides" }, side(0, kept, "del"), side(1, text, "ins"), copiesOf(copies));
+}
+
+/** The figures of a group below its heading: of a pair its cosine and the number of differences. */
+function factsOf(number) {
+  const { marks } = groups[number];
+  const other = isPairs ? marks.findIndex((each) => each !== null) : -1;
+  return [figuresOf(number), other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
 }
 
 /** A description of the differences between two texts, for readers who cannot see the marks. */
-function differencesOf(kept, member, marks) {
-  if (texts[kept] === "" || texts[member] === "") return "";
+function differencesOf(marks) {
+  if (marks === null) return "";
   const [, , count, later] = marks;
   const words = count === 0 ? "the same words" : counted(count, "difference", "differences");
   return later ? `${words} in the first ${numbers.format(report.limit)} characters; the texts differ after that, which is not shown` : words;
 }
 
-/** The numbers of members of a group that are listed, and that are not on the page. */
+/** How many texts of a group are listed, in which order, and how many are not on the page. */
 function membersNote(number, shown) {
   const { size, members } = groups[number];
-  const there = rowsOf(number).length;
-  const unit = isClusters ? ["text", "texts"] : ["comparison", "comparisons"];
+  const rows = rowsOf(number).length;
   const left = size - members.length;
   const missing = left > 0 ? ` ${counted(left, "further text", "further texts")} of this ${kind.one} ${left === 1 ? "is" : "are"} not on this page.` : "";
-  return `${numbers.format(shown)} of ${counted(there, ...unit)} shown.${missing}`;
+  if (isClusters) return `${numbers.format(shown)} ${rows < members.length ? `of ${counted(rows, "different text", "different texts")} ` : ""}shown, most typical first.${missing}`;
+  return rows > 2 ? `Least similar first.${missing}` : missing;
 }

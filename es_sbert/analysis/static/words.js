@@ -59,32 +59,73 @@ function occurrences(text, needle) {
   return found;
 }
 
-/** A text as nodes, with parts of it in elements. `parts` are pairs of offsets; `rest` makes nodes of what is between. */
-function marked(text, parts, name, rest = breakable) {
+/** A text as nodes, with parts of it in elements. `parts` are pairs of offsets. */
+function marked(text, parts, name) {
   const nodes = [];
   let last = 0;
   for (const [start, end] of parts) {
-    nodes.push(...rest(text.slice(last, start)), element(name, {}, breakable(text.slice(start, end))));
+    nodes.push(...breakable(text.slice(last, start)), element(name, {}, breakable(text.slice(start, end))));
     last = end;
   }
-  nodes.push(...rest(text.slice(last)));
+  nodes.push(...breakable(text.slice(last)));
   return nodes;
 }
 
-const onOneSide = matchMedia("(max-width: 63.99rem)"); // compared texts are below each other
+const [FOLDED, ENDS] = [400, 80]; // characters: equal stretches that are longer are folded, but for their ends
 
-/** Text that both sides share. The middle of a long one is folded, and a button shows it. */
-function folding(text, ends = onOneSide.matches ? 80 : 160) {
-  if (text.length <= 3 * ends) return breakable(text);
-  const before = text.slice(0, ends).replace(/\S*$/u, "");
-  const after = text.slice(-ends).replace(/^\S*/u, "");
+/** Text that two texts share, as nodes. The middle of a long one is folded, or what follows the last difference; a button shows it. */
+function folding(text, isLast = false) {
+  if (text.length <= (isLast ? FOLDED - ENDS : FOLDED)) return breakable(text);
+  const before = text.slice(0, ENDS).replace(/\S*$/u, "");
+  const after = isLast ? "" : text.slice(-ENDS).replace(/^\S*/u, "");
   const middle = text.slice(before.length, text.length - after.length);
   const lines = middle.trim().split("\n").length;
   const words = lines > 2 ? counted(lines, "equal line", "equal lines") : counted(middle.length, "equal character", "equal characters");
   const whole = element("span", { tabindex: "-1" });
   const show = () => { whole.replaceChildren(...breakable(middle)); whole.focus({ preventScroll: true }); };
-  whole.append(element("button", { type: "button", class: "link", click: show }, `… ${words} …`));
+  whole.append(element("button", { type: "button", class: "link", click: show }, `… ${words}${isLast ? "" : " …"}`));
   return [...breakable(before), whole, ...breakable(after)];
+}
+
+const SPACE = /[\s\x1c-\x1f\x85]/; // what JavaScript or Python takes for white space
+const solid = (text) => Array.from(text).filter((character) => !SPACE.test(character)).length;
+
+/** The offset after a number of characters that are not white space. */
+function afterSolid(text, from, count) {
+  let offset = from;
+  for (let left = count; left > 0 && offset < text.length; ) {
+    const character = String.fromCodePoint(text.codePointAt(offset));
+    left -= SPACE.test(character) ? 0 : 1;
+    offset += character.length;
+  }
+  return offset;
+}
+
+/** Two texts as one, in pieces `[name, text]`: "del" is only in the first, "ins" only in the second, "" in both. */
+function merged(one, two, removed, added) {
+  const pieces = [];
+  const [dels, inss] = [[...removed], [...added]];
+  let [at, from] = [0, 0]; // in the first text, in the second
+  while (dels.length + inss.length > 0) {
+    const [del, ins] = [dels[0], inss[0]];
+    const [toDel, toIns] = [del ? solid(one.slice(at, del[0])) : Infinity, ins ? solid(two.slice(from, ins[0])) : Infinity];
+    const shared = Math.min(toDel, toIns);
+    at = afterSolid(one, at, shared);
+    const to = toIns === shared ? ins[0] : afterSolid(two, from, shared);
+    pieces.push(["", two.slice(from, to) + (toIns === shared ? "" : one.slice(at, del[0]))]);
+    from = to;
+    if (toDel === shared) {
+      pieces.push(["del", one.slice(...dels.shift())]);
+      at = del[1];
+      const isApart = toIns === shared || (SPACE.test(one[at]) && !SPACE.test(two[from]));
+      if (isApart) pieces.push(["", " "]);
+    }
+    if (toIns === shared) {
+      pieces.push(["ins", two.slice(...inss.shift())]);
+      from = ins[1];
+    }
+  }
+  return [...pieces, ["", two.slice(from)]].filter(([, text]) => text !== "");
 }
 
 /** Pairs of offsets of a text in UTF-16 units, from a flat list that counts characters as Python does. */

@@ -175,9 +175,17 @@ def test_empty_collection_has_a_page_and_equal_texts_are_one_point() -> None:
     ],
 )
 def test_differing_words(first: str, second: str, parts: list[str], others: list[str]) -> None:
-    diff = differing_words(first, second)
-    assert [first[start:end] for start, end in diff.first] == parts
-    assert [second[start:end] for start, end in diff.second] == others
+    found = differing_words(first, second)
+    assert [first[start:end] for (start, end), _ in found if start < end] == parts
+    assert [second[start:end] for _, (start, end) in found if start < end] == others
+
+
+@pytest.mark.parametrize(("end", "later"), [("", 0), ("x", 1)])
+def test_end_of_a_shortened_text_is_no_difference(end: str, later: int) -> None:
+    same = " ".join(str(number) for number in range(1000))
+    group = ReportGroup("1", (0, 1), (0.9, 0.9))
+    data = page_data(report_bytes(report([f"ArrayType {same}", f"array {same}{end}"], [group], ReportKind.PAIRS)))
+    assert data["groups"][0]["marks"] == [None, [[0, 9], [0, 5], 1, later]]
 
 
 # The map.
