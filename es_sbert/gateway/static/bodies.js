@@ -47,13 +47,13 @@ function shown(index, body, heading, header) {
     {},
     element("p", {}, `${heading}: `, element("code", {}, `POST /${index}/_search`), " ",
       header === undefined ? null : [element("code", {}, header), " "],
-      element("button", { type: "button", class: "small", click: copy }, "Copy"), said),
+      element("button", { type: "button", click: copy }, "Copy"), said),
     place,
   );
 }
 
 /** Whether the text was copied; if the browser does not allow it, the text is selected. */
-async function copied(text, place) {
+export async function copied(text, place) {
   if (navigator.clipboard !== undefined) { // only on https and this machine
     try {
       await navigator.clipboard.writeText(text);

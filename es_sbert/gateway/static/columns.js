@@ -6,7 +6,7 @@ import { search } from "./engine.js";
 import { aggregationsOf } from "./facets.js";
 import { listOf, summaryOf, totalText } from "./hits.js";
 import { cosineText } from "./numbers.js";
-import { COLUMNS, PAGE, bodyOf, cosineOf, nearestBody } from "./queries.js";
+import { COLUMNS, PAGE, bodyOf, nearestBody } from "./queries.js";
 
 /** Show the headings of the columns, which are still empty. */
 export function prepare() {
@@ -14,7 +14,7 @@ export function prepare() {
     "section",
     { class: "column", "data-name": column.name, "aria-labelledby": `${column.name}-heading`, "aria-busy": "true" },
     element("h3", { id: `${column.name}-heading` }, column.heading),
-    element("p", { class: "note" }, `${column.note[0]} `, element("span", { class: "more" }, column.note[1])),
+    element("p", { class: "note" }, column.note[0], element("span", { class: "more" }, column.note[1])),
     element("div", { class: "found" }, element("p", {}, "Searching…")),
   )));
   offerViews();
@@ -70,63 +70,67 @@ async function nearestOf(column, asked, signal) {
 
 function show(section, column, asked, found, near, then) {
   const shown = found.answer.hits.hits.length;
-  const again = async (changes, next) => {
+  const again = async (changes, focused) => {
     const answer = await run(column, { ...asked, ...changes, isRepeated: true }, then).catch((error) => {
       if (error.name !== "AbortError") section.querySelector(".message").setAttribute("role", "alert");
       return null;
     });
     if (answer === null) return;
-    section.querySelectorAll(".hits > li")[next]?.focus();
+    focused()?.focus();
     then.changed(column, answer);
   };
-  const further = () => again({ size: asked.size + PAGE }, section.querySelectorAll(".hits > li").length);
+  const further = () => again({ size: asked.size + PAGE }, () => section.querySelectorAll(".hits > li")[shown]);
   const full = shown === asked.size && shown < Math.min(found.answer.hits.total.value, Math.max(asked.k, PAGE));
-  // A list without hits says so; only a screen reader needs the count.
-  const isEmpty = shown === 0 && found.answer._shards.failed === 0 && !found.answer.timed_out;
+  const nearest = near?.hits.hits.length ?? 0;
+  if (nearest > 0 || asked.unlimited) {
+    const toggle = () => {
+      choose(column.name);
+      void again({ unlimited: !asked.unlimited, size: PAGE }, () => byId("minimum").querySelector("button"));
+    };
+    byId("minimum").replaceChildren(minimumOf(asked, nearest, toggle));
+  }
   section.querySelector(".found").replaceChildren(
-    element("p", { class: isEmpty ? "summary unseen" : "summary" }, summaryOf(found)),
+    element("p", { class: "summary" }, summaryOf(found)),
     element(
       "div",
       {},
-      asked.unlimited ? element(
-        "p",
-        { class: "message off" },
-        `Minimum cosine ${cosineText(asked.field.min_cosine)} is off.`,
-        element("button", { type: "button", class: "small", click: () => again({ unlimited: false, size: PAGE }, 0) }, "Apply it again"),
-      ) : null,
-      shown === 0 ? emptied(column, asked, near, () => again({ unlimited: true }, 0)) : listOf(column, found.answer, asked),
+      nearest > 0 ? listOf(column, near, asked) : shown === 0 ? emptied(column, asked) : listOf(column, found.answer, asked),
       full ? element("button", { type: "button", class: "after", click: further, "aria-label": `Show more ${column.heading} hits` }, "Show more") : null,
       requested(column, asked),
     ),
   );
 }
 
-/** What a list without hits says, with the documents `near` that were dropped; `showBelow` lists them all. */
-function emptied(column, asked, near, showBelow) {
-  if (!near?.hits.hits.length) {
-    const other = element("button", { type: "button", class: "small other", click: () => choose("semantic") }, "Try Semantic");
-    return element("div", { class: "message" }, element("p", {}, emptyWords(column, asked)), column.name === "lexical" && asked.filters.length === 0 ? other : null);
-  }
-  const minimum = element("strong", {}, `the minimum cosine of ${cosineText(asked.field.min_cosine)}`);
-  const best = cosineText(cosineOf(column, near.hits.hits[0]));
-  return [
-    element(
-      "div",
-      { class: "message" },
-      element("p", {}, "No document reaches ", minimum, asked.filters.length > 0 ? " with these filters." : ".", " Best match: ", element("strong", {}, best), "."),
-      element("p", { class: "note" }, "The gateway's ", element("code", {}, "--min-cosine"), " or the index sets it."),
-      element("button", { type: "button", class: "small", click: showBelow }, "Show all without the minimum"),
-    ),
-    element("p", { class: "nearest" }, "Closest documents below the minimum"),
-    listOf(column, near, asked),
-  ];
+/** What the page says when the minimum cosine has dropped all documents, or is off; `toggle` does the other. */
+function minimumOf(asked, nearest, toggle) {
+  const minimum = `the minimum cosine of ${cosineText(asked.field.min_cosine)}`;
+  const [what, shown, words, other] = asked.unlimited
+    ? [`Semantic ignores ${minimum}.`, "", "Hybrid applies it: its hits match words only.", "Apply the minimum again"]
+    : [
+      `No document reaches ${minimum}${asked.filters.length > 0 ? " with these filters" : ""}.`,
+      `Semantic shows the closest ${nearest === 1 ? "document" : nearest}. `, "Hybrid hits match words only.", "Show all without the minimum",
+    ];
+  return element(
+    "div",
+    { class: "message" },
+    element("p", {}, element("strong", {}, what), ` ${shown}`, element("span", { class: "words", hidden: true }, words)),
+    element("button", { type: "button", click: toggle }, other),
+  );
 }
 
 /** Say of hybrid hits that no vector was near enough, when the semantic search dropped everything. */
-export function noteWordsOnly(answers, { field }) {
-  const isBelow = field.min_cosine !== null && answers.get("semantic")?.hits.hits.length === 0;
-  if (!isBelow || !answers.get("hybrid")?.hits.hits.length) return;
-  document.querySelector('[data-name="hybrid"] .hits').before(element("p", { class: "message" }, "These documents match words only; none reaches the minimum cosine."));
+export function noteWordsOnly() {
+  const note = byId("minimum").querySelector(".words");
+  const hits = document.querySelectorAll('[data-name="hybrid"] .hits > li');
+  if (note === null) return;
+  note.hidden = hits.length === 0;
+  for (const hit of hits) hit.classList.add("below");
+}
+
+/** What a list without hits says. */
+function emptied(column, asked) {
+  const other = element("button", { type: "button", class: "other", click: () => choose("semantic") }, "Try Semantic");
+  return element("div", { class: "message" }, element("p", {}, emptyWords(column, asked)), column.name === "lexical" && asked.filters.length === 0 ? other : null);
 }
 
 function emptyWords(column, asked) {

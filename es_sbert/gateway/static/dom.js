@@ -6,11 +6,6 @@ export const byId = (id) => document.getElementById(id);
 /** Whether a screen has room for the filters next to the hits. */
 export const hasRoom = matchMedia("(min-width: 50rem)");
 
-/** A long name of an index in whole; it is folded on a narrow screen. */
-export const wholeName = (name) => (hasRoom.matches
-  ? element("p", { class: "whole" }, "Index: ", element("code", {}, name))
-  : element("details", { class: "whole" }, element("summary", {}, "Full index name"), element("code", {}, name)));
-
 /** An HTML element. Attributes that are functions are listeners; `false`, `null` and `undefined` are left out. */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

@@ -52,7 +52,7 @@ export function chosenOf(facets, chosen, toggle) {
     const facet = facets.find((each) => each.field === field);
     const label = visible(`${facet?.label ?? field}: ${value}`);
     const remove = {
-      type: "button", class: "small", "aria-label": `Remove filter ${label}`, click: () => toggle(field, value),
+      type: "button", "aria-label": `Remove filter ${label}`, click: () => toggle(field, value),
       "data-field": field, "data-value": value,
     };
     return element(

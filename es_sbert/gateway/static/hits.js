@@ -4,7 +4,6 @@ import { element } from "./dom.js";
 import { excerptRuns, titleRuns } from "./excerpts.js";
 import { cosineText, countText, dateText, durationText, scoreText } from "./numbers.js";
 import { COSINE_MEANING, cosineOf } from "./queries.js";
-import { leftOut } from "./stopwords.js";
 import { beginning, titleOf, valueAt, visible } from "./text.js";
 
 /** Identifies a hit on the whole page. */
@@ -21,22 +20,22 @@ export function summaryOf({ answer, milliseconds }) {
   const lost = failed > 0 ? `, ${countText(failed)} ${failed === 1 ? "shard" : "shards"} failed` : "";
   const late = answer.timed_out ? ", stopped by a timeout" : "";
   const documents = answer.hits.total.value === 1 ? "document" : "documents";
-  return [`${totalText(answer)} ${documents} in ${durationText(milliseconds)}`, element("span", { class: "more" }, ` (engine ${durationText(answer.took)})`), lost, late];
+  return [element("span", { class: "total" }, `${totalText(answer)} ${documents} in `), durationText(milliseconds), element("span", { class: "engine" }, ` (engine ${durationText(answer.took)})`), lost, late];
 }
 
 /** The hits as a list. */
 export function listOf(column, answer, asked) {
   const { field } = asked;
-  const weak = column.name === "lexical" ? leftOut(asked.text) : null;
   const items = answer.hits.hits.map((hit) => {
     const excerpt = nearMark(excerptRuns(hit, field)).map(({ text, marked }) => ({ text: text.replace(UNBROKEN, "$1…"), marked }));
     const cosine = cosineOf(column, hit);
     return element(
       "li",
       { tabindex: "-1", "data-key": keyOf(hit._index, hit._id), class: cosine !== null && cosine < field.min_cosine ? "below" : null },
-      element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field), weak)),
-      excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt, weak)),
-      element("p", { class: "facts" }, element("span", { class: "scores" }, scoresOf(column, hit, cosine), element("span", { class: "elsewhere" })), factsOf(hit, asked).map((fact) => [" ", factOf(fact)])),
+      element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
+      excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
+      element("p", { class: "scores" }, scoresOf(column, hit, cosine), element("span", { class: "elsewhere" })),
+      element("p", { class: "facts" }, factsOf(hit, asked).map((fact, number) => [number > 0 ? " · " : "", factOf(fact)])),
     );
   });
   return element("ol", { class: "hits" }, items);
@@ -51,12 +50,8 @@ function nearMark(runs, most = 60) {
   return [{ ...runs[0], text: `…${lead.slice(lead.indexOf(" ") + 1)}` }, ...runs.slice(1)];
 }
 
-/** Runs of text as nodes; words of the pattern `weak` are marked less than those that the engine marks. */
-const nodesOf = (runs, weak = null) => runs.flatMap(({ text, marked }) => {
-  if (marked) return [element("mark", { title: "The part that matches best" }, visible(text))];
-  if (weak === null) return [visible(text)];
-  return visible(text).split(weak).map((part, number) => (number % 2 === 1 ? element("mark", { class: "weak", title: "A common word of the query" }, part) : part));
-});
+/** Runs of text as nodes. */
+const nodesOf = (runs) => runs.map(({ text, marked }) => (marked ? element("mark", { title: "The part that matches best" }, visible(text)) : visible(text)));
 
 /** The score that ranks the list, and the hit's cosine if that is a different number. */
 function scoresOf(column, hit, cosine) {
@@ -96,8 +91,8 @@ const PEOPLE =
   /(?:^|[._-])(?:author|creator|editor|reporter|assignee|owner|person|people|user|customer|contact|sender|recipient|(?:first|last|full|given|family)(?=[._-]?name)|e?mail|phone)s?(?:[._-]?(?:e?mail|name|phone))?$|[._-]by$/i;
 
 /**
- * Fields that tell hits apart, as pairs of name and text: those with few different values, flags that are set (their text
- * is empty) and dates. Names of people, plain numbers and empty values are left out.
+ * Fields that tell hits apart, as pairs of name and text, those that say most first: a date, a flag that is set (its text
+ * is empty), and those with few different values. Names of people, plain numbers and empty values are left out.
  */
 export function factsOf(hit, { field, facets }) {
   const source = hit._source ?? {};
@@ -108,7 +103,7 @@ export function factsOf(hit, { field, facets }) {
   const dates = Object.keys(source).map((name) => [name, dateText(source[name])]).filter(([name, text]) => text !== null && !shown.has(name));
   const [date, flag] = [dates.slice(0, 1), flags.slice(0, 1)];
   // Of fields with few values, those with more of them say more.
-  return [...values.slice(0, MOST_VALUES).slice(date.length + flag.length - MOST_FACTS), ...flag, ...date];
+  return [...date, ...flag, ...values.slice(0, MOST_VALUES).slice(date.length + flag.length - MOST_FACTS).reverse()];
 }
 
 /** The texts of a value on one line; empty without a letter in it. */
@@ -117,5 +112,8 @@ function valueText(value) {
   return beginning(texts.slice(0, MOST_VALUES).join(", ").trim(), LONGEST_VALUE);
 }
 
-const factOf = ([name, text]) =>
-  element("span", { class: "fact" }, element("span", { class: "name" }, visible(name.replaceAll("_", " "))), text === "" ? null : [" ", element("bdi", {}, visible(text))]);
+/** The value alone; its name is for screen readers and the pointer. */
+function factOf([name, text]) {
+  const label = visible(name.replaceAll("_", " "));
+  return text === "" ? label : element("bdi", { title: label }, element("span", { class: "unseen" }, `${label} `), visible(text));
+}

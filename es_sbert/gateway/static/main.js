@@ -1,8 +1,9 @@
 // The page. Its address holds the search; everything else is derived from it.
 
+import { copied } from "./bodies.js";
 import { noteWordsOnly, prepare, run } from "./columns.js";
 import { showCosines } from "./cosines.js";
-import { byId, element, hasRoom, wholeName } from "./dom.js";
+import { byId, element, hasRoom } from "./dom.js";
 import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
 import { totalText } from "./hits.js";
@@ -36,15 +37,14 @@ async function begin() {
     problem("No index that you can read has vectors yet.", "Create an index, or embed the documents of an existing one:", NO_VECTORS);
     return;
   }
+  byId("search").hidden = false; // the list has its width
   byId("index").replaceChildren(...settings.indices.map(({ name }) => element("option", { value: name, title: visible(name) }, optionOf(name))));
-  byId("search").hidden = false;
   await follow();
 }
 
 /** A name in the list: in whole if it would be that of another index, too. */
 function optionOf(name) {
-  const width = hasRoom.matches ? Math.min(448, 0.35 * innerWidth) : innerWidth - 64; // of the list
-  const short = (each) => shortName(each, Math.max(LONG_NAME / 2, Math.floor((width - 56) / 9.4)));
+  const short = (each) => shortName(each, Math.max(LONG_NAME / 2, Math.floor((byId("index").clientWidth - 44) / 9.4)));
   return settings.indices.some((other) => other.name !== name && short(other.name) === short(name)) ? visible(name) : short(name);
 }
 
@@ -65,7 +65,6 @@ async function follow() {
     return;
   }
   byId("index").value = index.name;
-  byId("index").title = visible(index.name); // a long name does not fit
   offerFields(index);
   const field = index.fields.find(({ name }) => name === state.field) ?? index.fields[0];
   byId("field").value = field.name;
@@ -98,7 +97,12 @@ async function showStartOf(state, index, field) {
   }
 }
 
+/** Show what belongs to a chosen index: its name in whole if the list shortens it, and its vector fields. */
 function offerFields(index) {
+  byId("whole").hidden = optionOf(index.name) === visible(index.name);
+  byId("whole").open = false;
+  byId("whole-name").textContent = visible(index.name);
+  byId("copy-name").textContent = "Copy";
   byId("field").replaceChildren(...index.fields.map(({ name, model }) => element("option", { value: name }, visible(`${name} (${model})`))));
   byId("field-choice").hidden = index.fields.length < 2;
 }
@@ -107,7 +111,6 @@ async function searchAll(state, index, field, signal) {
   tell("Searching…");
   byId("results").hidden = false;
   headed(state.query);
-  byId("searched").replaceChildren(index.name.length > LONG_NAME ? wholeName(visible(index.name)) : "");
   prepare();
   if (facets.index !== index.name) {
     facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
@@ -123,7 +126,7 @@ async function searchAll(state, index, field, signal) {
     signal,
     changed: (column, answer) => {
       answers.set(column.name, answer);
-      if (column.name === "hybrid") noteWordsOnly(answers, asked);
+      noteWordsOnly();
       void showCosines(asked, answers, signal);
       tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
@@ -140,7 +143,7 @@ async function searchAll(state, index, field, signal) {
   byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
   byId("facets").hidden = byId("facet-list").childElementCount === 0;
   focusAgain();
-  noteWordsOnly(answers, asked);
+  noteWordsOnly();
   tell(COLUMNS.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
   await showCosines(asked, answers, signal);
 }
@@ -176,7 +179,7 @@ function clearResults() {
   byId("message").replaceChildren();
   byId("results").hidden = true;
   byId("results").setAttribute("aria-busy", "false");
-  for (const id of ["columns", "views", "facet-list", "chosen", "cosines", "start-body"]) byId(id).replaceChildren();
+  for (const id of ["columns", "views", "facet-list", "chosen", "cosines", "minimum", "start-body"]) byId(id).replaceChildren();
   for (const id of ["facets", "start"]) byId(id).hidden = true;
 }
 
@@ -222,6 +225,9 @@ signingIn(begin, () => {
   clearResults();
 });
 byId("index").addEventListener("change", () => offerFields(settings.indices.find(({ name }) => name === byId("index").value)));
+byId("copy-name").addEventListener("click", async () => {
+  byId("copy-name").textContent = (await copied(byId("index").value, byId("whole-name"))) ? "Copied" : "Press Ctrl+C";
+});
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -6,20 +6,20 @@ import { FOUND, titleFields } from "./text.js";
 export const PAGE = 10;
 export const COSINE_MEANING = "Cosine similarity of the vectors: 1 is the closest, 0 unrelated. Comparable between searches.";
 
-// In the order of the page; narrow screens show the first part of a `note`; `score` explains the engine's own score if it differs from the cosine.
+// In the order of the page; phones show the first part of a `note`; `score` explains the engine's own score if it differs from the cosine.
 export const COLUMNS = [
   {
     name: "semantic", heading: "Semantic", mode: "on", score: null,
-    note: ["Closest in meaning.", "Cosine 1 is the closest, 0 unrelated."],
+    note: ["Closest in meaning", ", by cosine (at most 1)"],
   },
   {
     name: "lexical", heading: "Lexical", mode: "off",
-    note: ["Shares words with the query.", "BM25 compares within one search."],
+    note: ["Shares words", ", even common ones"],
     score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
   },
   {
     name: "hybrid", heading: "Hybrid", mode: "hybrid",
-    note: ["Both rankings combined.", "Documents with the exact query come first."],
+    note: ["Both rankings combined", ""],
     score: { name: "hybrid score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
   },
 ];

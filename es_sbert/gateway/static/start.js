@@ -2,7 +2,7 @@
 //
 // Everything is requested with the reader's own credentials, each time.
 
-import { byId, element, wholeName } from "./dom.js";
+import { byId, element } from "./dom.js";
 import { search } from "./engine.js";
 import { exampleQueries } from "./examples.js";
 import { countText } from "./numbers.js";
@@ -35,8 +35,8 @@ export async function showStart({ name, field, highlight }, ask, signal) {
 function size(name, documents, embedded) {
   const number = element("strong", {}, `${countText(documents)} ${documents === 1 ? "document" : "documents"}`);
   const missing = embedded < documents ? `${countText(embedded)} of them have a vector; the others are found by their words only.` : "";
-  const isLong = name.length > LONG_NAME;
-  return [element("p", {}, number, " in ", isLong ? "this index" : element("bdi", {}, visible(name))), isLong ? wholeName(visible(name)) : null, missing && element("p", {}, missing)].filter(Boolean);
+  const place = name.length > LONG_NAME ? "this index" : element("bdi", {}, visible(name));
+  return [element("p", {}, number, " in ", place), missing && element("p", {}, missing)].filter(Boolean);
 }
 
 function offered(examples, ask) {

@@ -25,10 +25,3 @@ export function wordsToHighlight(query) {
   const kept = words.filter((word) => !isStopWord(list, word) && !isLetter(word));
   return kept.length === 0 || kept.length === words.length ? null : kept.join(" ");
 }
-
-/** A pattern of the words of a query that highlights leave out; null if there are none. */
-export function leftOut(query) {
-  const kept = wordsToHighlight(query)?.split(" ");
-  const rest = kept === undefined ? [] : query.normalize("NFC").match(WORD).filter((word) => !kept.includes(word));
-  return rest.length === 0 ? null : new RegExp(`(?<![\\p{L}\\p{M}\\p{N}])(${rest.join("|")})(?![\\p{L}\\p{M}\\p{N}])`, "giu");
-}

@@ -253,4 +253,4 @@ def test_facts_are_few_valued_fields_and_dates(call: Calls) -> None:
     [day, none] = call("numbers.js", "dateText", [["2024-05-01"], ["2024-13-01"]])
     assert none is None
     assert "2024" in day
-    assert facts == [["topic", "Space"], ["tags", "a, b"], ["featured", ""], ["seen", day]]
+    assert facts == [["seen", day], ["featured", ""], ["tags", "a, b"], ["topic", "Space"]]
