@@ -15,8 +15,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 from safetensors.numpy import save_file
 
+from es_sbert.bundle.model_files import check_model_file
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, ParityFailed
 from es_sbert.exporters.architectures import read_transformer_weights
@@ -58,7 +60,13 @@ def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
         BundleInvalid: the file cannot be read or is quantized, or the name of a matrix cannot be recovered.
     """
     try:
-        graph = onnx.load(path).graph
+        check_model_file(path)
+        model = onnx.load(path, load_external_data=False)
+        _check_external_data(path, model.graph)
+        load_external_data_for_model(model, str(path.parent))
+        graph = model.graph
+    except BundleInvalid:
+        raise
     except Exception as error:  # protobuf and onnx raise errors of several unrelated types
         raise BundleInvalid(f"{path} is not an ONNX file: {error}", "Use the ONNX file of a model.") from error
     if quantized := sorted({node.op_type for node in graph.node} & _QUANTIZED_OPERATORS):
@@ -79,6 +87,17 @@ def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
     return {
         name.removeprefix(prefix): np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in weights.items()
     }
+
+
+def _check_external_data(path: Path, graph: onnx.GraphProto) -> None:
+    """Check that the files exist in which weights are stored outside the ONNX file (`model.onnx_data`)."""
+    for name in sorted({ExternalDataInfo(one).location for one in graph.initializer if uses_external_data(one)}):
+        file = path.parent / name
+        if not file.exists():
+            raise BundleInvalid(
+                f"{file} is missing, which has the weights of {path.name}", f"Download it too, next to {path.name}."
+            )
+        check_model_file(file)
 
 
 def _is_module_name(name: str) -> bool:

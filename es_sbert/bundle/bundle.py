@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
 from es_sbert.bundle.file_hashes import remembered_hash
-from es_sbert.bundle.model_files import read_json
+from es_sbert.bundle.model_files import check_model_file, read_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import cache_folder
@@ -356,6 +356,7 @@ def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
 def _check_hash(path: Path, sha256: str) -> None:
     if not path.is_file():
         raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
+    check_model_file(path)
     if remembered_file_hash(path) != sha256:
         raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
 

@@ -13,7 +13,14 @@ from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import check_settings
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
+from es_sbert.bundle.model_files import (
+    COPY_AGAIN,
+    find_weight_files,
+    read_json,
+    read_module_list,
+    read_optional_json,
+    refuse_adapter,
+)
 from es_sbert.bundle.tokenizer_settings import resolve_tokenizer
 from es_sbert.bundle.transformer_module import max_input_tokens
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
@@ -104,6 +111,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
         UnsupportedArchitecture: the network is not a single transformer with a classification head.
         UnsupportedSetting: a setting that may change scores and that es-sbert does not apply.
     """
+    refuse_adapter(folder, "CrossEncoder")
     config = read_json(folder / "config.json")
     # Like sentence-transformers, read its own files only if modules.json exists.
     is_plain = not (folder / "modules.json").exists()

@@ -25,16 +25,26 @@ COPY_AGAIN = "Copy or download the model folder again."
 _MAX_TEXT_BYTES = 128_000_000
 
 
+# The beginning of the small file that git has in place of a large one until Git LFS downloads that.
+_LFS_POINTER = b"version https://git-lfs.github.com/"
+
+
 def check_model_file(path: Path) -> int:
     """Check that a file of a model folder is a regular file, and return its size: a pipe or device may never end.
 
     Raises:
-        BundleInvalid: it is something else.
+        BundleInvalid: it is something else, or a Git LFS pointer to the file.
         OSError: the file is missing or unreadable.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise BundleInvalid(f"{path} is not a regular file", "Replace it with a file, or do not use this model.")
+    with path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise BundleInvalid(
+                f"{path} is a Git LFS pointer to the file, not the file itself",
+                "Run `git lfs pull` in the repository, and copy the folder again.",
+            )
     return status.st_size
 
 
@@ -144,21 +154,35 @@ _HEADER_LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000  # the format's own limit
 
 
-def refuse_adapter(folder: Path) -> None:
-    """Refuse a folder with a LoRA adapter: its vectors are not those of the weights next to it.
+def refuse_adapter(folder: Path, library_class: str = "SentenceTransformer") -> None:
+    """Refuse a folder with a LoRA adapter: its vectors or scores are not those of the weights next to it.
+
+    Args:
+        folder: The folder of a module, with or without weights.
+        library_class: Class of sentence-transformers that opens the model, for the remedy.
 
     Raises:
         UnsupportedArchitecture: the folder has one.
     """
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        if (folder / name).exists():
-            raise UnsupportedArchitecture(
-                f"{folder} has a LoRA adapter ({name}), which es-sbert does not merge",
-                "Merge it with peft, and save the model: model[0].model = PeftModel.from_pretrained(model[0].model, "
-                "FOLDER).merge_and_unload(); model.save(NEW_FOLDER), where model is the SentenceTransformer of its "
-                "base model. The result is another model: for an index that an earlier version loaded with this one, "
-                "register the bundle it exported (in the cache: bundles/FINGERPRINT), `es-sbert model add BUNDLE`.",
-            )
+    found = [name for name in ("adapter_config.json", "adapter_model.safetensors") if (folder / name).exists()]
+    if not found:
+        return
+    settings = read_optional_json(folder / "adapter_config.json")
+    base = settings.get("base_model_name_or_path") or "BASE_MODEL"
+    library_class = "CrossEncoder" if settings.get("task_type") == "SEQ_CLS" else library_class
+    remedy = (
+        # With its task type, peft would look for a head that sentence-transformers does not save.
+        f"Merge it with peft, and save the model: config = PeftConfig.from_pretrained({str(folder)!r}); "
+        f"config.task_type = None; model = {library_class}({base!r}); model[0].model = "
+        f"PeftModel.from_pretrained(model[0].model, {str(folder)!r}, config=config).merge_and_unload(); "
+        "model.save(NEW_FOLDER)."
+    )
+    if library_class == "SentenceTransformer":
+        remedy += (
+            " The result is another model: for an index that an earlier version loaded with this one, register the "
+            "bundle it exported (in the cache: bundles/FINGERPRINT), `es-sbert model add BUNDLE`."
+        )
+    raise UnsupportedArchitecture(f"{folder} has a LoRA adapter ({found[0]}), which es-sbert does not merge", remedy)
 
 
 def find_weight_files(folder: Path) -> list[Path]:

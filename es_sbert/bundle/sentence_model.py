@@ -373,6 +373,7 @@ def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] =
     Raises:
         BundleInvalid: a file is missing or broken, or the weights are pickled.
     """
+    refuse_adapter(folder)
     config = read_json(folder / "config.json")
     settings = read_optional_json(folder / "tokenizer_config.json")
     tokenizer = read_tokenizer_json(folder, settings, config)

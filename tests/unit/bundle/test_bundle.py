@@ -14,6 +14,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
+from tests.unit.bundle.test_model_files import LFS_POINTER
 
 
 @pytest.fixture
@@ -56,6 +57,9 @@ def test_changed_graph_is_refused(bundle: Path) -> None:
     path.unlink()
     with pytest.raises(BundleInvalid, match="is missing"):
         Encoder(str(bundle), device="cpu", precision="fp32")
+    path.write_text(LFS_POINTER)
+    with pytest.raises(BundleInvalid, match="is a Git LFS pointer"):
+        opened.variant_file("fp32")
 
 
 def test_missing_variant_error_names_the_export_option(bundle: Path) -> None:

@@ -74,16 +74,37 @@ def test_folder_with_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Pa
     plain = write_tiny_bert(tmp_path / "model")
     nested = write_tiny_bert(tmp_path / "nested")
     write_json(nested / "modules.json", [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}])
-    alone, classifier = tmp_path / "alone", write_tiny_bert(tmp_path / "classifier")
+    alone, scorer, classifier = tmp_path / "alone", tmp_path / "scorer", write_tiny_bert(tmp_path / "classifier")
     (classifier / "modules.json").unlink()
     write_json(classifier / "config.json", {"architectures": ["BertForSequenceClassification"], "model_type": "bert"})
-    for folder in (plain, alone, nested / "0_Transformer", classifier):
-        write_json(folder / name, {"peft_type": "LORA", "base_model_name_or_path": str(plain)})
-    for read, folder in (
-        (read_sentence_model, plain), (read_sentence_model, alone), (read_sentence_model, nested),
-        (lambda folder: read_plain_transformer(folder, "model"), plain), (read_cross_encoder, classifier),
+    # As `CrossEncoder.save` writes a model with an adapter: without config.json and weights.
+    write_json(scorer / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    for folder in (plain, alone, nested / "0_Transformer", scorer, classifier):
+        write_json(folder / name, {"peft_type": "LORA", "base_model_name_or_path": "base"})
+    for read, folder, library_class in (
+        (read_sentence_model, plain, "SentenceTransformer"), (read_sentence_model, alone, "SentenceTransformer"),
+        (read_sentence_model, nested, "SentenceTransformer"),
+        (lambda folder: read_plain_transformer(folder, "model"), plain, "SentenceTransformer"),
+        (lambda folder: read_plain_transformer(folder, "model"), alone, "SentenceTransformer"),
+        (read_cross_encoder, scorer, "CrossEncoder"), (read_cross_encoder, classifier, "CrossEncoder"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedArchitecture, match=f"LoRA adapter .*{name}") as raised:
             read(folder)
-        assert "merge_and_unload()" in raised.value.remedy
-        assert "`es-sbert model add BUNDLE`" in raised.value.remedy
+        base = "'base'" if name == "adapter_config.json" else "'BASE_MODEL'"
+        assert f"model = {library_class}({base})" in raised.value.remedy
+        assert ("`es-sbert model add BUNDLE`" in raised.value.remedy) == (library_class == "SentenceTransformer")
+
+
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json", "vocab.txt"])
+def test_git_lfs_pointer_is_named(tmp_path: Path, file: str) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    if file == "vocab.txt":
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    (folder / file).write_text(LFS_POINTER)
+    with pytest.raises(BundleInvalid, match=f"{file} is a Git LFS pointer") as raised:
+        read_sentence_model(folder)
+    assert "`git lfs pull`" in raised.value.remedy

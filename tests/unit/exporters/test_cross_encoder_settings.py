@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import BundleInvalid, EsSbertError, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, EsSbertError, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.exporters.export_bundle import export_reranker
 from tests.unit.checkpoints import write_cross_encoder
 from tests.unit.exporters.comparison import edit
@@ -156,3 +156,30 @@ def test_chat_template_is_refused(saved: dict[int, Path], tmp_path: Path) -> Non
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     with pytest.raises(UnsupportedSetting, match="chat_template"):
         read_cross_encoder(folder)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of peft
+def test_adapter_is_merged_as_the_error_says(saved: dict[int, Path], tmp_path: Path) -> None:
+    """By sentence-transformers, which saves no head with an adapter, and by peft, which saves one."""
+    peft = pytest.importorskip("peft")
+    loras = [peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"]) for _ in range(2)]
+    adapted, trained = (CrossEncoder(str(saved[1]), device="cpu") for _ in loras)
+    adapted.add_adapter(loras[0])
+    with_head = peft.get_peft_model(trained[0].model, loras[1])
+    for network in (adapted, with_head):
+        for name, parameter in network.named_parameters():
+            if "lora_" in name or "modules_to_save" in name:
+                parameter.data.normal_(0, 0.3)
+    adapted.save(str(tmp_path / "adapted"))
+    with_head.save_pretrained(str(tmp_path / "head"))
+    trained[0].model = with_head
+    for folder, network in ((tmp_path / "adapted", adapted), (tmp_path / "head", trained)):
+        with pytest.raises(UnsupportedArchitecture, match="has a LoRA adapter") as raised:
+            read_cross_encoder(folder)
+        statements = raised.value.remedy.partition("save the model: ")[2].removesuffix(".")
+        names = {"PeftConfig": peft.PeftConfig, "PeftModel": peft.PeftModel, "CrossEncoder": CrossEncoder}
+        exec(statements, {**names, "NEW_FOLDER": str(folder) + "-merged"})
+        export_reranker(read_cross_encoder(Path(f"{folder}-merged")), Path(f"{folder}-bundle"), [Variant.FP32])
+        with Reranker(Path(f"{folder}-bundle"), device="cpu", threads=1) as reranker:
+            theirs = network.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
+            np.testing.assert_allclose(reranker.score(FIRST, SECOND), theirs, atol=2e-5)

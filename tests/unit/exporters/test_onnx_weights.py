@@ -22,6 +22,7 @@ from es_sbert.errors import BundleInvalid, ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.onnx_weights import check_against_onnx, read_onnx_weights, write_onnx_weights
 from es_sbert.exporters.tracing import trace_module
+from tests.unit.bundle.test_model_files import LFS_POINTER
 from tests.unit.checkpoints import ARCHITECTURES, mostly_long, write_checkpoint
 
 
@@ -124,6 +125,15 @@ def test_file_whose_weights_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read_onnx_weights(path)
     path = _save(tmp_path, [], {"onnx::Gather_1": np.zeros((2, 3), np.float32)})
     with pytest.raises(BundleInvalid, match=r"has no embeddings\.word_embeddings\.weight"):
+        read_onnx_weights(path)
+    path = _save(tmp_path, [], {"embeddings.word_embeddings.weight": np.zeros((2, 3), np.float32)})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    assert set(read_onnx_weights(path)) == {"embeddings.word_embeddings.weight"}
+    (tmp_path / "model.onnx_data").write_text(LFS_POINTER)
+    with pytest.raises(BundleInvalid, match="model.onnx_data is a Git LFS pointer"):
+        read_onnx_weights(path)
+    (tmp_path / "model.onnx_data").unlink()
+    with pytest.raises(BundleInvalid, match="model.onnx_data is missing"):
         read_onnx_weights(path)
     path.write_bytes(b"not a graph")
     with pytest.raises(BundleInvalid, match="is not an ONNX file"):
