@@ -96,7 +96,7 @@ class TextFinder {
       "li",
       {},
       excerpt,
-      element("div", { class: "facts" }, idOf(text, excerpt.textContent), group === -1 ? element("span", {}, kind.none) : groupButton(group, this.go, report.kind === "duplicates" ? `group of ${counted(groups[group].size, "text", "texts")}` : undefined)),
+      element("div", { class: "facts" }, idOf(text, excerpt.textContent), group === -1 ? (isPairs ? null : element("span", {}, kind.none)) : groupButton(group, this.go, report.kind === "duplicates" ? `group of ${counted(groups[group].size, "text", "texts")}` : undefined)),
       copiesOf(copies),
     );
   }

@@ -148,7 +148,12 @@ function overviewOf(number, go) {
     element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), heading),
     report.kind === "duplicates" ? null : element("p", { class: "note" }, factsOf(number)),
     element("ol", { class: "texts" }, rows.slice(0, most).map((places) => rowOf(number, places, heading, figuresOf(number)))),
-    rows.length > most ? element("p", {}, groupButton(number, go, `Show all ${counted(rows.length - (isClusters ? 0 : 1), isClusters ? "text" : "comparison", isClusters ? "texts" : "comparisons")}`)) : null,
+    rows.length > most ? element(
+      "p",
+      { class: "facts" },
+      element("button", { type: "button", class: "link", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), isClusters ? "text" : "comparison", isClusters ? "texts" : "comparisons")}`),
+      isClusters ? element("button", { type: "button", class: "link", click: () => { go(number); byId("show-map").click(); } }, "Show on map") : null,
+    ) : null,
   );
 }
 

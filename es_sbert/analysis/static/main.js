@@ -61,6 +61,7 @@ function showFacts() {
   byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts. Far distances mean little.`;
 }
 
+byId("title").replaceChildren(...byId("title").textContent.split(" ").flatMap((word) => [element("span", {}, word), " "]));
 showFacts();
 byId("map").hidden = isPairs || textCount === 0; // pairs are compared with each other
 byId("groups-toggle").textContent = `Jump to a ${kind.one}`;
@@ -70,7 +71,7 @@ const rest = (found) => map.highlight(found ?? (selected === -1 ? null : groups[
 let inSearch = null; // the texts that were found
 const groupList = new GroupList(
   (number, keyboard) => select(number, keyboard || onOneColumn.matches),
-  (number) => (number === -1 ? rest(inSearch) : map.highlight(groups[number].members, number)),
+  (number) => (number === -1 ? rest(inSearch) : map.highlight(groups[number].members, number, true)),
 );
 const finder = new TextFinder(
   (number) => select(number),

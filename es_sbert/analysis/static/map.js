@@ -56,11 +56,11 @@ class TextMap {
     this.#redraw();
   }
 
-  /** Highlight some texts and draw the others fainter; null highlights none. */
-  highlight(chosen, group = -1) {
+  /** Highlight some texts and draw the others fainter; null highlights none. `isPassing` is for a group under the pointer. */
+  highlight(chosen, group = -1, isPassing = false) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
     this.#selected = group;
-    byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
+    if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
     this.#redraw();
   }
 

@@ -72,15 +72,14 @@ const MOST_PARTS = 3; // differences of texts that share less than half
 function comparisonOf(kept, text, marks) {
   if (marks === null) return null;
   const [one, two] = [reflowed(texts[kept]), reflowed(texts[text])];
-  const pieces = merged(one, two, unitOffsets(texts[kept], marks[0]), unitOffsets(texts[text], marks[1]));
-  const shared = pieces.reduce((sum, [name, part]) => sum + (name === "" ? part.length : 0), 0);
+  const pieces = merged(one, two + endOf(text), unitOffsets(texts[kept], marks[0]), unitOffsets(texts[text], marks[1]));
+  const shared = pieces.reduce((sum, [name, part]) => sum + (name === "" ? solid(part) : 0), 0);
   if (shared < (marks[2] > MOST_PARTS ? Math.max(one.length, two.length) / 2 : Math.min(one.length, two.length) / 3)) return null;
   const last = pieces.length - 1;
   return element(
     "p",
     { class: "text", dir: "auto" },
     pieces.flatMap(([name, part], place) => (name === "" ? folding(part, place === last && place > 0) : [element(name, {}, breakable(part))])),
-    endOf(text),
   );
 }
 

@@ -76,8 +76,8 @@ const [FOLDED, ENDS] = [400, 80]; // characters: equal stretches that are longer
 /** Text that two texts share, as nodes. The middle of a long one is folded, or what follows the last difference; a button shows it. */
 function folding(text, isLast = false) {
   if (text.length <= (isLast ? FOLDED - ENDS : FOLDED)) return breakable(text);
-  const before = text.slice(0, ENDS).replace(/\S*$/u, "");
-  const after = isLast ? "" : text.slice(-ENDS).replace(/^\S*/u, "");
+  const before = text.slice(0, ENDS).replace(/\S*$/u, "").trimEnd();
+  const after = isLast ? "" : text.slice(-ENDS).replace(/^\S*/u, "").trimStart();
   const middle = text.slice(before.length, text.length - after.length);
   const lines = middle.trim().split("\n").length;
   const words = lines > 2 ? counted(lines, "equal line", "equal lines") : counted(middle.length, "equal character", "equal characters");
