@@ -45,9 +45,12 @@ function shown(index, body, heading, header) {
   return element(
     "div",
     {},
-    element("p", {}, `${heading}: `, element("code", {}, `POST /${index}/_search`), " ",
-      header === undefined ? null : [element("code", {}, header), " "],
-      element("button", { type: "button", click: copy }, "Copy"), said),
+    element(
+      "div",
+      { class: "copied" },
+      element("p", {}, `${heading}: `, element("code", {}, `POST /${index}/_search`), " ", header === undefined ? null : element("code", {}, header), said),
+      element("button", { type: "button", click: copy }, "Copy"),
+    ),
     place,
   );
 }

@@ -56,6 +56,9 @@ async function follow() {
   running = new AbortController();
   byId("query").value = state.query;
   clearResults();
+  const shown = index ?? settings.indices[0];
+  byId("index").value = shown.name;
+  offerFields(shown);
   if (index === null) {
     problem("Index not found", "It does not exist, has no vectors, or you cannot read it. Choose another index.", visible(state.index), { first: true });
     return;
@@ -64,8 +67,6 @@ async function follow() {
     problem("The page does not search for documents like another one any more.", "Use the command line:", "es-sbert search --index INDEX --like ID");
     return;
   }
-  byId("index").value = index.name;
-  offerFields(index);
   const field = index.fields.find(({ name }) => name === state.field) ?? index.fields[0];
   byId("field").value = field.name;
   if (state.query.trim() === "") {
@@ -228,6 +229,8 @@ byId("index").addEventListener("change", () => offerFields(settings.indices.find
 byId("copy-name").addEventListener("click", async () => {
   byId("copy-name").textContent = (await copied(byId("index").value, byId("whole-name"))) ? "Copied" : "Press Ctrl+C";
 });
+const foldName = (event) => { if (event.key === "Escape" || (event.type === "click" && !byId("whole").contains(event.target))) byId("whole").open = false; };
+for (const name of ["click", "keydown"]) document.addEventListener(name, foldName);
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
