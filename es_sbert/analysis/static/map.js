@@ -252,7 +252,7 @@ class TextMap {
       const group = groupOf[text];
       this.#hoverBox.replaceChildren(
         element("p", { dir: "auto" }, beginning(texts[text], 240) || "(text not known)"),
-        element("p", { class: "note" }, element("bdi", {}, beginning(ids[text], 80)), " · ", groupNote(group)),
+        element("p", { class: "note facts" }, idOf(text), element("span", {}, groupNote(group))),
       );
     }
     this.#redraw();
