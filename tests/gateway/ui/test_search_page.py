@@ -216,6 +216,8 @@ def test_long_names_and_words_fit_a_narrow_screen(page: SearchPage, es9_url: str
     page.page.get_by_text("Full index name").click()
     expect(page.page.locator("#whole-name")).to_have_text(alias)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 320
+    page.page.keyboard.press("Escape")
+    expect(page.page.locator("#whole-name")).to_be_hidden()
     page.open(index=alias, q="x" * 200)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 320
 
