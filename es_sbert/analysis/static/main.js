@@ -95,7 +95,11 @@ byId("show-all").addEventListener("click", () => {
   select(-1, !onOneColumn.matches);
   if (onOneColumn.matches) returnToList(before); // which scrolls to it
 });
-byId("groups-toggle").addEventListener("click", ({ currentTarget }) => currentTarget.setAttribute("aria-expanded", `${!byId("groups").classList.toggle("folded")}`));
+byId("groups-toggle").addEventListener("click", ({ currentTarget }) => {
+  const isOpen = !byId("groups").classList.toggle("folded");
+  currentTarget.setAttribute("aria-expanded", `${isOpen}`);
+  if (isOpen && currentTarget.getBoundingClientRect().bottom > window.innerHeight / 2) byId("groups").scrollIntoView({ block: "start" });
+});
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || selected === -1) return;
   const before = selected;
