@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from es_sbert.arguments import as_texts, check_arguments, iterate_texts, spell_o
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
@@ -31,6 +31,7 @@ from es_sbert.encoder.model_loading import (
     runtime_warnings,
     select_encoder_variant,
 )
+from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.errors import ModelError
 from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
@@ -118,11 +119,12 @@ LOAD_DEFAULTS: dict[str, object] = {
 }
 
 
-class Encoder:
+class Encoder(OpenedModel):
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
-    Close it, or use it as a context manager, to end its threads.
+    Close it, or use it as a context manager, to end its threads. A forked process opens the model again when it first
+    embeds a text, and so does whoever reads its pickle.
 
     Usage:
         ```python
@@ -165,12 +167,21 @@ class Encoder:
         called: str | None = None,
         report: Callable[[str], None] = no_report,
     ) -> None:
-        source = find_encoder(DEFAULT_MODEL if model is None else model, called)
+        model = DEFAULT_MODEL if model is None else model
+        source = find_encoder(model, called)
         warnings = runtime_warnings(device, report)
 
         select = partial(select_encoder_variant, source, precision=precision, runtime=runtime, report=report)
         selected, pool = open_variant(select, device, threads)
-        self._attach(source.model, replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
+        settings: Any = {
+            "device": device,
+            "precision": precision,
+            "runtime": runtime,
+            "threads": threads,
+            "budget": budget,
+        }
+        opening = partial(type(self), lasting_path(model), **settings, called=source.model.name)
+        self._attach(opening, replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
 
     @classmethod
     def from_bundle(
@@ -197,14 +208,19 @@ class Encoder:
 
         selected = SelectedVariant(bundle, variant, device)
         encoder = cls.__new__(cls)
-        encoder._attach(bundle.model, selected, selected.open(threads), budget)
+        opening = partial(cls.from_bundle, bundle, variant, device, threads=threads, budget=budget)
+        encoder._attach(opening, selected, selected.open(threads), budget)
         return encoder
 
     def _attach(
-        self, model: SentenceModel, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None
+        self,
+        opening: Callable[[], Self],
+        selected: SelectedVariant[EncoderBundle],
+        pool: InferencePool,
+        budget: int | None,
     ) -> None:
-        self._model = model
-        self._pool = pool
+        self._hold(opening, selected, pool)
+        self._model = model = selected.bundle.model
         with pool.session() as session:
             padded_length = partial(pool.model.padded_length, most=model.longest_input)
             self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
@@ -215,7 +231,6 @@ class Encoder:
         if budget is None and model.architecture == STATIC_ARCHITECTURE:
             budget = max(pool.model.batch_tokens, _STATIC_BATCH_TOKENS)
         self._limits = pool.model.batch_limits(budget)
-        self._closed = False
         graph = selected.bundle.manifest.variants[selected.variant]
         prompts = prompt_warning(model)
         self.info = EncoderInfo(
@@ -242,17 +257,6 @@ class Encoder:
     def window(self) -> int:
         """Number of texts that are sorted by length and embedded together."""
         return self._pool.model.window
-
-    def close(self) -> None:
-        """End the worker threads."""
-        self._closed = True
-        self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @classmethod
     @check_arguments
@@ -421,8 +425,9 @@ class Encoder:
             raise wrong_argument("tokenized", tokenized, "what `tokenize` returns; for texts, call `encode`")
         if not len(tokenized):
             return np.empty((0, self._model.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
+        pool = self._own_pool()
         run = _BatchRun(self, tokenized, progress)
-        self._pool.run(range(len(run.batches)), run.run_batch, stop, run.is_short)
+        pool.run(range(len(run.batches)), run.run_batch, stop, run.is_short)
         return run.in_input_order()
 
     @check_arguments

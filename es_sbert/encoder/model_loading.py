@@ -31,6 +31,7 @@ from es_sbert.installation import runtime_collision
 from es_sbert.runtime.device import NO_GPU_FOUND, Device, choose_device, cuda_devices, describe_machine
 from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.onnx_session import available_providers
+from es_sbert.runtime.openvino_session import inherited_problem
 from es_sbert.runtime.variant_candidates import openvino_warnings, variant_order
 
 StatusCallback = Callable[[str], None]
@@ -314,6 +315,16 @@ def _open_cached_bundle(
         present = bundle.manifest.variants
         if order[0] in present:
             return bundle, {}
+    if inherited_problem() is not None:
+        # The libraries of the exporter, such as torch, would wait for threads of the parent, too.
+        if not set(order) & set(present):
+            raise DeviceError(
+                f"{model.name} has no {' or '.join(order)} variant yet, and nothing can be exported in a process that "
+                "was forked after OpenVINO was loaded",
+                "Open models after the fork (gunicorn without --preload), start processes with `spawn`, or open a "
+                f"folder with several variants, as `es-sbert export {model.folder} -o FOLDER` writes it.",
+            )
+        return bundle, {}
     known = _read_refused(folder) if may_fall_back else {}
     refused: dict[Variant, str] = {}
     for variant in order:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import SelectedVariant, open_reranker, open_variant, select_reranker_variant
+from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
@@ -70,10 +71,11 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 }
 
 
-class Reranker:
+class Reranker(OpenedModel):
     """A cross-encoder on onnxruntime or OpenVINO (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
 
-    Thread-safe. Close it, or use it as a context manager, to end its threads.
+    Thread-safe. Close it, or use it as a context manager, to end its threads. A forked process opens the model again
+    when it first scores a pair, and so does whoever reads its pickle.
 
     Usage:
         ```python
@@ -117,7 +119,14 @@ class Reranker:
     ) -> None:
         select = partial(select_reranker_variant, open_reranker(model), precision=precision, runtime=runtime)
         selected, pool = open_variant(select, device, threads)
-        self._start(selected, pool, budget)
+        settings: Any = {
+            "device": device,
+            "precision": precision,
+            "runtime": runtime,
+            "threads": threads,
+            "budget": budget,
+        }
+        self._start(partial(type(self), lasting_path(model), **settings), selected, pool, budget)
 
     @classmethod
     def from_bundle(
@@ -143,12 +152,19 @@ class Reranker:
         """
         selected = SelectedVariant(bundle, variant, device)
         reranker = cls.__new__(cls)
-        reranker._start(selected, selected.open(threads), budget)
+        opening = partial(cls.from_bundle, bundle, variant, device, threads=threads, budget=budget)
+        reranker._start(opening, selected, selected.open(threads), budget)
         return reranker
 
-    def _start(self, selected: SelectedVariant[RerankerBundle], pool: InferencePool, budget: int | None) -> None:
+    def _start(
+        self,
+        opening: Callable[[], Self],
+        selected: SelectedVariant[RerankerBundle],
+        pool: InferencePool,
+        budget: int | None,
+    ) -> None:
+        self._hold(opening, selected, pool)
         bundle = selected.bundle
-        self._pool = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
         tokens = budget or min(pool.model.batch_tokens, _MAX_BATCH_TOKENS)
         self._limits = BatchLimits(tokens, similar=pool.model.batch_limits().similar)
@@ -163,16 +179,6 @@ class Reranker:
 
     def __repr__(self) -> str:
         return f"<Reranker {self.name!r}>"
-
-    def close(self) -> None:
-        """End the worker threads."""
-        self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @check_arguments
     def predict(self, query: str, texts: Sequence[str]) -> Scores:
@@ -230,13 +236,14 @@ class Reranker:
         """Compute the outputs, *shape* ``(pairs, labels)``, and a mask of truncated pairs, *shape* ``(pairs,)``."""
         first, second = as_texts(first, "first"), as_texts(second, "second")
         check_pairs(first, second)
+        pool = self._own_pool()
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
         truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)
         for start in range(0, len(first), self._window):
             part = slice(start, start + self._window)
             tokenized = self._tokenizer(first[part], second[part])
             batches = plan_batches(tokenized.lengths, self._limits)
-            self._pool.run(batches, partial(self._run_batch, tokenized, scores[part]))
+            pool.run(batches, partial(self._run_batch, tokenized, scores[part]))
             truncated[part] = tokenized.truncated
         return self._activation(scores), truncated
 

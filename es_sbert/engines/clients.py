@@ -41,6 +41,8 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch
 from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, quote_index_name
+from es_sbert.errors import UsageError
+from es_sbert.forks import renew_after_fork
 from es_sbert.messages import log_event
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
@@ -134,6 +136,19 @@ class _TransportClient:
         self._transport.close()
 
 
+class _InheritedClient:
+    """In place of a caller's client in a forked process: its sockets are its parent's, who may read the responses."""
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        raise UsageError(
+            "the client was opened before this process was forked, and both would read each other's responses",
+            "Open the client and the SemanticIndex after the fork, or pass an address instead of a client.",
+        )
+
+    def close(self) -> None:
+        """Leave the connections to the parent."""
+
+
 def with_exact_json(client: Any) -> Any:
     """Copy a caller's client of Elasticsearch, with the same connections, so that `parse_json` parses responses."""
     copied, transport = copy.copy(client), copy.copy(client.transport)
@@ -205,9 +220,23 @@ class TransportEngine(Engine):
 
     @classmethod
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> Self:
-        """Create an engine with a new client for one or more nodes."""
-        watch = NodeWatch() if len(addresses) > 1 else None
-        return cls(info, _TransportClient(addresses, watch), addresses[0].timeout, watch)
+        """Create an engine with a client for one or more nodes, and with another one in a forked process."""
+
+        def connect(engine: Self) -> None:
+            engine._watch = NodeWatch() if len(addresses) > 1 else None
+            engine._client = _TransportClient(addresses, engine._watch)
+
+        engine = cls(info, None, addresses[0].timeout)
+        connect(engine)
+        renew_after_fork(engine, connect)
+        return engine
+
+    @classmethod
+    def by_client(cls, info: EngineInfo, client: Any) -> Self:
+        """Create an engine that sends requests by a caller's client."""
+        engine = cls(info, client, None)
+        renew_after_fork(engine, lambda inherited: vars(inherited).update(_client=_InheritedClient()))
+        return engine
 
     def _send_once(
         self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool

@@ -105,7 +105,7 @@ def from_client(client: Any) -> Engine:
             f"the client is for {engine_type.value}, but {info.label} answers at {info.url}",
             "Pass a client for that engine.",
         )
-    return TransportEngine(info, sender, None)
+    return TransportEngine.by_client(info, sender)
 
 
 def _client_type(client: object) -> EngineType | None:

@@ -28,6 +28,7 @@ from es_sbert.bundle.variants import Precision
 from es_sbert.config import cache_folder
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError, error_summary
 from es_sbert.filesystem import open_output
+from es_sbert.forks import leave_to_parent, renew_after_fork
 from es_sbert.installation import install_command
 from es_sbert.runtime.batching import POOLING_MASK
 from es_sbert.runtime.compiled_model import CompiledModel, Session
@@ -62,6 +63,8 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
     if not has_openvino():
         install = install_command("openvino")
         return DeviceError("OpenVINO is not installed", f'Install it ({install}), or use `runtime="onnxruntime"`.')
+    if (problem := inherited_problem()) is not None:
+        return problem
     try:
         _load_core()
     except DeviceError as error:
@@ -112,12 +115,37 @@ def _load_core() -> tuple[Any, str]:
             # two threads that do so at once would deadlock.
             openvino.Type.f32.to_dtype()
             openvino.Tensor(np.zeros(1, dtype=np.int64))
-        return openvino.Core(), openvino.__version__.partition("-")[0]
+        core = openvino.Core()
+        renew_after_fork(core, _inherit)
+        return core, openvino.__version__.partition("-")[0]
     except Exception as error:  # a missing library is an OSError or ImportError, a missing plug-in a RuntimeError
         raise DeviceError(
             f"OpenVINO does not load: {error_summary(error)}",
             f'Install it again ({install_command("--force-reinstall", "openvino")}), or use `runtime="onnxruntime"`.',
         ) from error
+
+
+_is_inherited = False  # whether this process was forked from one that had loaded OpenVINO
+
+
+def inherited_problem() -> DeviceError | None:
+    """Return the error to raise if this process was forked from one that had loaded OpenVINO; None otherwise.
+
+    OpenVINO hands work to threads of the parent, which do not exist here, and waits for ever.
+    """
+    if not _is_inherited:
+        return None
+    return DeviceError(
+        "OpenVINO was loaded before this process was forked, and cannot be used in it",
+        "Open models after the fork (gunicorn without --preload), start processes with `spawn`, or use "
+        '`runtime="onnxruntime"`.',
+    )
+
+
+def _inherit(core: object) -> None:
+    global _is_inherited
+    _is_inherited = True
+    leave_to_parent(core)
 
 
 class OpenVinoSession(Session):

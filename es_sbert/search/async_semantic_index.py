@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.errors import UsageError
+from es_sbert.forks import renew_after_fork
 from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions
 from es_sbert.search.semantic_index import CREATE_DEFAULTS, CreateOptions, SemanticIndex
 
@@ -67,10 +68,15 @@ class AsyncSemanticIndex:
     ) -> None:
         self._open: Callable[[Any], SemanticIndex] = lambda connection: SemanticIndex(index, connection, **options)
         self._engine = engine
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="es-sbert-search")
-        self._opening = Lock()
+        self._concurrency = concurrency
+        self._start_pool()
+        renew_after_fork(self, AsyncSemanticIndex._start_pool)
         self._opened: SemanticIndex | None = None
         self._closed = False
+
+    def _start_pool(self) -> None:
+        self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="es-sbert-search")
+        self._opening = Lock()
 
     @classmethod
     @check_arguments

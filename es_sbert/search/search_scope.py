@@ -24,6 +24,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.forks import renew_after_fork
 from es_sbert.index.derived_fields import nested_objects
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
 from es_sbert.index.vector_field import (
@@ -329,12 +330,16 @@ class AliasResolver:
         encoder = options.get("encoder")
         self._model_given = encoder is not None or options.get("model") is not None
         self._loaded: list[Encoder] = []
-        self._lock = threading.Lock()
+        self._renew_lock()
+        renew_after_fork(self, AliasResolver._renew_lock)
         self.current = SearchTarget(read_search_scope(engine, indices, self._vector_field), encoder)
         if encoder is not None:
             check_field_model(self.current.field, encoder.info.fingerprint, encoder.info.model)
         self._log_indices_without_field()
         self._refreshed_at = time.monotonic()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def target(self, *, with_encoder: bool = True) -> SearchTarget:
         """Return the target. The alias is looked up again if that was more than `REFRESH_SECONDS` ago.

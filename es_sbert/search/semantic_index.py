@@ -183,6 +183,10 @@ class SemanticIndex:
         index._owns_engine = _opens_engine(engine)
         return index
 
+    def __reduce__(self) -> str:
+        # A copy would need the credentials of the connection, which must not get into a pickle.
+        raise TypeError("a SemanticIndex cannot be pickled: open it in the other process with SemanticIndex(…)")
+
     def __repr__(self) -> str:
         return f"<SemanticIndex {','.join(self._names)!r}>"
 
