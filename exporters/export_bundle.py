@@ -88,14 +88,14 @@ def copy_files(source: Path, target: Path) -> None:
                 shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
 
 
-def copy_model(model: SentenceModel, folder: Path) -> None:
-    """Write a model's files to an empty folder, from which sentence-transformers computes the same vectors.
+def copy_model(model: SentenceModel | CrossEncoderModel, folder: Path) -> None:
+    """Write a model's files to an empty folder, from which sentence-transformers computes the same vectors or scores.
 
     Files that the model folder lacks because the library can do without them are written too: the list of modules
     and tokenizer.json.
     """
     copy_files(model.folder, folder)
-    if not (folder / "modules.json").exists():
+    if isinstance(model, SentenceModel) and not (folder / "modules.json").exists():
         write_module_entries(folder, [module_entry("Transformer", ""), module_entry("Pooling", "1_Pooling")])
         pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
         write_json(folder / "1_Pooling/config.json", pooling)
@@ -395,10 +395,7 @@ class _Export(Generic[ManifestT]):
         """
         variants = list(dict.fromkeys(map(Variant, variants)))
         with staged_folder(self.output) as folder:
-            if isinstance(self.model, SentenceModel):
-                copy_model(self.model, folder)
-            else:
-                copy_files(self.model.folder, folder)
+            copy_model(self.model, folder)
             entries = self.writer.write(folder, variants)
             # Carried over last: another export may have written variants here in the meantime.
             previous = _previous_manifest(self.model, self.output)

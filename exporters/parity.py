@@ -29,17 +29,6 @@ from es_sbert.runtime.inference_pool import InferencePool, compile_model
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS, available_providers, open_session
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 
-
-def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[str]]:
-    """Return deterministic pairs: two wordings of a statement, unrelated statements, empty and very long texts.
-
-    Returns:
-        The first and the second texts.
-    """
-    first = parity_sentences(max_tokens, count)
-    return first, [*first[1:], first[0]]
-
-
 # Each of `subjects`, `actions` and `objects` is a pair of wordings; `probes` are texts that tokenizers disagree on.
 _TEXTS = json.loads(Path(__file__).with_name("parity_texts.json").read_text(encoding="utf-8"))
 

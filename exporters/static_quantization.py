@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.graph_builder import inner_graphs, save_graph
 from es_sbert.exporters.parity import parity_sentences
@@ -28,7 +29,7 @@ from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import InputBuilder, ModelInputs
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import session_options
-from es_sbert.runtime.tokenizer import SentenceTokenizer, load_tokenizer
+from es_sbert.runtime.tokenizer import SentenceTokenizer, load_model_tokenizer
 
 _SENTENCES, _WORD_LISTS = 256, 64
 _LONGEST = 512  # tokens; activations of longer texts are not larger
@@ -211,15 +212,10 @@ def quantization_range(lowest: Floats, highest: Floats) -> tuple[NDArray[np.floa
     return np.array(step, dtype=np.float32), np.array(round(-low / step), dtype=np.uint8)
 
 
-def sample_texts(tokenizer_file: Path, longest: int) -> list[str]:
-    """Return sentences, and lists of random words from the vocabulary, because rare words have large activations.
-
-    Args:
-        tokenizer_file: Path of tokenizer.json.
-        longest: Longest input of the model, in tokens.
-    """
-    longest = min(longest, _LONGEST)
-    known = sorted(load_tokenizer(tokenizer_file).get_vocab())
+def sample_texts(model: TextModel) -> list[str]:
+    """Return sentences, and lists of random words from the vocabulary, because rare words have large activations."""
+    longest = min(model.longest_input, _LONGEST)
+    known = sorted(load_model_tokenizer(model).get_vocab())
     words = [word for token in known if (word := token.strip(_MARKS)).isalpha()]
     choose = random.Random(20221118)
     lists = [" ".join(choose.choices(words, k=choose.randint(4, longest))) for _ in range(_WORD_LISTS if words else 0)]
@@ -229,7 +225,7 @@ def sample_texts(tokenizer_file: Path, longest: int) -> list[str]:
 def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
     """Create the inputs of the sample texts for a graph of a sentence encoder."""
     tokenizer = SentenceTokenizer(model)
-    texts = tokenizer.readable(sample_texts(model.tokenizer_file, model.longest_input))
+    texts = tokenizer.readable(sample_texts(model))
     rows = [row for row in tokenizer(texts).ids if len(row)]
     properties = {entry.key: entry.value for entry in graph.metadata_props}
     inputs = InputBuilder([value.name for value in graph.graph.input], properties)

@@ -26,12 +26,13 @@ from transformers import AttentionMaskInterface, AutoModelForSequenceClassificat
 from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
 from es_sbert.exporters.numpy_reference import reference_batch_size
-from es_sbert.exporters.parity import compare_scores, fp16_graph, max_padding_batches, parity_pairs
+from es_sbert.exporters.parity import compare_scores, fp16_graph, max_padding_batches, parity_sentences
 from es_sbert.exporters.pooling import TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.static_quantization import equal_length_batches, sample_texts
@@ -42,7 +43,7 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import compile_model
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import OnnxCudaModel, open_session
-from es_sbert.runtime.tokenizer import PairTokenizer, load_sentence_tokenizer
+from es_sbert.runtime.tokenizer import PairTokenizer, load_model_tokenizer
 
 # Warnings that the exporter gives for every graph. The parity check finds out whether values wrongly became constants.
 _EXPECTED_WARNINGS = (
@@ -199,8 +200,8 @@ class TracedSentenceModel:
         network = transformer.auto_model
         types = None
         if takes_token_types(network, transformer.tokenizer):
-            types = TokenTypes.from_tokenizer(load_sentence_tokenizer(model))
-        shape, vocabulary = (3, min(11, model.max_tokens)), len(transformer.tokenizer)
+            types = TokenTypes.from_tokenizer(load_model_tokenizer(model))
+        shape, vocabulary = (3, min(11, model.max_tokens)), _count_ids(model, transformer.tokenizer)
         ids, mask = example_inputs(shape, vocabulary)
         inputs = {"input_ids": ids, "attention_mask": mask}
         module = _TokenVectorModule(network, types, transformer.tokenizer.pad_token_id or 0)
@@ -232,6 +233,12 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
         ) from error
     first: nn.Module = network[0]
     return first
+
+
+def _count_ids(model: TextModel, tokenizer: Any) -> int:
+    """Number of token ids that have a vector: a tokenizer may have more, which no text then may contain."""
+    vectors = model.transformer_config.get("vocab_size")
+    return min(len(tokenizer), vectors) if isinstance(vectors, int) else len(tokenizer)
 
 
 _SCORE_OUTPUT = "score"
@@ -270,7 +277,7 @@ class TracedCrossEncoder:
     def __init__(self, model: CrossEncoderModel) -> None:
         self._model = model
         self._network, tokenizer = _open_cross_encoder(model)
-        self._vocabulary = len(tokenizer)
+        self._vocabulary = _count_ids(model, tokenizer)
         types = ("token_type_ids",) if takes_token_types(self._network, tokenizer) else ()
         self.pairs = PairFormat(
             inputs=("input_ids", "attention_mask", *types),
@@ -298,8 +305,8 @@ class TracedCrossEncoder:
 
     def sample(self, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
         """Create inputs from sample pairs, without padding, for the quantization of a graph."""
-        texts = sample_texts(self._model.tokenizer_file, self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
+        texts = tokenizer.readable(sample_texts(self._model))
         tokenized = tokenizer(texts, [*texts[1:], texts[0]])
         return (tokenizer.feed(tokenized, batch) for batch in equal_length_batches(tokenized.lengths))
 
@@ -312,8 +319,8 @@ class TracedCrossEncoder:
             DeviceError: this machine cannot run the variant.
             BundleInvalid: the runtime rejects the file.
         """
-        first, second = parity_pairs(self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
+        first, second = self._parity_pairs
         tokenized = tokenizer(first, second)
         precision = variant.precision
         half = precision is Precision.FP16
@@ -332,9 +339,15 @@ class TracedCrossEncoder:
         return compare_scores(precision, name, self._reference, scores, emulated=emulated)
 
     @cached_property
+    def _parity_pairs(self) -> tuple[list[str], list[str]]:
+        """Two wordings of a statement, unrelated statements, empty and very long texts: the first and the second."""
+        first = PairTokenizer(self._model, self.pairs).readable(parity_sentences(self._model.max_tokens))
+        return first, [*first[1:], first[0]]
+
+    @cached_property
     def _reference(self) -> Floats:
         """The reference's outputs for the parity pairs, *shape* ``(pairs, labels)``, before the activation."""
-        pairs = list(zip(*parity_pairs(self._model.max_tokens), strict=True))
+        pairs = list(zip(*self._parity_pairs, strict=True))
         size = reference_batch_size(self._model.max_tokens)
         try:
             with quiet_transformers():

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Any, ClassVar
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import check_settings
@@ -21,8 +19,8 @@ from es_sbert.bundle.model_files import (
     read_optional_json,
     refuse_adapter,
 )
-from es_sbert.bundle.tokenizer_settings import resolve_tokenizer
-from es_sbert.bundle.transformer_module import max_input_tokens
+from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
+from es_sbert.bundle.transformer_module import TextModel, max_input_tokens
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 _HEAD = "ForSequenceClassification"
@@ -47,38 +45,20 @@ _ACTIVATIONS = {
 }
 
 
-class CrossEncoderModel(BaseModel, frozen=True):
+class CrossEncoderModel(TextModel, frozen=True):
     """A cross-encoder's folder, read and validated.
 
-    Attributes:
-        folder: The model folder.
-        name: Name in messages.
-        architecture: `model_type` of config.json.
-        config: Contents of config.json.
+    Attributes: As in `TextModel`, and:
         labels: Names of the outputs in their order; one for a reranker.
         activation: Applied to each output.
-        max_tokens: Maximum tokens of a pair, special tokens included; in longer pairs, the longer text is truncated.
-        lowercase: Whether the tokenizer lower-cases texts first (`do_lower_case`).
         prompt: Text in front of the first text of each pair.
-        tokenizer_changes: Parts that transformers builds differently from tokenizer.json; see `ResolvedTokenizer`.
-        fingerprint: Hash of weights, tokenizer and everything else that affects a score.
     """
 
-    folder: Path
-    name: str
-    architecture: str
-    config: dict[str, Any]
+    reads_pairs: ClassVar = True
+
     labels: tuple[str, ...]
     activation: ScoreActivation
-    max_tokens: int
-    lowercase: bool
     prompt: str = ""
-    tokenizer_changes: dict[str, Any] = {}
-    fingerprint: str
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.folder / "tokenizer.json"
 
 
 def is_cross_encoder(folder: Path) -> bool:
@@ -119,8 +99,8 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     sbert = {} if is_plain else read_optional_json(folder / _TRANSFORMER_FILE)
     _check_shape(folder, config)
     _check_settings(folder, settings, sbert)
-    tokenizer = read_json(folder / "tokenizer.json")
     tokenizer_settings = read_optional_json(folder / "tokenizer_config.json")
+    tokenizer = read_tokenizer_json(folder, tokenizer_settings, config, pairs=True)
     _check_chat_template(folder, sbert, tokenizer_settings)
     files = find_weight_files(folder)
     try:
@@ -129,14 +109,13 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
             folder=folder,
             name=name or folder.resolve().name,
             architecture=str(config.get("model_type", "unknown")),
-            config=config,
+            transformer_config=config,
             labels=labels,
             activation=_activation(folder, config, settings, len(labels)),
             max_tokens=max_input_tokens(folder, config, _length_settings(sbert), tokenizer),
             lowercase=sbert.get("do_lower_case", False),
             prompt=_default_prompt(folder, settings),
-            tokenizer_changes=resolve_tokenizer(folder, tokenizer, tokenizer_settings, config).changes,
-            fingerprint="",
+            tokenizer_changes=resolve_tokenizer(folder, tokenizer, tokenizer_settings, config, pairs=True).changes,
         )
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import BaseModel, computed_field
+from pydantic import Field, computed_field
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
 from es_sbert.bundle.known_settings import check_settings
@@ -29,6 +29,7 @@ from es_sbert.bundle.sentence_vector import plain_modules, read_modules, read_se
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
 from es_sbert.bundle.transformer_module import (
+    TextModel,
     hidden_width,
     max_input_tokens,
     read_transformer,
@@ -47,64 +48,40 @@ _POLY_ENCODER_FILE = "poly_encoder.json"
 PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
-class SentenceModel(BaseModel, frozen=True):
+class SentenceModel(TextModel, frozen=True):
     """A model folder, read and validated.
 
-    Attributes:
-        folder: The model folder.
-        name: Name in messages: the hub id, package name or folder name by which it was opened.
-        transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
-        architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …);
-            `static` for a StaticEmbedding, a table of token vectors without a network.
-        transformer_config: The transformer's config.json.
+    Attributes: As in `TextModel`, and:
         pooling: Pooling modes; several are concatenated in this order.
         token_modules: Modules between transformer and pooling, applied to the vector of each token.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
         truncate_dim: Number of values to which the modules' output is truncated; None for all.
-        max_tokens: Maximum input in tokens, special tokens included; longer inputs are truncated.
         max_tokens_by_kind: The maximum for queries or documents, if it differs from `max_tokens`.
         dimensions: Length of a sentence vector.
         prompts: Maps prompt names to the text in front of an input.
         default_prompt: Name of the prompt of inputs that are neither query nor document.
-        lowercase: Whether the tokenizer first lower-cases texts, including prompts (`do_lower_case`).
         tokenizer_class: Tokenizer class of transformers.
-        tokenizer_changes: Parts that this class builds differently from tokenizer.json; see `ResolvedTokenizer`.
         tokenizer_is_known: Whether es-sbert knows this class, so that `tokenizer_changes` is complete.
-        adds_special_tokens: Whether special tokens are added to texts; not for a StaticEmbedding.
-        tokenizer_arguments: Arguments of the tokenizer's constructor that override its files (`processor_kwargs`).
         uses_token_types: Whether the network gets a token type other than 0 for some tokens of a text.
         earlier_fingerprint: Fingerprint in earlier releases, if they misread the model; else empty.
         ignored_settings: Unknown settings that the user accepted.
-        fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
-            models with equal fingerprints produce the same vectors.
     """
 
-    folder: Path
-    name: str
-    transformer: str
-    architecture: str
-    transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
     token_modules: tuple[VectorModule, ...] = ()
     include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
     truncate_dim: int | None = None
-    max_tokens: int
-    max_tokens_by_kind: dict[PromptKind, int] = {}
+    max_tokens_by_kind: dict[PromptKind, int] = Field(default_factory=dict)
     dimensions: int
-    prompts: dict[str, str] = {}
+    prompts: dict[str, str] = Field(default_factory=dict)
     default_prompt: str | None = None
-    lowercase: bool = False
     tokenizer_class: str = ""
-    tokenizer_changes: dict[str, Any] = {}
     tokenizer_is_known: bool = True
-    adds_special_tokens: bool = True
-    tokenizer_arguments: dict[str, Any] = {}
     uses_token_types: bool = False
     earlier_fingerprint: str = ""
     ignored_settings: tuple[str, ...] = ()
-    fingerprint: str = ""
 
     @computed_field  # type: ignore[prop-decorator]  # mypy has no decorated properties
     @property
@@ -126,25 +103,6 @@ class SentenceModel(BaseModel, frozen=True):
             *last,
         )
 
-    @property
-    def transformer_folder(self) -> Path:
-        return self.folder / self.transformer
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.transformer_folder / "tokenizer.json"
-
-    def tokenizer_json(self) -> dict[str, Any]:
-        """Read the tokenizer.json, or build it from the vocabulary if the folder has none.
-
-        Raises:
-            BundleInvalid: a file is broken.
-        """
-        settings = read_optional_json(self.transformer_folder / "tokenizer_config.json")
-        return read_tokenizer_json(
-            self.transformer_folder, {**settings, **self.tokenizer_arguments}, self.transformer_config
-        )
-
     def special_tokens(self) -> frozenset[str]:
         """Read the tokens that transformers counts as special (`all_special_tokens`).
 
@@ -159,6 +117,11 @@ class SentenceModel(BaseModel, frozen=True):
     def longest_input(self) -> int:
         """Maximum input in tokens over all kinds."""
         return max(self.max_tokens, *self.max_tokens_by_kind.values(), 0)
+
+    @property
+    def shortest_input(self) -> int:
+        """Maximum input in tokens of the kind with the lowest maximum."""
+        return min([self.max_tokens, *self.max_tokens_by_kind.values()])
 
     def input_limit(self, kind: PromptKind | None) -> int:
         """Maximum input of this kind in tokens, special tokens included."""

@@ -8,7 +8,7 @@ tokenizer.json. `resolve_tokenizer` does the same without transformers, on the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,14 @@ class ResolvedTokenizer:
     is_known: bool = True
 
 
-def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
+def read_tokenizer_json(folder: Path, settings: Json, config: Json, *, pairs: bool = False) -> Json:
     """Read the tokenizer.json of a transformer's folder, or build it from the vocabulary files of older folders.
 
     Args:
         folder: The folder.
         settings: Its tokenizer_config.json, with the arguments that override it.
         config: Its config.json.
+        pairs: Whether it tokenizes pairs of texts, not single ones.
 
     Raises:
         BundleInvalid: the folder has neither tokenizer.json nor a usable vocabulary, or a file is broken.
@@ -75,7 +76,7 @@ def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
         )
     empty: Json = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
     made: Json = {"version": "1.0", **empty, "added_tokens": [], "model": model}
-    return apply_changes(made, resolve_tokenizer(folder, made, settings, config).changes)
+    return apply_changes(made, resolve_tokenizer(folder, made, settings, config, pairs=pairs).changes)
 
 
 def apply_changes(tokenizer: Json, changes: Json) -> Json:
@@ -85,7 +86,9 @@ def apply_changes(tokenizer: Json, changes: Json) -> Json:
     return {**tokenizer, **changes}
 
 
-def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Json) -> ResolvedTokenizer:
+def resolve_tokenizer(
+    folder: Path, tokenizer: Json, settings: Json, config: Json, *, pairs: bool = False
+) -> ResolvedTokenizer:
     """Find what transformers would change in a tokenizer.json.
 
     Args:
@@ -93,6 +96,7 @@ def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Jso
         tokenizer: Its tokenizer.json.
         settings: Its tokenizer_config.json, with the arguments that override it.
         config: Its config.json.
+        pairs: Whether it tokenizes pairs of texts. Then their template is compared, else that of single texts.
 
     Raises:
         BundleInvalid: the files contradict each other.
@@ -102,16 +106,16 @@ def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Jso
     passes_types = "token_type_ids" in (settings.get("model_input_names") or (build.inputs if build else ()))
     model = (tokenizer.get("model") or {}).get("type")
     if build is None or (model not in (build.model, None) and build.parts is not None):
-        return ResolvedTokenizer(name, {}, passes_types and _has_types(tokenizer), is_known=False)
+        return ResolvedTokenizer(name, {}, passes_types and _has_types(tokenizer, pairs=pairs), is_known=False)
     try:
-        parts = _Builder(folder, tokenizer, settings, build).parts()
+        parts = _Builder(folder, tokenizer, settings, build, pairs=pairs).parts()
         changes = {
             part: value
             for part, value in parts.items()
-            if _canonical(part, value, parts, types=passes_types)
-            != _canonical(part, tokenizer.get(part), tokenizer, types=passes_types)
+            if _canonical(part, value, parts, types=passes_types, pairs=pairs)
+            != _canonical(part, tokenizer.get(part), tokenizer, types=passes_types, pairs=pairs)
         }
-        uses_types = passes_types and _has_types({**tokenizer, **changes})
+        uses_types = passes_types and _has_types({**tokenizer, **changes}, pairs=pairs)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise BundleInvalid(f"the tokenizer in {folder} is broken: {error!r}", COPY_AGAIN) from error
     return ResolvedTokenizer(name, changes, uses_types)
@@ -129,8 +133,8 @@ def special_tokens(folder: Path, tokenizer: Json, settings: Json, config: Json) 
     return frozenset(map(_content, values))
 
 
-def _has_types(tokenizer: Json) -> bool:
-    template = _canonical_template(tokenizer.get("post_processor"), types=True)
+def _has_types(tokenizer: Json, *, pairs: bool) -> bool:
+    template = _canonical_template(tokenizer.get("post_processor"), types=True, pairs=pairs)
     return isinstance(template, list) and any(type_id for _, type_id in template)
 
 
@@ -156,6 +160,7 @@ class _TokenizerClass:
         specials: Default for each special token.
         model: Type of the model in tokenizer.json.
         inputs: Names of the network's inputs.
+        doubles_separator: Whether the texts of a pair have two separators between them, and tokens of one type.
         spaced_mask: Whether a `mask_token` given as a string includes the space before it.
         extra: Further special tokens, unless the folder names some.
         needs_file: Whether the tokenizer cannot be built from vocabulary files alone.
@@ -166,6 +171,7 @@ class _TokenizerClass:
     specials: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+    doubles_separator: bool = False
     spaced_mask: bool = False
     extra: tuple[str, ...] = ()
     needs_file: bool = False
@@ -179,9 +185,10 @@ class _Builder:
         settings: Contents of tokenizer_config.json.
     """
 
-    def __init__(self, folder: Path, tokenizer: Json, settings: Json, kind: _TokenizerClass) -> None:
+    def __init__(self, folder: Path, tokenizer: Json, settings: Json, kind: _TokenizerClass, *, pairs: bool) -> None:
         self.settings = settings
         self._kind = kind
+        self._pairs = pairs
         self._tokenizer = tokenizer
         self._vocabulary = _vocabulary(tokenizer["model"])
         self._declared, self._specials, extra = _read_tokens(folder, tokenizer, settings)
@@ -210,6 +217,29 @@ class _Builder:
         """Id of a special token."""
         content = self.special(key)
         return int(self._added[content]["id"]) if content in self._added else self._vocabulary[content]
+
+    def template(self, before: str, after: str) -> Json:
+        """Build a template with a special token before and after a text, given by their names."""
+        ids = {self.special(key): self.id_of(key) for key in (before, after)}
+
+        def token(key: str, kind: int = 0) -> Json:
+            return {"SpecialToken": {"id": self.special(key), "type_id": kind}}
+
+        def text(name: str, kind: int = 0) -> Json:
+            return {"Sequence": {"id": name, "type_id": kind}}
+
+        single = [token(before), text("A"), token(after)]
+        pair = [*single, text("B")]  # required but not used; the fingerprints of some sentence encoders cover it
+        if self._pairs:
+            doubled = self._kind.doubles_separator
+            second = 0 if doubled else 1
+            pair = [*single, *([token(after)] if doubled else []), text("B", second), token(after, second)]
+        return {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": pair,
+            "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()},
+        }
 
     def charsmap(self) -> str | None:
         """The compiled normalization of SentencePiece in the file, in base64."""
@@ -333,7 +363,7 @@ def _wordpiece_parts(build: _Builder) -> Json:
         "model": {
             "unk_token": build.special("unk_token"), "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
         },
-        "post_processor": _cls_sep_template(build),
+        "post_processor": build.template("cls_token", "sep_token"),
     }  # fmt: skip
 
 
@@ -346,19 +376,13 @@ def _roberta_parts(build: _Builder) -> Json:
             "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
             "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
         },
-        "post_processor": _cls_sep_template(build),
+        "post_processor": build.template("cls_token", "sep_token"),
     }  # fmt: skip
-
-
-def _cls_sep_template(build: _Builder) -> Json:
-    cls, sep = build.special("cls_token"), build.special("sep_token")
-    return _template([(cls, build.id_of("cls_token"))], [(sep, build.id_of("sep_token"))])
 
 
 def _sentencepiece_parts(build: _Builder, unknown: int) -> Json:
     charsmap = build.charsmap()
     scheme = "always" if build.settings.get("add_prefix_space", True) else "never"
-    bos, eos = build.special("bos_token"), build.special("eos_token")
     return {
         "normalizer": None if charsmap is None else {"type": "Precompiled", "precompiled_charsmap": charsmap},
         "pre_tokenizer": {
@@ -369,7 +393,7 @@ def _sentencepiece_parts(build: _Builder, unknown: int) -> Json:
             ],
         },
         "model": {"unk_id": unknown, "byte_fallback": False},
-        "post_processor": _template([(bos, build.id_of("bos_token"))], [(eos, build.id_of("eos_token"))]),
+        "post_processor": build.template("bos_token", "eos_token"),
     }
 
 
@@ -418,24 +442,6 @@ def _gemma_parts(build: _Builder) -> Json:
     }  # fmt: skip
 
 
-def _template(before: Iterable[tuple[str, int]], after: Iterable[tuple[str, int]]) -> Json:
-    """Build a template with a text between special tokens, all of type 0."""
-    before, after = list(before), list(after)
-    tokens = dict([*before, *after])
-    pieces = [
-        *({"SpecialToken": {"id": name, "type_id": 0}} for name, _ in before),
-        {"Sequence": {"id": "A", "type_id": 0}},
-        *({"SpecialToken": {"id": name, "type_id": 0}} for name, _ in after),
-    ]
-    return {
-        "type": "TemplateProcessing",
-        "single": pieces,
-        # Required but not used: sentence encoders read one text.
-        "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in tokens.items()},
-    }
-
-
 _BERT_TOKENS = {
     "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
 }  # fmt: skip
@@ -454,12 +460,13 @@ _CLASSES = {
     "BertTokenizer": _TokenizerClass(_wordpiece_parts, _BERT_TOKENS, "WordPiece", _TYPED_INPUTS),
     "DistilBertTokenizer": _TokenizerClass(_wordpiece_parts, _BERT_TOKENS, "WordPiece"),
     "MPNetTokenizer": _TokenizerClass(
-        _wordpiece_parts, {**_ROBERTA_TOKENS, "unk_token": "[UNK]"}, "WordPiece", spaced_mask=True,
+        _wordpiece_parts, {**_ROBERTA_TOKENS, "unk_token": "[UNK]"}, "WordPiece", doubles_separator=True,
+        spaced_mask=True,
     ),
-    "RobertaTokenizer": _TokenizerClass(_roberta_parts, _ROBERTA_TOKENS, "BPE"),
-    "XLMRobertaTokenizer": _TokenizerClass(_xlm_roberta_parts, _ROBERTA_TOKENS, "Unigram"),
+    "RobertaTokenizer": _TokenizerClass(_roberta_parts, _ROBERTA_TOKENS, "BPE", doubles_separator=True),
+    "XLMRobertaTokenizer": _TokenizerClass(_xlm_roberta_parts, _ROBERTA_TOKENS, "Unigram", doubles_separator=True),
     "CamembertTokenizer": _TokenizerClass(
-        _camembert_parts, _ROBERTA_TOKENS, "Unigram", spaced_mask=True,
+        _camembert_parts, _ROBERTA_TOKENS, "Unigram", doubles_separator=True, spaced_mask=True,
         extra=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),
     "Qwen2Tokenizer": _TokenizerClass(_qwen2_parts, _QWEN2_TOKENS, "BPE", needs_file=True, plain_specials=True),
@@ -475,7 +482,7 @@ _REGISTERED_CLASSES = {
 _GENERIC_TYPES = frozenset({"modernbert"})
 
 
-def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool) -> Any:
+def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool, pairs: bool) -> Any:
     """Normalize a part, so that two parts are equal if they tokenize all texts the same."""
     if part == "added_tokens":
         fields = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
@@ -484,7 +491,7 @@ def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool) -> Any:
         settings = {key: value.get(key) for key in _MODEL_SETTINGS}
         return {key: None if each is False or each == "" else each for key, each in settings.items()}
     if part == "post_processor":
-        return _canonical_template(value, types=types)
+        return _canonical_template(value, types=types, pairs=pairs)
     if part == "normalizer":
         return _canonical_normalizer(value, splits_whitespace=_splits_whitespace(tokenizer.get("pre_tokenizer")))
     return _canonical_pre_tokenizer(value)
@@ -497,26 +504,31 @@ _MODEL_SETTINGS = (
 )  # fmt: skip
 
 
-def _canonical_template(value: Any, *, types: bool) -> Any:
-    """Return the ids of the special tokens around the text, with types if they reach the network."""
+def _canonical_template(value: Any, *, types: bool, pairs: bool) -> Any:
+    """Return the ids of the special tokens around the text or the pair, with types if they reach the network."""
     kind = (value or {}).get("type")
+    second = int(types)
     if kind in ("BertProcessing", "RobertaProcessing"):
-        return [(value["cls"][1], 0), ("A", 0), (value["sep"][1], 0)]
+        sep = value["sep"][1]
+        single = [(value["cls"][1], 0), ("A", 0), (sep, 0)]
+        if not pairs:
+            return single
+        return [*single, *([(sep, 0), ("B", 0), (sep, 0)] if kind[0] == "R" else [("B", second), (sep, second)])]
     if kind == "Sequence":
         steps = [step for step in value["processors"] if step["type"] != "ByteLevel"]
-        return _canonical_template(steps[0], types=types) if len(steps) == 1 else value
+        return _canonical_template(steps[0], types=types, pairs=pairs) if len(steps) == 1 else value
     if kind in (None, "ByteLevel"):
-        return [("A", 0)]
+        return [("A", 0), *([("B", second)] if pairs else [])]
     if kind != "TemplateProcessing":
         return value
-    single: list[tuple[Any, int]] = []
-    for piece in value["single"]:
+    template: list[tuple[Any, int]] = []
+    for piece in value["pair" if pairs else "single"]:
         if "Sequence" in piece:
-            single.append(("A", piece["Sequence"]["type_id"] if types else 0))
+            template.append((piece["Sequence"]["id"], piece["Sequence"]["type_id"] if types else 0))
         else:
             ids = value["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
-            single += [(number, piece["SpecialToken"]["type_id"] if types else 0) for number in ids]
-    return single
+            template += [(number, piece["SpecialToken"]["type_id"] if types else 0) for number in ids]
+    return template
 
 
 def _canonical_normalizer(value: Any, *, splits_whitespace: bool) -> list[Any]:

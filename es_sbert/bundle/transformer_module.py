@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import CONFIG_TYPES, CONFIGS, ROTARY_CONFIGS, check_settings
@@ -28,6 +30,72 @@ SENTENCE_BERT_CONFIG_FILES = tuple(
 
 # A larger model_max_length means that there is no limit (transformers writes 10^30).
 _NO_LIMIT = 10**9
+
+
+class TextModel(BaseModel, frozen=True):
+    """What sentence encoders and cross-encoders have in common: a network that reads tokens, and its tokenizer.
+
+    Class attributes:
+        reads_pairs: Whether its inputs are pairs of texts.
+
+    Attributes:
+        folder: The model folder.
+        name: Name in messages: the hub id, package name or folder name by which it was opened.
+        transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
+        architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …);
+            `static` for a StaticEmbedding, a table of token vectors without a network.
+        transformer_config: The transformer's config.json.
+        max_tokens: Maximum input in tokens, special tokens included; longer inputs are truncated, of a pair the longer
+            text.
+        lowercase: Whether the tokenizer first lower-cases texts, including prompts (`do_lower_case`).
+        tokenizer_changes: Parts that transformers builds differently from tokenizer.json; see `ResolvedTokenizer`.
+        tokenizer_arguments: Arguments of the tokenizer's constructor that override its files (`processor_kwargs`).
+        adds_special_tokens: Whether special tokens are added to texts; not for a StaticEmbedding.
+        fingerprint: Hash of weights, tokenizer and everything else that affects a vector or score: models with equal
+            fingerprints compute the same.
+    """
+
+    reads_pairs: ClassVar = False
+
+    folder: Path
+    name: str
+    transformer: str = ""
+    architecture: str
+    transformer_config: dict[str, Any]
+    max_tokens: int
+    lowercase: bool = False
+    tokenizer_changes: dict[str, Any] = {}
+    tokenizer_arguments: dict[str, Any] = {}
+    adds_special_tokens: bool = True
+    fingerprint: str = ""
+
+    @property
+    def transformer_folder(self) -> Path:
+        return self.folder / self.transformer
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.transformer_folder / "tokenizer.json"
+
+    def tokenizer_json(self) -> dict[str, Any]:
+        """Read the tokenizer.json, or build it from the vocabulary if the folder has none.
+
+        Raises:
+            BundleInvalid: a file is broken.
+        """
+        settings = read_optional_json(self.transformer_folder / "tokenizer_config.json")
+        settings = {**settings, **self.tokenizer_arguments}
+        return read_tokenizer_json(self.transformer_folder, settings, self.transformer_config, pairs=self.reads_pairs)
+
+    @property
+    def longest_input(self) -> int:
+        """Maximum input in tokens over all kinds."""
+        return self.max_tokens
+
+    @property
+    def shortest_input(self) -> int:
+        """Maximum input in tokens of the kind with the lowest maximum."""
+        return self.max_tokens
 
 
 def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *, is_plain: bool) -> InputModule:

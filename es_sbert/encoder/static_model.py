@@ -26,7 +26,7 @@ from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.filesystem import cached_folder
-from es_sbert.runtime.tokenizer import TokenizedTexts, load_sentence_tokenizer
+from es_sbert.runtime.tokenizer import TokenizedTexts, load_model_tokenizer
 
 # The constant a of SIF's weights a / (a + p), p the probability of a token; the default of Model2Vec.
 SIF_COEFFICIENT = 1e-4
@@ -112,7 +112,7 @@ def check_static_source(model: SentenceModel) -> None:
 
 
 def _write_static_model(model: SentenceModel, report: Callable[[str], None], target: Path) -> None:
-    tokenizer = load_sentence_tokenizer(model)
+    tokenizer = load_model_tokenizer(model)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     # In fp32, so that the table does not depend on the processor.

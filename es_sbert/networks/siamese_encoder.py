@@ -8,6 +8,7 @@ It is opened from and saved as a sentence-transformers folder.
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain
 from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, TABLE, write_static_embedding
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.runtime.batching import pad, plan_batches
-from es_sbert.runtime.tokenizer import SentenceTokenizer, load_sentence_tokenizer
+from es_sbert.runtime.tokenizer import SentenceTokenizer, load_model_tokenizer
 
 
 @dataclass(frozen=True)
@@ -367,11 +368,29 @@ def open_siamese_encoder(
 
 def _read_token_types(model: SentenceModel, transformer: nn.Module) -> TokenTypes | None:
     """Read the token types that sentence-transformers would pass; None if all are 0, the default."""
-    types = TokenTypes.from_tokenizer(load_sentence_tokenizer(model))
+    library = _library_tokenizer(model)
+    types = TokenTypes.from_tokenizer(load_model_tokenizer(model))
     if not any((*types.prefix, types.body, *types.suffix)):
         return None
-    tokenizer = AutoTokenizer.from_pretrained(str(model.transformer_folder), local_files_only=True)
-    return types if takes_token_types(transformer, tokenizer) else None
+    return types if takes_token_types(transformer, library) else None
+
+
+def _library_tokenizer(model: SentenceModel) -> Any:
+    """Open the tokenizer with transformers, which writes its files when a trained model is saved.
+
+    Raises:
+        BundleInvalid: transformers cannot open it.
+    """
+    folder = model.transformer_folder
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **model.tokenizer_arguments
+        )
+    except Exception as error:  # the library raises many types for files that it cannot read
+        raise BundleInvalid(
+            f"transformers cannot open the tokenizer in {folder}: {error_summary(error)}",
+            "Open it with AutoTokenizer.from_pretrained(FOLDER) and fix the cause of the error.",
+        ) from error
 
 
 def load_transformer(model: SentenceModel) -> nn.Module:
@@ -509,18 +528,17 @@ def _static_tokenizer(model: SentenceModel) -> str:
 
 def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
     """Write the transformer, its tokenizer and limits, and the pooling."""
-    model = encoder.model
-    base, transformer = model.transformer_folder, cast(Any, encoder.transformer)
+    model, transformer = encoder.model, cast(Any, encoder.transformer)
     try:
         transformer.save_pretrained(str(folder))
     except safetensors.SafetensorError as error:  # not an OSError, even for disk errors
         raise OSError(f"{folder}: {error}") from error
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(base), local_files_only=True, trust_remote_code=False, **model.tokenizer_arguments
-    )
-    tokenizer.save_pretrained(str(folder))
+    _library_tokenizer(model).save_pretrained(str(folder))
     # Copy the file unchanged: transformers may write it in a different form, and it is part of the fingerprint.
-    (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
+    if model.tokenizer_file.exists():
+        shutil.copyfile(model.tokenizer_file, folder / "tokenizer.json")
+    else:
+        write_json(folder / "tokenizer.json", model.tokenizer_json())
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
     # Write the form that every version of sentence-transformers can read.
     pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}

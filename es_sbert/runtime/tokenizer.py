@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ from tokenizers import Tokenizer, normalizers
 
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import COPY_AGAIN, read_json
+from es_sbert.bundle.model_files import COPY_AGAIN
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
+from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.errors import BundleInvalid, UsageError
 from es_sbert.runtime.batching import mark_unpooled, pad
 from es_sbert.runtime.chunker import Chunker
+
+TokenIds = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,8 @@ _WHITE_SPACE_WINDOW = 4096
 _WHITE_SPACE = re.compile(r"\s")
 
 
-class SentenceTokenizer:
-    """The tokenizer of one sentence encoder: adds the prompt, counts tokens and truncates.
-
-    Thread-safe: a call changes only a cache.
+class ModelTokenizer:
+    """The tokenizer of a model, and the tokens for which its weights have no vector.
 
     Args:
         model: The model.
@@ -80,13 +81,100 @@ class SentenceTokenizer:
         BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum or have no vectors.
     """
 
-    def __init__(self, model: SentenceModel) -> None:
-        self._model = model
-        self._tokenizer: Tokenizer = load_sentence_tokenizer(model)
+    def __init__(self, model: TextModel) -> None:
+        self._tokenizer: Tokenizer = load_model_tokenizer(model)
+        self._name = model.name
+        self._folder = model.folder
         # Texts are truncated and padded here, because the tokenizer does not report their length before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._adds_special = model.adds_special_tokens
+        self._without_vector = _tokens_without_vector(self._tokenizer, model.transformer_config.get("vocab_size"))
+        empty = ("", "") if model.reads_pairs else ("",)
+        around = set(self._tokenizer.encode(*empty).ids) if self._adds_special else set()
+        if absent := around & self._without_vector.keys():
+            raise BundleInvalid(
+                f"{model.folder} has no vector for {self._without_vector[min(absent)]}, which its tokenizer puts "
+                f"around each text: config.json says that the vocabulary has {model.transformer_config['vocab_size']} "
+                "tokens (vocab_size)",
+                COPY_AGAIN,
+            )
+        special = self._tokenizer.num_special_tokens_to_add(is_pair=model.reads_pairs)
+        if self._adds_special and model.shortest_input <= special:
+            raise BundleInvalid(
+                f"{model.folder} reads {model.shortest_input} tokens, which its special tokens already fill",
+                "Set max_seq_length in sentence_bert_config.json, or without modules.json model_max_length in "
+                "tokenizer_config.json, to what the model was trained with.",
+            )
+
+    def readable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without those that contain a token for which the model has no vector.
+
+        Raises:
+            BundleInvalid: most of them do: the tokenizer does not belong to the weights.
+        """
+        if not (missing := self._without_vector.keys()):
+            return list(texts)
+        read = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        kept = [text for text, encoding in zip(texts, read, strict=True) if missing.isdisjoint(encoding.ids)]
+        if 2 * len(kept) < len(texts):
+            raise BundleInvalid(
+                f"the tokenizer in {self._folder} has {len(missing)} tokens for which the weights have no vector, and "
+                "most texts contain one",
+                "Copy the tokenizer of this model into the folder; this one belongs to another model.",
+            )
+        return kept
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Check that the model has a vector for every token of these texts.
+
+        Raises:
+            UsageError: it has none for a token, which the message names.
+        """
+        if self._without_vector:
+            read = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            self._check_tokens(np.asarray(encoding.ids, dtype=np.int64) for encoding in read)
+
+    def _check_tokens(self, rows: Iterable[TokenIds]) -> None:
+        for row in rows if self._without_vector else ():
+            if missing := self._without_vector.keys() & set(row.tolist()):
+                token = self._without_vector[min(missing)]
+                raise UsageError(
+                    f"a text contains {token}, a token for which {self._name} has no vector",
+                    "Remove the token from the text, or choose a model whose vocabulary has it.",
+                )
+
+
+def _tokens_without_vector(tokenizer: Tokenizer, vectors: Any) -> dict[int, str]:
+    """Find tokens without a row in the weights, such as a [MASK] that only transformers adds.
+
+    Args:
+        vectors: Number of rows (`vocab_size` in config.json).
+    """
+    if not isinstance(vectors, int):
+        return {}
+    if tokenizer.get_vocab_size() > vectors:
+        return {number: token for token, number in tokenizer.get_vocab().items() if number >= vectors}
+    # Ids of added tokens may have gaps. The whole vocabulary is not read: that takes a quarter of a second.
+    added = tokenizer.get_added_tokens_decoder()
+    return {number: token.content for number, token in added.items() if number >= vectors}
+
+
+class SentenceTokenizer(ModelTokenizer):
+    """The tokenizer of one sentence encoder: adds the prompt, counts tokens and truncates.
+
+    Thread-safe: a call changes only a cache.
+
+    Args:
+        model: The model.
+
+    Raises:
+        BundleInvalid: as for `ModelTokenizer`.
+    """
+
+    def __init__(self, model: SentenceModel) -> None:
+        super().__init__(model)
+        self._model = model
         # Words are cached for a static model, which is faster than its tokenizer; others would gain little.
         words_alone = not self._adds_special and reads_words_alone(self._tokenizer)
         self._words = WordCache(self._tokenizer) if words_alone else None
@@ -97,23 +185,6 @@ class SentenceTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         # If a text is cut inside an added token, its rest gives new tokens: at most four (one per byte) per character.
         self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added.values()), default=0)
-        # transformers adds tokens that tokenizer.json lacks, [MASK] for instance. The weights have no row for them.
-        size = model.transformer_config.get("vocab_size")
-        rows = size if isinstance(size, int) else len(self._tokenizer.get_vocab())
-        self._without_vector = {number: token.content for number, token in added.items() if number >= rows}
-        around = set(self._tokenizer.encode("").ids) if self._adds_special else set()
-        if absent := around & self._without_vector.keys():
-            raise BundleInvalid(
-                f"{model.folder} has no vector for {self._without_vector[min(absent)]}, which its tokenizer puts "
-                f"around each text: config.json says that the vocabulary has {size} tokens (vocab_size)",
-                COPY_AGAIN,
-            )
-        shortest = min([model.max_tokens, *model.max_tokens_by_kind.values()])
-        if self._adds_special and shortest <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
-            raise BundleInvalid(
-                f"{model.folder} reads {shortest} tokens, which its special tokens already fill",
-                "Set max_seq_length in sentence_bert_config.json to what the model was trained with.",
-            )
 
     def __call__(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """Tokenize texts.
@@ -146,8 +217,7 @@ class SentenceTokenizer:
         for number, (row, tokens) in sorted(prefixes.items()):
             rows.insert(number, row)
             lengths.insert(number, tokens)
-        if self._without_vector:
-            self._check_tokens(rows)
+        self._check_tokens(rows)
         if prompt and not self._model.include_prompt:
             if prompt not in self._prompt_lengths:
                 self._prompt_lengths[prompt] = self._prompt_length(prompt)
@@ -171,20 +241,6 @@ class SentenceTokenizer:
         if not len(ids):
             return 0
         return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._special_tokens)
-
-    def readable(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without those that contain a token for which the model has no vector."""
-        missing = self._without_vector.values()
-        return [text for text in texts if not any(token in text for token in missing)]
-
-    def _check_tokens(self, rows: Iterable[NDArray[np.int64]]) -> None:
-        for row in rows:
-            if missing := self._without_vector.keys() & set(row.tolist()):
-                token = self._without_vector[min(missing)]
-                raise UsageError(
-                    f"a text contains {token}, a token for which {self._model.name} has no vector",
-                    "Remove the token from the text, or choose a model whose vocabulary has it.",
-                )
 
     def _tokenize_prefix(self, text: str, maximum: int) -> tuple[NDArray[np.int64], int] | None:
         """Tokenize the beginning of a very long text: the ids that the model reads, and an estimate of all tokens.
@@ -251,46 +307,26 @@ def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[n
     return np.concatenate([ids[: maximum - suffix], ids[len(ids) - suffix :]])
 
 
-def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
-    """Load the tokenizer of a sentence encoder, as transformers builds it.
+def load_model_tokenizer(model: TextModel) -> Tokenizer:
+    """Load the tokenizer of a model, as transformers builds it.
 
     Raises:
-        BundleInvalid: tokenizer.json is broken.
+        BundleInvalid: tokenizer.json, or the vocabulary in its place, is broken.
     """
-    if not model.tokenizer_file.exists():
-        content = json.dumps(model.tokenizer_json())
-        try:
-            made = Tokenizer.from_str(content)
-        except Exception as error:  # the library raises bare Exception for every kind of broken file
-            raise BundleInvalid(
-                f"the vocabulary in {model.transformer_folder} is broken: {error}", COPY_AGAIN
-            ) from error
-        _check_unknown_words(made, model.transformer_folder)
-        return _lowercasing(made, lowercase=model.lowercase)
-    return load_tokenizer(model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase)
-
-
-def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowercase: bool = False) -> Tokenizer:
-    """Load a tokenizer from its file.
-
-    Args:
-        changes: Parts that replace those in the file; see `ResolvedTokenizer`.
-        lowercase: Lower-case texts first, if no step of the tokenizer does. As in sentence-transformers this is a step
-            of the tokenizer, so that special tokens spelled out in a text ([SEP]) are still recognized.
-
-    Raises:
-        BundleInvalid: the file is not a tokenizer.
-    """
-    content = read_json(path) if changes else None
+    path, content = model.tokenizer_file, None
+    if model.tokenizer_changes or not path.exists():
+        content = json.dumps(apply_changes(model.tokenizer_json(), model.tokenizer_changes))
     try:
-        if content is None:
-            tokenizer = Tokenizer.from_file(str(path))
-        else:
-            tokenizer = Tokenizer.from_str(json.dumps(apply_changes(content, dict(changes or {}))))
+        tokenizer = Tokenizer.from_file(str(path)) if content is None else Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare Exception for every kind of broken file
-        raise BundleInvalid(f"{path} is not a tokenizer: {error}", COPY_AGAIN) from error
-    _check_unknown_words(tokenizer, path)
-    return _lowercasing(tokenizer, lowercase=lowercase)
+        raise BundleInvalid(f"the tokenizer in {path.parent} is broken: {error}", COPY_AGAIN) from error
+    _check_unknown_words(tokenizer, path.parent)
+    if model.lowercase and not _lowercases(tokenizer.normalizer):
+        # As in sentence-transformers this is a step of the tokenizer, so that special tokens spelled out in a text
+        # ([SEP]) are still recognized.
+        rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+    return tokenizer
 
 
 _UNKNOWN_WORD = "\U00013000"  # a hieroglyph
@@ -311,13 +347,6 @@ def _check_unknown_words(tokenizer: Tokenizer, place: Path) -> None:
         ) from error
 
 
-def _lowercasing(tokenizer: Tokenizer, *, lowercase: bool) -> Tokenizer:
-    if lowercase and not _lowercases(tokenizer.normalizer):
-        rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
-    return tokenizer
-
-
 def _lowercases(normalizer: Any) -> bool:
     """Whether `Lowercase` is among the steps of a normalizer."""
     steps: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
@@ -334,9 +363,6 @@ def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
         raise UsageError(
             f"got {len(first)} first texts and {len(second)} second texts", "Pass two sequences of equal length."
         )
-
-
-TokenIds = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -359,7 +385,7 @@ class TokenizedPairs:
         return np.fromiter(map(len, self.ids), dtype=np.int64, count=len(self.ids))
 
 
-class PairTokenizer:
+class PairTokenizer(ModelTokenizer):
     """The tokenizer of one cross-encoder. Thread-safe: a call changes nothing.
 
     Args:
@@ -367,21 +393,13 @@ class PairTokenizer:
         pairs: The form in which its network takes pairs.
 
     Raises:
-        BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum.
+        BundleInvalid: as for `ModelTokenizer`.
     """
 
     def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
+        super().__init__(model)
         self._pairs = pairs
         self._prompt = model.prompt
-        self._tokenizer = load_tokenizer(
-            model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase
-        )
-        if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=True):
-            raise BundleInvalid(
-                f"{model.folder} reads {model.max_tokens} tokens, which the special tokens of a pair already fill",
-                "Set model_max_length in tokenizer_config.json to what the model was trained with.",
-            )
-        self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(
             model.max_tokens, strategy="longest_first", direction=pairs.truncation_side
         )  # the longer text is truncated first, as in transformers
@@ -398,8 +416,10 @@ class PairTokenizer:
             encodings = self._tokenizer.encode_batch_fast(pairs)
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(f"a text cannot be tokenized: {error}", "Pass valid Unicode strings.") from error
+        ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+        self._check_tokens(ids)
         return TokenizedPairs(
-            [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
+            ids,
             [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
             np.fromiter((bool(encoding.overflowing) for encoding in encodings), dtype=np.bool_, count=len(pairs)),
         )

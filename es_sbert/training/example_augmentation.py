@@ -30,6 +30,7 @@ from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.filesystem import open_output
 from es_sbert.messages import pluralize
 from es_sbert.networks.siamese_encoder import load_pretrained, open_siamese_encoder, quiet_transformers
+from es_sbert.runtime.tokenizer import ModelTokenizer
 from es_sbert.training.recipe import (
     HardNegativesSpec,
     InBatchSpec,
@@ -83,11 +84,12 @@ class TorchPairScorer:
         from sentence_transformers import CrossEncoder
 
         self.name = name or folder.resolve().name
-        labels = read_cross_encoder(folder, self.name).labels
-        if len(labels) > 1:
+        model = read_cross_encoder(folder, self.name)
+        if len(labels := model.labels) > 1:
             raise UnsupportedSetting(
                 f"{self.name} has the labels {', '.join(labels)}, not one score", "Use a cross-encoder with one score."
             )
+        self._tokenizer = ModelTokenizer(model)
         with quiet_transformers():
             # CrossEncoder would give a model without a head random weights.
             _, missing = load_pretrained(AutoModelForSequenceClassification, folder)
@@ -100,7 +102,12 @@ class TorchPairScorer:
             self._network = CrossEncoder(str(folder), device=device, local_files_only=True, model_kwargs=options)
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
-        """Score pairs, *shape* ``(pairs,)``."""
+        """Score pairs, *shape* ``(pairs,)``.
+
+        Raises:
+            UsageError: a text contains a token for which the model has no vector.
+        """
+        self._tokenizer.check_texts([*first, *second])
         pairs = list(zip(first, second, strict=True))
         return np.asarray(self._network.predict(pairs, show_progress_bar=False), dtype=np.float32)
 

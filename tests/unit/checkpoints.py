@@ -98,6 +98,24 @@ def write_cross_encoder(
     return folder
 
 
+def keep_only_the_vocabulary(folder: Path) -> None:
+    """Replace tokenizer.json by vocab.txt, or by vocab.json and merges.txt, as older folders are."""
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    if model["type"] == "BPE":
+        (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+        pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs]) + "\n")
+    elif model["type"] == "WordPiece":
+        (folder / "vocab.txt").write_text("\n".join(sorted(model["vocab"], key=model["vocab"].get)) + "\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    if settings["tokenizer_class"].startswith(("PreTrained", "Tokenizers")):
+        model_type = json.loads((folder / "config.json").read_text())["model_type"]
+        name = {"bert": "Bert", "distilbert": "DistilBert", "mpnet": "MPNet", "roberta": "Roberta"}[model_type]
+        kept = {key: value for key, value in settings.items() if key.endswith("_token") or key == "model_max_length"}
+        (folder / "tokenizer_config.json").write_text(json.dumps({**kept, "tokenizer_class": f"{name}Tokenizer"}))
+
+
 def _settings(
     architecture: str, vocabulary: int, hidden_act: str, hidden: int, heads: int, layers: int, max_tokens: int
 ) -> dict[str, Any]:

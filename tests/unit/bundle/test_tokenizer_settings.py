@@ -23,8 +23,10 @@ from transformers import (
 )
 
 from es_sbert.bundle.model_files import read_json, read_optional_json
-from es_sbert.bundle.tokenizer_settings import apply_changes, resolve_tokenizer
+from es_sbert.bundle.tokenizer_settings import apply_changes, read_tokenizer_json, resolve_tokenizer
+from es_sbert.errors import BundleInvalid
 from es_sbert.exporters.parity import parity_sentences
+from tests.unit.checkpoints import keep_only_the_vocabulary
 
 CORPUS = parity_sentences(64, 256)
 TEXTS = [
@@ -109,17 +111,27 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Compare tokens and types of all texts with transformers'; what was changed."""
-    file, settings = read_json(folder / "tokenizer.json"), read_optional_json(folder / "tokenizer_config.json")
-    resolved = resolve_tokenizer(folder, file, settings, read_json(folder / "config.json"))
+    """Compare tokens and types of all texts, and of pairs of them, with transformers'; what was changed for texts."""
+    library = AutoTokenizer.from_pretrained(str(folder))
+    check_texts(folder, library, [*TEXTS[1:], TEXTS[0]])
+    return check_texts(folder, library, None)
+
+
+def check_texts(folder: Path, library: Any, second: list[str] | None) -> dict[str, Any]:
+    """Compare the texts, or their pairs with other texts."""
+    settings, config = read_optional_json(folder / "tokenizer_config.json"), read_json(folder / "config.json")
+    file = read_tokenizer_json(folder, settings, config, pairs=second is not None)
+    resolved = resolve_tokenizer(folder, file, settings, config, pairs=second is not None)
     assert resolved.is_known
     ours = Tokenizer.from_str(json.dumps(apply_changes(file, resolved.changes)))
     ours.no_truncation()
     ours.no_padding()
-    theirs = AutoTokenizer.from_pretrained(str(folder))(TEXTS)
-    read = ours.encode_batch(TEXTS)
+    theirs = library(TEXTS, second)
+    read = ours.encode_batch(TEXTS if second is None else list(zip(TEXTS, second, strict=True)))
     for text, encoding, ids in zip(TEXTS, read, theirs["input_ids"], strict=True):
         assert encoding.ids == ids, text
+    for encoding, types in zip(read, theirs.get("token_type_ids", ()), strict=False):
+        assert encoding.type_ids == types
     has_types = any(any(types) for types in theirs.get("token_type_ids", []))
     assert resolved.uses_token_types == has_types
     return resolved.changes
@@ -169,6 +181,16 @@ def test_tokenizer_config_is_read_as_transformers_reads_it(
     changed = {key: value for key, value in settings.items() if value is not None}
     (folder / "tokenizer_config.json").write_text(json.dumps(kept | changed))
     assert all(token["content"] for token in check(folder).get("added_tokens", ()))  # they are in the fingerprint
+
+
+def test_vocabulary_without_a_tokenizer_file_is_read(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved, tmp_path / "old")
+    keep_only_the_vocabulary(folder)
+    if saved.name in ("XLMRobertaTokenizer", "CamembertTokenizer", "Qwen2Tokenizer", "GemmaTokenizer"):
+        with pytest.raises(BundleInvalid, match=r"has no tokenizer\.json"):
+            read_tokenizer_json(folder, {}, read_json(folder / "config.json"))
+    else:
+        check(folder)
 
 
 def _types_of_one(tokenizer: dict[str, Any]) -> None:

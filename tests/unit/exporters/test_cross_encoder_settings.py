@@ -15,7 +15,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, EsSbertError, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.exporters.export_bundle import export_reranker
-from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.checkpoints import keep_only_the_vocabulary, write_cross_encoder
 from tests.unit.exporters.comparison import edit
 
 pytestmark = pytest.mark.slow
@@ -124,6 +124,22 @@ def test_settings_of_the_tokenizer_override_its_file(
     folder = copied(saved[1], tmp_path)
     edit(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer", **settings)
     assert assert_same_scores(folder, tmp_path).tokenizer_changes
+
+
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta"])
+def test_vocabulary_without_tokenizer_file_makes_one(architecture: str, tmp_path: Path) -> None:
+    folder = write_cross_encoder(tmp_path / "model", architecture, layers=1)
+    keep_only_the_vocabulary(folder)
+    assert_same_scores(folder, tmp_path)
+
+
+@pytest.mark.parametrize("processor", [None, {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}])
+def test_pairs_of_roberta_have_its_template(processor: dict[str, Any] | None, tmp_path: Path) -> None:
+    """Two separators between the texts, whatever tokenizer.json says."""
+    folder = write_cross_encoder(tmp_path / "model", "roberta", layers=1)
+    edit(folder / "tokenizer.json", post_processor=processor)
+    edit(folder / "tokenizer_config.json", tokenizer_class="RobertaTokenizer")
+    assert "post_processor" in assert_same_scores(folder, tmp_path).tokenizer_changes
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, StaticEmbedding
 
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
+from es_sbert.exporters import export
 from tests.tiny import tiny_tokenizer
-from tests.unit.checkpoints import write_checkpoint
-from tests.unit.exporters.comparison import assert_same, check, our_vectors, their_vectors
+from tests.unit.checkpoints import keep_only_the_vocabulary, write_checkpoint, write_cross_encoder
+from tests.unit.exporters.comparison import assert_same, check, edit, our_vectors, their_vectors
 
 pytestmark = pytest.mark.slow
 
@@ -106,20 +111,33 @@ def test_static_embedding_in_the_form_of_model2vec(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta"])
 def test_vocabulary_without_tokenizer_file_makes_one(tmp_path: Path, architecture: str) -> None:
-    """As older folders are: vocab.txt, or vocab.json and merges.txt."""
     folder = write_checkpoint(tmp_path / "model", architecture, layers=1)
-    name = {"bert": "Bert", "distilbert": "DistilBert", "mpnet": "MPNet", "roberta": "Roberta"}[architecture]
-    tokens = {"cls_token", "sep_token", "pad_token", "unk_token", "mask_token", "bos_token", "eos_token"}
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    kept = {key: value for key, value in settings.items() if key in tokens | {"model_max_length"}}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**kept, "tokenizer_class": f"{name}Tokenizer"}))
-    model = json.loads((folder / "tokenizer.json").read_text())["model"]
-    (folder / "tokenizer.json").unlink()
-    if architecture == "roberta":
-        (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
-        pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs]) + "\n")
-    else:
-        words = sorted(model["vocab"], key=model["vocab"].get)
-        (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    keep_only_the_vocabulary(folder)
     check(folder, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "cross-encoder"])
+def test_tokenizer_with_more_tokens_than_the_weights(kind: str, tmp_path: Path) -> None:
+    """A graph that is built, one that is traced, and one of pairs: texts with such a token are refused."""
+    if kind == "cross-encoder":
+        folder = write_cross_encoder(tmp_path / "model", layers=1)
+    else:
+        folder = write_checkpoint(tmp_path / "model", kind, layers=1)
+    (rare, _) = max(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"].items(), key=itemgetter(1))
+    for rows in (550, 40):  # 40: most words lack one
+        weights = load_file(folder / "model.safetensors")
+        (name,) = (name for name in weights if name.endswith("word_embeddings.weight"))
+        weights[name] = weights[name][:rows].copy()
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        edit(folder / "config.json", vocab_size=rows)
+        output = tmp_path / f"bundle-{rows}"
+        if rows == 40:
+            with pytest.raises(BundleInvalid, match="560 tokens for which the weights have no vector"):
+                export(folder, output, ["fp32"])
+            break
+        export(folder, output, ["fp32", "int8"])
+        with Reranker(output) if kind == "cross-encoder" else Encoder(output) as opened:
+            run = partial(opened.predict, "a") if isinstance(opened, Reranker) else opened.encode
+            assert np.isfinite(run(["the telescope"])).all()
+            with pytest.raises(UsageError, match=f"a text contains {rare}, a token for which .* has no vector"):
+                run([f"a {rare}"])

@@ -30,7 +30,7 @@ from es_sbert.exporters.static_quantization import (
 )
 from es_sbert.runtime.device import has_int8_products
 from es_sbert.runtime.openvino_session import has_openvino
-from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
+from tests.unit.checkpoints import keep_only_the_vocabulary, write_checkpoint, write_cross_encoder
 
 needs_openvino = pytest.mark.skipif(not has_openvino(), reason="openvino is not installed")
 runs_int8 = pytest.mark.skipif(
@@ -133,8 +133,8 @@ def test_batches_hold_every_text_once_and_are_of_one_length(lengths: list[int]) 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
 def test_samples_reach_the_longest_input_without_padding(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
-    texts = sample_texts(model.tokenizer_file, model.longest_input)
-    assert texts == sample_texts(model.tokenizer_file, model.longest_input)
+    texts = sample_texts(model)
+    assert texts == sample_texts(model)
     assert len(set(texts)) > 300
     build, _ = choose_graph_source(model)
     batches = list(sample_batches(model, build(Precision.FP32)))
@@ -168,8 +168,11 @@ def test_graph_passes_the_parity_check_of_fp32(architecture: str, tmp_path: Path
 
 
 @needs_openvino
-def test_reranker_runs_on_openvino_quantized_by_pairs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary_only", [False, True])
+def test_reranker_runs_on_openvino_quantized_by_pairs(tmp_path: Path, vocabulary_only: bool) -> None:
     folder = write_cross_encoder(tmp_path / "model", "bert")
+    if vocabulary_only:
+        keep_only_the_vocabulary(folder)
     precisions = [Variant.OPENVINO_FP32, *([Variant.OPENVINO_INT8] if has_int8_products() else [])]
     export_reranker(read_cross_encoder(folder), tmp_path / "reranker", [Variant.FP32, *precisions])
     first, second = ["a cat", "the mat sleeps"], ["the dog on a mat", "a man"]

@@ -16,7 +16,7 @@ from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese
 from es_sbert.training.bi_encoder_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
 from tests.tiny import rotate_vectors
-from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, keep_only_the_vocabulary, write_checkpoint
 from tests.unit.exporters.comparison import edit
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
@@ -69,8 +69,11 @@ def test_every_pooling_survives_saving(tmp_path: Path, mode: Pooling) -> None:
     assert both(tmp_path / "saved", encoder.embed(TEXTS)) < 1e-5
 
 
-def test_saved_model_keeps_its_fingerprint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary_only", [False, True])
+def test_saved_model_keeps_its_fingerprint(tmp_path: Path, vocabulary_only: bool) -> None:
     folder = write_checkpoint(tmp_path / "model", prompts={"query": "find: ", "document": ""})
+    if vocabulary_only:
+        keep_only_the_vocabulary(folder)
     save_siamese_encoder(open_siamese_encoder(folder), tmp_path / "saved")
     assert read_sentence_model(tmp_path / "saved").fingerprint == read_sentence_model(folder).fingerprint
 
@@ -109,6 +112,7 @@ def test_settings_that_cannot_be_trained_with_are_refused(tmp_path: Path) -> Non
     for number, (file, setting, message) in enumerate((
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim: 8, which es-sbert does not train"),
         ("1_Pooling/config.json", {"include_prompt": False}, "does not train with: include_prompt: false"),
+        ("tokenizer_config.json", {"tokenizer_class": "AlbertTokenizer"}, "cannot open the tokenizer"),
         ("config.json", {"num_attention_heads": 5}, "transformers cannot open .*multiple"),
         ("sentence_bert_config.json", {"config_kwargs": {"num_hidden_layers": 3}}, r"lack encoder\.layer\.2\."),
     )):  # fmt: skip

@@ -11,8 +11,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
 
-from es_sbert.errors import ModelError
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.errors import ModelError, UsageError
+from es_sbert.training.example_augmentation import TorchPairScorer
 from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.exporters.comparison import edit
 from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_model, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -108,3 +111,16 @@ def test_teacher_without_one_trained_score_is_refused(folder: Path, model: Path,
     save_file(encoder, teacher / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=message):
         train_here(margin_recipe(folder, model, teacher), folder / "out")
+
+
+def test_teacher_refuses_a_text_with_a_token_without_a_vector(folder: Path) -> None:
+    teacher = write_cross_encoder(folder / "teacher", layers=1)
+    weights = load_file(teacher / "model.safetensors")
+    weights["bert.embeddings.word_embeddings.weight"] = weights["bert.embeddings.word_embeddings.weight"][:550]
+    save_file(weights, teacher / "model.safetensors", metadata={"format": "pt"})
+    edit(teacher / "config.json", vocab_size=550)
+    rare = read_cross_encoder(teacher).tokenizer_json()["model"]["vocab"]
+    scorer = TorchPairScorer(teacher, "cpu")
+    assert scorer.score(["the"], ["a"]).shape == (1,)
+    with pytest.raises(UsageError, match="has no vector"):
+        scorer.score(["the"], [max(rare, key=rare.get)])
