@@ -73,8 +73,6 @@ _POINT_IN_TIME = {
     EngineType.ELASTICSEARCH: ("/_pit", "id"),
     EngineType.OPENSEARCH: ("/_search/point_in_time", "pit_id"),
 }
-# Part of the engine's error message if the node in a `preference` has no copy of the shard.
-_NO_SUCH_COPY = "no data nodes with criteria"
 # Maximum characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
 _MAX_NAMES_IN_PATH = 3000
 # Fields that are read from each item of a bulk response.
@@ -648,7 +646,7 @@ class Engine(ABC):
         try:
             return self.search(name, body, preference=shard_preference(shard, node))
         except RequestFailed as error:
-            if node and _NO_SUCH_COPY in error.message:
+            if node and error.status == 400 and self.shard_states(name)[shard].node != node:
                 raise RequestFailed(
                     f"shard {shard} of {name} is no longer on the node {node}",
                     "Look at `GET _cat/shards`, and run the command again.",

@@ -55,6 +55,7 @@ from es_sbert.ingest.read_documents import (
 )
 from es_sbert.ingest.sources.document_source import Origin, Record, RejectedRecord
 from es_sbert.io.json_text import dump_object
+from es_sbert.io.text_formats import JsonProblem
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 
 # Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
@@ -350,7 +351,7 @@ def _refuse_other_formats(first: FirstRecords) -> None:
     record = first.records[0]
     if isinstance(record, RejectedRecord):
         # Files are checked for this before they are read; pipes are not.
-        if record.raw.lstrip().startswith(b"[") and _is_json(record):
+        if record.raw.lstrip().startswith(b"[") and isinstance(record.reason, JsonProblem):
             raise SourceError(
                 f"{record.origin.source} holds a JSON array, not one object per line", _json_remedy(first)
             )
@@ -388,15 +389,11 @@ def _refuse_unloadable(first: FirstRecords) -> NoReturn:
         cause = "is missing" if len(first.missing) == len(rules.text_fields) else "is empty"
         problem = f"{problem}: the text field {' or '.join(rules.text_fields)} {cause} in all of them"
     if not first.objects:
-        raise SourceError(problem, _json_remedy(first) if all(map(_is_json, first.rejects)) else "Correct the source.")
+        are_lines_of_json = all(isinstance(reject.reason, JsonProblem) for reject in first.rejects)
+        raise SourceError(problem, _json_remedy(first) if are_lines_of_json else "Correct the source.")
     named = first.missing if rules.id_field is None else [*first.missing, rules.id_field]
     unknown = [name for name in named if all(find_field(fields, name) is MISSING for fields in first.objects)]
     raise SourceError(problem, f"{fields_hint(unknown, first.field_names(), _DOCUMENTS_HAVE)} {_CORRECT}")
-
-
-def _is_json(reject: RejectedRecord) -> bool:
-    """Whether a line was read as JSON, but is not an object."""
-    return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
 
 
 def _json_remedy(first: FirstRecords) -> str:

@@ -121,13 +121,19 @@ LINE_WHITESPACE = b" \t\r\x0b\x0c"
 MAX_DEPTH = 200
 
 
+class JsonProblem(str):
+    """The reason why a line is not a JSON object."""
+
+
 def parse_json_line(data: bytes) -> dict[str, Any] | str:
     """Parse a stripped line; return the object, or the reason why the line is invalid."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        return utf8_problem(data) or f"malformed JSON: {error}"
-    return value if isinstance(value, dict) else f"the line is a JSON {json_type_name(value)}, not an object"
+        return utf8_problem(data) or JsonProblem(f"malformed JSON: {error}")
+    return (
+        value if isinstance(value, dict) else JsonProblem(f"the line is a JSON {json_type_name(value)}, not an object")
+    )
 
 
 def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:

@@ -469,11 +469,11 @@ class _MigrationRun:
         except EngineError as error:
             # The swap may have been made although its response was lost.
             if not context.is_swapped():
-                if block.permit in error.message:
-                    raise taken_over_error(target) from error
                 if is_transient(error):
                     # The end of the block makes sure that the request is not carried out later.
                     raise HoldExpired(error.message) from error
+                if block.permit not in context.engine.get_aliases(target).get(target, {}):
+                    raise taken_over_error(target) from error
                 raise
         context.report(f"{self.request.alias} points to {target} now")
 
