@@ -39,7 +39,7 @@ from es_sbert.engines.detection import EngineNode
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch
+from es_sbert.engines.node_watch import NODE_BACKOFF, NodeWatch
 from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, quote_index_name
 from es_sbert.errors import UsageError
 from es_sbert.forks import renew_after_fork
@@ -117,8 +117,8 @@ class _TransportClient:
             serializers=_SERIALIZERS,
             max_retries=0,
             retry_on_timeout=False,
-            dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
-            max_dead_node_backoff=MAX_BACKOFF_SECONDS,
+            dead_node_backoff_factor=NODE_BACKOFF.first,
+            max_dead_node_backoff=NODE_BACKOFF.ceiling,
         )
         self._transport.serializers = _Serializers(self._transport.serializers.serializers)
         if watch is not None:

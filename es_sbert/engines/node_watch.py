@@ -27,6 +27,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTime
 from es_sbert.engines.detection import EngineNode, cluster_uuid
 from es_sbert.engines.error_mapping import ForeignNodeError, NodeSilentError, exception_chain
 from es_sbert.engines.rest import is_repeatable
+from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event
 
@@ -41,7 +42,7 @@ HEALTH_SECONDS, HEALTH_ATTEMPTS = 3.0, 2
 # Timeout of a connection to a node in seconds: a machine that is switched off does not refuse one.
 _CONNECT_SECONDS = 10.0
 # Waits of a client's pool before it tries a node again: the first, doubled with every failure, and the longest.
-FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 30.0
+NODE_BACKOFF = RetryPolicy(0, first=1.0, ceiling=30.0)
 
 _NEVER_SENT = (NewConnectionError, ConnectTimeoutError)
 

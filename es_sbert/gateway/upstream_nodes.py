@@ -20,7 +20,7 @@ from yarl import URL
 
 from es_sbert.engines.address import Address
 from es_sbert.engines.detection import cluster_uuid
-from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, HEALTH_ATTEMPTS, MAX_BACKOFF_SECONDS
+from es_sbert.engines.node_watch import HEALTH_ATTEMPTS, NODE_BACKOFF
 from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.settings import Limits
 
@@ -146,7 +146,7 @@ class UpstreamNodes:
         """
         node.is_alive = False
         node.failures += 1
-        backoff = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(node.failures - 1, 32))
+        backoff = NODE_BACKOFF.longest_wait(node.failures)
         node.retry_at = self._clock() + backoff
         if isinstance(error, ForeignNode):
             message = "%s belongs to another cluster than the other addresses, so nothing is sent to it. "

@@ -18,7 +18,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.node_watch import _WatchedNode
-from es_sbert.engines.retry import is_transient
+from es_sbert.engines.retry import RetryPolicy, is_transient
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, RequestFailed, TlsFailed
 from tests.unit.engines.web_server import served
 
@@ -114,7 +114,7 @@ def test_deprecation_warnings_are_logged_once(engine_type: EngineType, caplog: p
 def test_only_a_node_that_is_down_is_left_out(
     engine_type: EngineType, status: int, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "FIRST_BACKOFF_SECONDS", 30.0)
+    monkeypatch.setattr(clients, "NODE_BACKOFF", RetryPolicy(0, first=30.0))
     with served() as refuses, served() as answers:
         refuses.status = status
         with closing(engine_at(engine_type, EngineSettings(url=f"{refuses.url},{answers.url}"))) as engine:
