@@ -19,7 +19,8 @@ from es_sbert.analysis.text_collection import (
     pick_fields,
 )
 from es_sbert.batched import batched
-from es_sbert.engines.engine import BulkItemResult, DocumentKey, Engine, document_key
+from es_sbert.engines.bulk_request import BulkItemResult, BulkOutcome
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
@@ -30,7 +31,7 @@ from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, with_meta_entry
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
-from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.index.whole_documents import WholeDocument, read_inexact, write_lines
 from es_sbert.messages import have, pluralize
 
@@ -107,11 +108,11 @@ class FieldUpdateCounts:
         """Count the outcome of an update; False if the update conflicted and therefore has no outcome yet."""
         if result.ok:
             self.add_written(update)
-        elif is_deleted(result):
+        elif result.outcome is BulkOutcome.MISSING:
             self.deleted += 1
-        elif result.status != CONFLICT:
+        elif result.outcome is BulkOutcome.REFUSED:
             self.refused[update.key] = f"({result.status}) {result.reason}"
-        return result.status != CONFLICT
+        return result.outcome is not BulkOutcome.CONFLICT
 
 
 class FieldWriter:

@@ -17,12 +17,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from es_sbert.batched import slice_by_size
 from es_sbert.diagnostics.confidence_interval import ConfidenceInterval, Doubles, mean_confidence_interval
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
-from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import hit_vectors, vector_request
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query
 from es_sbert.index.vector_field import VectorField
@@ -279,17 +279,14 @@ def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
         RequestFailed: the engine rejected a document.
         EngineError: the engine failed.
     """
-    lines: list[bytes] = []
-    size = 0
-    for number, document in enumerate(documents):
-        source = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-        lines += [b'{"index":{"_id":"%d"}}' % number, source]
-        size += len(source)
-        if size > _BULK_BYTES:
-            _send(engine, name, lines)
-            lines, size = [], 0
-    if lines:
-        _send(engine, name, lines)
+    actions = (
+        b'{"index":{"_id":"%d"}}\n%b\n' % (number, orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
+        for number, document in enumerate(documents)
+    )
+    for group in slice_by_size(actions, len, _BULK_BYTES):
+        for result in engine.bulk(name, b"".join(group), actions=len(group)):
+            if not result.ok:
+                raise result.error(engine.info.label, f"writing to the temporary index {name}")
     force_merge(engine, name)
     engine.refresh(name)
 
@@ -304,15 +301,3 @@ def force_merge(engine: Engine, name: str) -> None:
     task = engine.start_force_merge(name)
     while not engine.is_task_done(task):
         time.sleep(_POLL_SECONDS)
-
-
-def _send(engine: Engine, name: str, lines: list[bytes]) -> None:
-    for result in engine.bulk(name, b"\n".join(lines) + b"\n", actions=len(lines) // 2):
-        if result.is_denied:
-            raise access_denied(engine.info.label, f"writing to {name}", result.reason)
-        if not result.ok:
-            raise RequestFailed(
-                f"{engine.info.label} rejected a document of the temporary index {name}: {result.reason}",
-                "If the engine is overloaded, run the command again later or with a smaller `sample`.",
-                result.status,
-            )

@@ -10,18 +10,16 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from es_sbert.engines.bulk_request import BulkItemResult
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
 from es_sbert.engines.error_mapping import (
     MISSING_API_STATUSES,
     PERMANENT_TYPES,
-    ErrorClass,
-    classify_error,
     response_error,
     root_cause,
 )
@@ -79,48 +77,6 @@ _MAX_NAMES_IN_PATH = 3000
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 # Type of an error about a missing privilege, also of one item of a bulk or multi-get request.
 _DENIED = "security_exception"
-
-
-# Not frozen: one is made per document, and a frozen dataclass takes three times as long to make.
-@dataclass(slots=True)
-class BulkItemResult:
-    """The result of one action of a bulk request.
-
-    Attributes:
-        status: HTTP status of the item.
-        id: The document's id; it differs from the one that was sent if an ingest pipeline has changed it.
-        reason: Reason for the failure, in one line; empty on success.
-        index: The index it was written to; it differs from the one in the request if an ingest pipeline has changed it.
-        result: `created`, `updated`, `deleted`, or `noop` if an ingest pipeline dropped the document or an update
-            changed nothing; empty on failure.
-        version: `_seq_no` and `_primary_term` of the write; None on failure.
-    """
-
-    status: int
-    id: str
-    reason: str
-    index: str = ""
-    result: str = ""
-    version: tuple[int, int] | None = None
-
-    @property
-    def ok(self) -> bool:
-        return 200 <= self.status < 300
-
-    @property
-    def kind(self) -> str:
-        """Type of the engine's error; empty on success."""
-        return self.reason.partition(":")[0]
-
-    @property
-    def is_denied(self) -> bool:
-        """Whether the user lacks a privilege, which then holds for all documents."""
-        return self.kind == _DENIED and self.status < 500
-
-    @property
-    def may_succeed_later(self) -> bool:
-        """Whether the same action may succeed later, also if the index is read-only now."""
-        return not self.ok and classify_error(self.status, self.kind, self.reason) is not ErrorClass.PERMANENT
 
 
 def seq_no_range_body(query: Json, after: int, up_to: int, page: int, source: Json | bool) -> Json:
@@ -390,19 +346,17 @@ class Engine(ABC):
                 for the engine's default of a minute.
 
         Raises:
-            RequestFailed: the whole request was refused (`status` 413, 429, 503, …; 0: the connection broke).
+            RequestFailed: the whole request was refused (`status` 413, 429, 503, …).
+            EngineUnreachable: the connection broke. It is unknown whether the engine carried out the actions; ids make
+                sending them again harmless.
         """
         params = {"filter_path": ",".join(f"items.*.{key}" for key in _ITEM_FIELDS)}
         if timeout is not None:
             params["timeout"] = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
         path = f"/{quote_index_name(name)}/_bulk"
-        try:
-            answer = self._request("POST", path, params, body)
-        except EngineUnreachable as error:
-            # It is unknown whether the server carried out the actions; ids make sending them again harmless.
-            raise RequestFailed(error.message, error.remedy, 0) from error
+        answer = self._request("POST", path, params, body)
         with self._reading(f"POST {path}"):
-            items = [_parse_bulk_item(item) for item in answer.get("items", [])]
+            items = [BulkItemResult.from_item(item) for item in answer.get("items", [])]
         if actions is not None and len(items) != actions:
             raise self._item_count_error(f"POST {path}", len(items), actions)
         return items
@@ -948,13 +902,3 @@ def _parse_shard_state(copies: Sequence[Json]) -> ShardState:
         node=copies[0]["routing"]["node"],
         documents=int(copies[0]["docs"]["count"]),
     )
-
-
-def _parse_bulk_item(item: Json) -> BulkItemResult:
-    [result] = item.values()
-    read, reason = result.get, ""
-    if "error" in result:
-        kind, text = root_cause({"error": result["error"]})
-        reason = f"{kind}: {text}" if kind else text
-    version = (result["_seq_no"], result["_primary_term"]) if "_seq_no" in result else None
-    return BulkItemResult(result["status"], read("_id") or "", reason, read("_index", ""), read("result", ""), version)

@@ -17,13 +17,13 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
+from es_sbert.batched import slice_by_size
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import Limits
 from es_sbert.index.mapping import ChunkRules
-from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors

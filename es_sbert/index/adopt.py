@@ -18,6 +18,7 @@ import numpy as np
 from es_sbert import clock
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.bulk_request import BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import killed_migration_remedy
@@ -67,7 +68,7 @@ from es_sbert.index.vector_field import (
     text_mismatch,
     vector_field_from_state,
 )
-from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import escape_unprintable, pluralize
 
@@ -538,13 +539,6 @@ def _compare_sample(
     return sorted(compared, key=lambda one: one.cosine), len(hits) - len(documents)
 
 
-class _MetadataUpdate(NamedTuple):
-    """The metadata of one document, as lines of a bulk request."""
-
-    document_id: str
-    body: bytes
-
-
 @dataclass
 class _MetadataWriter:
     """Writes metadata for the vectors of a field that lack it.
@@ -603,16 +597,16 @@ class _MetadataWriter:
             retrying=self.retrying,
         ):
             for update, result in self.updates.send(list(self._plan_updates(page.hits))):
-                if result.status == CONFLICT:
-                    self.conflicts.append(update.document_id)
-                elif not result.ok and not is_deleted(result):
-                    self.counts.refused[update.document_id] = f"({result.status}) {result.reason}"
+                if result.outcome is BulkOutcome.CONFLICT:
+                    self.conflicts.append(update.key[0])
+                elif result.outcome is BulkOutcome.REFUSED:
+                    self.counts.refused[update.key[0]] = f"({result.status}) {result.reason}"
             read += len(page.hits)
             if read < total and 10 * read // total > 10 * (read - len(page.hits)) // total:
                 self.report(f"{read:,} of {total:,}")
         self.retrying(partial(self.engine.refresh, state.name))
 
-    def _plan_updates(self, hits: Sequence[Json]) -> Iterator[_MetadataUpdate]:
+    def _plan_updates(self, hits: Sequence[Json]) -> Iterator[BulkWrite]:
         documents = _with_texts(hits, self.adoptable.template)
         self.counts.without_text += len(hits) - len(documents)
         if not documents:
@@ -631,7 +625,7 @@ class _MetadataWriter:
             fingerprint = UNKNOWN_FINGERPRINT if is_failing else self.encoder.info.fingerprint
             meta = DocumentMeta(fingerprint, text_hash(text), None, tokens, truncated, at)
             change = {document_meta_field(self.adoptable.name): meta.as_json()}
-            yield _MetadataUpdate(hit["_id"], write_lines(hit, change, whole))
+            yield BulkWrite(document_key(hit), write_lines(hit, change, whole))
 
 
 def _with_ids(query: Json, ids: Sequence[str]) -> Json:

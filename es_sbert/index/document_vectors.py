@@ -9,11 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -34,7 +34,6 @@ from es_sbert.index.mapping import (
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field, flatten, has_value
 from es_sbert.index.vector_field import VectorField, check_passages_kept
 from es_sbert.io.json_text import dump_object
-from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.joined_text import value_breaks
 from es_sbert.vectors import Vectors
 
@@ -262,36 +261,6 @@ def action_metadata(hit: Json) -> Json:
 def if_unchanged(hit: Json) -> Json:
     """The condition of a bulk action that the document has not been written since it was read."""
     return {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-
-
-class HasBody(Protocol):
-    """Lines of a bulk request."""
-
-    @property
-    def body(self) -> bytes: ...
-
-
-_Body = TypeVar("_Body", bound=HasBody)
-
-
-def group_actions(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
-    """Yield actions in groups of at most `max_bytes`; a larger action gets its own group."""
-    return slice_by_size(actions, lambda action: len(action.body), max_bytes)
-
-
-def split_in_half(actions: list[_Body]) -> tuple[list[_Body], list[_Body]]:
-    """Split actions into two groups of about the same number of bytes, neither of them empty.
-
-    Args:
-        actions: At least two actions.
-    """
-    total = sum(len(action.body) for action in actions)
-    size = 0
-    for count, action in enumerate(actions[:-1], 1):
-        size += len(action.body)
-        if 2 * size >= total:
-            return actions[:count], actions[count:]
-    return actions[:-1], actions[-1:]
 
 
 def member_names(source: Mapping[str, Any], field: str) -> list[str]:

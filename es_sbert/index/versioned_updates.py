@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple
 
-from es_sbert.engines.engine import BulkItemResult, Engine
-from es_sbert.engines.error_mapping import BLOCK_TYPES, ErrorClass, access_denied, block_remedy
+from es_sbert.engines.bulk_request import A, BulkAttempt, BulkItemResult, BulkOutcome, group_actions, send_bulk
+from es_sbert.engines.engine import DocumentKey, Engine
+from es_sbert.engines.error_mapping import block_remedy
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
-from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
-from es_sbert.index.document_vectors import HasBody, group_actions, split_in_half
+from es_sbert.engines.retry import Backoff, RetryPolicy
+from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.messages import pluralize
 
 BODY_BYTES = 5 << 20
-CONFLICT = 409
-_TOO_LARGE = 413
-
-A = TypeVar("A", bound=HasBody)
 
 
-def is_deleted(result: BulkItemResult) -> bool:
-    """Whether an update found no document.
+class BulkWrite(NamedTuple):
+    """One action of a bulk request.
 
-    Raises:
-        IndexMismatch: the whole index was deleted.
+    Attributes:
+        key: Id and routing of the document.
+        body: The lines of the action.
     """
-    if result.reason.startswith("index_not_found_exception"):
-        raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
-    return result.reason.startswith("document_missing_exception")
+
+    key: DocumentKey
+    body: bytes
 
 
 class VersionedUpdates:
@@ -68,7 +65,6 @@ class VersionedUpdates:
         self._policy = policy
         self._on_wait = on_wait
         self._stop_retrying = stop_retrying
-        self._retrying = make_retrier(policy, on_wait, stop_retrying)
 
     def send(self, actions: Iterable[A]) -> Iterator[tuple[A, BulkItemResult]]:
         """Yield each action with its final result, in any order. No two actions may be for the same document.
@@ -76,58 +72,51 @@ class VersionedUpdates:
         Raises:
             AccessDenied: the user may not write to the index. Acknowledged updates are kept.
             IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine did not accept an update within the policy's budget. Acknowledged updates are kept.
+            EngineError: the index was closed, or the engine did not accept an update within the policy's budget.
+                Acknowledged updates are kept.
         """
         for group in group_actions(actions, BODY_BYTES):
             yield from self._send_group(group)
 
-    def _send_group(self, group: Sequence[A]) -> Iterator[tuple[A, BulkItemResult]]:
-        waiting, backoff = list(group), Backoff(self._policy, self._stop_retrying)
-        while waiting:
-            self._check_index()
-            body = b"".join(action.body for action in waiting)
-            try:
-                results = self._engine.bulk(self._state.name, body, actions=len(waiting), timeout=backoff.seconds_left)
-            except EngineError as error:
-                status = error.status if isinstance(error, RequestFailed) else 0
-                if status == _TOO_LARGE and len(waiting) > 1:
-                    for half in split_in_half(waiting):
-                        yield from self._send_group(half)
-                    return
-                if error_class(error) is ErrorClass.PERMANENT:
-                    raise
-                self._on_wait(error.message)
-                if not backoff.wait():
-                    raise
-                continue
-            again, reason = [], ""
-            for action, result in zip(waiting, results, strict=True):
-                if result.is_denied:
-                    raise access_denied(self._engine.info.label, f"writing to {self._state.name}", result.reason)
-                if result.may_succeed_later:
-                    again.append(action)
-                    reason = reason or result.reason
-                else:
-                    yield action, result
-            if len(again) < len(waiting):
+    def _send_group(self, group: list[A]) -> Iterator[tuple[A, BulkItemResult]]:
+        groups, backoff = [group], Backoff(self._policy, self._stop_retrying)
+        while groups:
+            waiting = groups.pop()
+            attempt = send_bulk(waiting, partial(self._post, len(waiting), backoff.seconds_left))
+            for action, result in attempt.results:
+                self._check_accessible(result)
+                yield action, result
+            groups += reversed(attempt.halves)
+            if len(attempt.retryable) < len(waiting):
                 backoff.reset()
-            waiting = again
-            if waiting:
-                self._on_wait(reason)
+            if attempt.retryable:
+                groups.append(attempt.retryable)
+                self._on_wait(attempt.reason)
                 if not backoff.wait():
-                    is_blocked = any(reason.startswith(kind) for kind in BLOCK_TYPES)
-                    remedy = block_remedy(reason) if is_blocked else "Check the cluster's load and free disk space."
-                    raise RequestFailed(
-                        f"{self._engine.info.label} did not accept {pluralize(len(waiting), 'update')} within "
-                        f"{self._policy.budget:g} s: {reason}",
-                        f"{remedy} Then run the same command again: documents that are up to date are "
-                        "not written again.",
-                    )
+                    raise attempt.error or self._refused_error(attempt)
+
+    def _post(self, actions: int, seconds: float, body: bytes) -> list[BulkItemResult]:
+        self._check_index()
+        return self._engine.bulk(self._state.name, body, actions=actions, timeout=seconds)
+
+    def _check_accessible(self, result: BulkItemResult) -> None:
+        """Check that the engine did not refuse an action for a reason that holds for all documents."""
+        if result.outcome in (BulkOutcome.DENIED, BulkOutcome.INDEX_CLOSED):
+            raise result.error(self._engine.info.label, f"writing to {self._state.name}")
+        if result.outcome is BulkOutcome.INDEX_MISSING:
+            raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
+
+    def _refused_error(self, attempt: BulkAttempt[A]) -> RequestFailed:
+        remedy = block_remedy(attempt.reason) if attempt.is_blocked else "Check the cluster's load and free disk space."
+        return RequestFailed(
+            f"{self._engine.info.label} did not accept {pluralize(len(attempt.retryable), 'update')} within "
+            f"{self._policy.budget:g} s: {attempt.reason}",
+            f"{remedy} Then run the same command again: documents that are up to date are not written again.",
+        )
 
     def _check_index(self) -> None:
         """Check that the index is the one that was read, because a bulk request would create a missing index."""
-        uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
-        if uuids.get(self._state.name) != self._state.uuid:
+        if self._engine.index_uuids(self._state.name).get(self._state.name) != self._state.uuid:
             raise IndexMismatch(
                 f"the index {self._state.name} was deleted or replaced since it was read", "Run the command again."
             )

@@ -17,14 +17,14 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from es_sbert.batched import batched
+from es_sbert.engines.bulk_request import BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineInfo
-from es_sbert.engines.error_mapping import privilege_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier
-from es_sbert.errors import AccessDenied, IndexMissing
+from es_sbert.errors import IndexMissing
 from es_sbert.index.derived_fields import mapped_fields, nested_objects
 from es_sbert.index.document_vectors import action_metadata, append_members, if_unchanged, json_bytes
 from es_sbert.index.mapping import VECTOR_TYPES, document_meta_field, vector_fields
@@ -107,11 +107,13 @@ def _check_may_update(engine: Engine, state: IndexState, hit: Json, retrying: Re
     Raises:
         AccessDenied: the user may not update the document.
     """
-    [result] = retrying(partial(engine.bulk, state.name, write_lines(hit, {}, None)))
-    if result.is_denied:
-        raise AccessDenied(
-            f"this user may not update documents of {state.name}: {result.reason}", privilege_remedy(result.reason)
-        )
+
+    def update() -> None:
+        [result] = engine.bulk(state.name, write_lines(hit, {}, None))
+        if result.outcome is BulkOutcome.DENIED or result.outcome.is_retried:
+            raise result.error(engine.info.label, f"updating documents of {state.name}")
+
+    retrying(update)
 
 
 def _pipeline_problem(state: IndexState, inexact: Mapping[str, str]) -> str | None:

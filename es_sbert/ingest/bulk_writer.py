@@ -11,24 +11,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import orjson
 
-from es_sbert.engines.engine import BulkItemResult, DocumentKey
-from es_sbert.engines.error_mapping import ErrorClass, block_remedy, is_closed, privilege_remedy
+from es_sbert.engines.bulk_request import BulkAttempt, BulkItemResult, BulkOutcome, send_bulk, split_in_half
+from es_sbert.engines.engine import DocumentKey
+from es_sbert.engines.error_mapping import block_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Backoff, error_class
+from es_sbert.engines.retry import Backoff
 from es_sbert.errors import (
     DocumentsAltered,
     EngineError,
     IndexMismatch,
     IndexMissing,
-    RequestFailed,
 )
 from es_sbert.index.document_vectors import (
     DocumentMeta,
@@ -39,7 +39,6 @@ from es_sbert.index.document_vectors import (
     read_document_meta,
     read_stored_vectors,
     row_cosines,
-    split_in_half,
     stored_text,
     targets_to_fill,
     vector_members,
@@ -98,13 +97,11 @@ def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: 
     return b"".join((orjson.dumps({"index": head}), b"\n", source, b"\n"))
 
 
-# The request was rejected as a whole: split it until the offending document is alone.
-_SPLIT_STATUSES = frozenset({400, 413})
 # The engine is overloaded, or the connection broke before a response arrived.
 _OVERLOAD_STATUSES = frozenset({0, 429, 503})
 # HTTP 500 for one item may be transient: it is retried, but only within the budget.
 _INTERNAL_SERVER_ERROR = 500
-_BLOCKED_REASON = "cluster_block_exception"
+_TOO_LARGE = 413
 
 
 def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> str | None:
@@ -123,25 +120,6 @@ def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> 
     else:
         return None
     return f"an ingest pipeline {change}: see the settings {' and '.join(PIPELINE_SETTINGS)} of {index}"
-
-
-@dataclass
-class _Attempt:
-    """The result of one bulk request.
-
-    Attributes:
-        retryable: Actions to send again, in the order of the request.
-        reason: Reason for the retry, as one line.
-        statuses: The HTTP statuses of the retryable actions, or that of the request; 0 for a broken connection.
-        halves: Groups to send instead, because the request was rejected as a whole.
-        answered: Whether the engine returned a result for every action.
-    """
-
-    retryable: list[DocumentAction] = field(default_factory=list)
-    reason: str = ""
-    statuses: set[int] = field(default_factory=set)
-    halves: Sequence[list[DocumentAction]] = ()
-    answered: bool = False
 
 
 class BulkWriter:
@@ -195,15 +173,23 @@ class BulkWriter:
             # The engine may have become unreachable while the group waited for its slot.
             if self._leave_if_stopped(group):
                 return ()
-            attempt = self._attempt(group, backoff.seconds_left)
+            try:
+                attempt = send_bulk(group, partial(self._post, len(group), backoff.seconds_left))
+            except EngineError as error:
+                attempt = BulkAttempt(error=error)
+                self._control.stop_sending_after(error)
+                self._leave(group)
+            self._record(attempt)
         if attempt.statuses & _OVERLOAD_STATUSES:
             throttle.decrease()
+        elif _TOO_LARGE in attempt.statuses:
+            throttle.limit_body(sum(len(action.body) for action in group))
         if attempt.retryable:
             if len(attempt.retryable) < len(group):
                 # Some documents were accepted: the retry budget covers only the time without progress.
                 backoff.reset()
             return self._wait(attempt, backoff)
-        if attempt.answered:
+        if attempt.error is None:
             throttle.increase()
         backoff.reset()
         self._control.engine_wait.end()
@@ -220,13 +206,12 @@ class BulkWriter:
         """Leave the documents of these actions for the next run."""
         self._outcomes.leave([action.document.key for action in actions])
 
-    def _wait(self, attempt: _Attempt, backoff: Backoff) -> Sequence[list[DocumentAction]]:
+    def _wait(self, attempt: BulkAttempt[DocumentAction], backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Wait before a retry; return the groups to send then, none if the retries have ended."""
         actions, seconds = attempt.retryable, self._context.retry_policy.budget
-        is_blocked = attempt.reason.startswith(_BLOCKED_REASON)
-        reason = f"{attempt.reason} {block_remedy(attempt.reason)}" if is_blocked else attempt.reason
+        reason = f"{attempt.reason} {block_remedy(attempt.reason)}" if attempt.is_blocked else attempt.reason
         self._control.engine_wait.begin(reason)
-        moved = self._context.moved_alias_reason() if is_blocked else None
+        moved = self._context.moved_alias_reason() if attempt.is_blocked else None
         if moved is not None:
             self._control.stop_sending(moved)
         elif backoff.wait():
@@ -235,10 +220,10 @@ class BulkWriter:
             log_event("retry", message, documents=len(actions), reason=attempt.reason)
         elif self._control.stop_embedding.is_set():
             self._leave(actions)
-            if not attempt.answered:
+            if attempt.error is not None:
                 self._given_up.set()  # each further request might take as long to fail
             return ()
-        elif attempt.statuses == {_INTERNAL_SERVER_ERROR} and attempt.answered:
+        elif attempt.statuses == {_INTERNAL_SERVER_ERROR} and attempt.error is None:
             for action in actions:
                 self._record_failure(action, f"the engine kept failing on it for {seconds:g} s: {attempt.reason}")
             return ()
@@ -249,55 +234,36 @@ class BulkWriter:
             return split_in_half(actions)
         return (actions,)
 
-    def _attempt(self, group: list[DocumentAction], seconds: float) -> _Attempt:
-        """Send one request and record the outcome of every document that needs no retry.
+    def _post(self, actions: int, seconds: float, body: bytes) -> list[BulkItemResult]:
+        """Send one request.
 
         Args:
             seconds: Maximum time for which the engine itself may wait for a shard.
         """
-        body = b"".join(action.body for action in group)
-        try:
-            self._context.check_index_uuid()
-            results = self._context.engine.bulk(self._index, body, actions=len(group), timeout=seconds)
-        except EngineError as error:
-            return self._failed_request(group, len(body), error)
+        self._context.check_index_uuid()
+        return self._context.engine.bulk(self._index, body, actions=actions, timeout=seconds)
+
+    def _record(self, attempt: BulkAttempt[DocumentAction]) -> None:
+        """Record the outcome of every document that needs no retry."""
         acknowledged: list[tuple[DocumentAction, Version | None]] = []
-        others: list[tuple[DocumentAction, BulkItemResult]] = []
-        for action, result in zip(group, results, strict=True):
-            if result.ok and misrouted_reason(action.document, result, self._index) is None:
+        others: list[tuple[DocumentAction, BulkItemResult, str | None]] = []
+        writes = 0
+        for action, result in attempt.results:
+            misrouted = misrouted_reason(action.document, result, self._index) if result.ok else None
+            if result.ok and misrouted is None:
                 acknowledged.append((action, result.version))
             else:
-                others.append((action, result))
-        # An update that changes nothing gets no sequence number.
-        writes = sum(result.ok and result.index == self._index and result.result != "noop" for result in results)
+                others.append((action, result, misrouted))
+            # An update that changes nothing gets no sequence number.
+            writes += result.ok and result.index == self._index and result.result != "noop"
         self._outcomes.record_in_index([(action.document.key, version) for action, version in acknowledged], writes)
         self._record_outcomes([action for action, _ in acknowledged])
-        attempt = _Attempt(answered=True)
-        for action, result in others:
-            if result.may_succeed_later:
-                attempt.retryable.append(action)
-                attempt.reason = result.reason
-                attempt.statuses.add(result.status)
+        for action, result, misrouted in others:
+            if misrouted is None:
+                self._record_refused(action, result)
             else:
-                self._record(action, result)
+                self._record_failure(action, misrouted)
         self.read_back.check_first_request([(action, each) for action, each in acknowledged if each is not None])
-        return attempt
-
-    def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:
-        """Decide how to continue after a request that failed as a whole."""
-        status = error.status if isinstance(error, RequestFailed) else 0
-        if error_class(error) is not ErrorClass.PERMANENT:
-            return _Attempt(group, error.message, {status})
-        if status == 413:
-            self._context.throttle.limit_body(size)
-        if status in _SPLIT_STATUSES and len(group) > 1:
-            return _Attempt(halves=split_in_half(group))
-        if status in _SPLIT_STATUSES:
-            self._record_failure(group[0], error.message)
-        else:
-            self._control.stop_sending_after(error)
-            self._leave(group)
-        return _Attempt()
 
     def _record_outcomes(self, actions: Sequence[DocumentAction]) -> None:
         """Record the outcomes of documents that the index holds as they were sent."""
@@ -308,28 +274,22 @@ class BulkWriter:
                 if action.outcome is not DocumentOutcome.INDEXED:
                     self._outcomes.add(action.outcome)
 
-    def _record(self, action: DocumentAction, result: BulkItemResult) -> None:
-        """Record the outcome of a document that the index does not hold as it was sent."""
-        document, reason = action.document, result.reason
-        misrouted = misrouted_reason(document, result, self._index) if result.ok else None
-        if misrouted is not None:
-            self._record_failure(action, misrouted)
-        elif result.is_denied:
-            self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
+    def _record_refused(self, action: DocumentAction, result: BulkItemResult) -> None:
+        """Record the outcome of a document that the engine has not written."""
+        outcome, in_place = result.outcome, action.document.version is not None
+        if outcome in (BulkOutcome.DENIED, BulkOutcome.INDEX_CLOSED):
+            self._control.stop_sending_after(result.error(self._context.engine.info.label, f"writing to {self._index}"))
             self._leave([action])
-        elif is_closed(result.kind, reason):
-            self._control.stop_sending(f"the index {self._index} is closed: open it")
-            self._leave([action])
-        elif reason.startswith("index_not_found_exception"):
+        elif outcome is BulkOutcome.INDEX_MISSING:
             self._leave([action])  # the load ends with an error that says so
-        elif document.version is not None and result.status == 409:
+        elif in_place and outcome is BulkOutcome.CONFLICT:
             self._uncount_embedded(action)
-            self._conflicts[document.key] = action
-        elif document.version is not None and reason.startswith("document_missing_exception"):
+            self._conflicts[action.document.key] = action
+        elif in_place and outcome is BulkOutcome.MISSING:
             self._uncount_embedded(action)
             self._outcomes.add(DocumentOutcome.DELETED)
         else:
-            self._record_failure(action, f"refused by the engine ({result.status}): {reason}")
+            self._record_failure(action, f"refused by the engine ({result.status}): {result.reason}")
 
     def _record_failure(self, action: DocumentAction, reason: str) -> None:
         self._uncount_embedded(action)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.batched import slice_by_size
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.bulk_request import group_actions
 from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingTargets,
     build_field_value,
-    group_actions,
     to_wire_order,
 )
 from es_sbert.ingest.bulk_writer import BulkWriter, DocumentAction, bulk_lines
@@ -34,7 +35,6 @@ from es_sbert.ingest.read_documents import (
     document_windows,
     read_documents,
 )
-from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors

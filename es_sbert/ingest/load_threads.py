@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, Full, Queue
 from typing import Any, Generic, TypeVar
 
-from es_sbert.errors import AccessDenied, EngineError
+from es_sbert.errors import EsSbertError
 from es_sbert.messages import log_event
 
 # Waits longer than this are reported. Shorter ones happen several times a second on a busy engine.
@@ -101,10 +101,9 @@ class LoadControl:
         self.stop_embedding.set()
         self.stop_reading.set()
 
-    def stop_sending_after(self, error: EngineError) -> None:
+    def stop_sending_after(self, error: EsSbertError) -> None:
         """Stop because the engine is unreachable, or refuses a request; see `stop_sending`."""
-        remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
-        self.stop_sending(error.message + remedy)
+        self.stop_sending(f"{error.message} ({error.remedy.rstrip('.')})")
 
     def interrupt(self) -> None:
         """Stop on behalf of the user: send the vectors that exist, and leave the rest for the next run."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
+from es_sbert.batched import slice_by_size
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
@@ -38,7 +39,6 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.io.json_text import remove_members
 from es_sbert.messages import setting_text
-from es_sbert.runtime.batching import slice_by_size
 
 
 class RecordStream:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import orjson
 
 from es_sbert.batched import batched
+from es_sbert.engines.bulk_request import BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
@@ -48,7 +49,7 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
+from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.ledger import (
     DocumentOutcome,
@@ -356,7 +357,6 @@ def _change_notes(context: LoadContext, index: IndexState, missing: int, changes
 
 _SAMPLE = 5
 _PAGE = 1000
-_NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
@@ -465,11 +465,6 @@ def _unseen_documents(context: LoadContext, retrying: Retrier, query: Json) -> I
         yield len(candidates), [hit for hit in candidates if document_key(hit) not in seen_keys]
 
 
-class _Deletion(NamedTuple):
-    hit: Json
-    body: bytes
-
-
 def delete_hits(
     engine: Engine,
     state: IndexState,
@@ -491,17 +486,19 @@ def delete_hits(
         IndexMismatch: the index was deleted or replaced.
         EngineError: the engine failed, or refused to delete a document.
     """
-    heads = [action_metadata(hit) | (if_unchanged(hit) if "_seq_no" in hit else {}) for hit in hits]
-    actions = [_Deletion(hit, orjson.dumps({"delete": head}) + b"\n") for hit, head in zip(hits, heads, strict=True)]
+    actions = []
+    for hit in hits:
+        head = action_metadata(hit) | (if_unchanged(hit) if "_seq_no" in hit else {})
+        actions.append(BulkWrite(document_key(hit), orjson.dumps({"delete": head}) + b"\n"))
     removed, conflicts = 0, []
     for action, result in VersionedUpdates(engine, state, policy, on_wait, stop_retrying, source=None).send(actions):
-        if result.ok or (result.status == _NOT_FOUND and not result.reason):
+        if result.outcome in (BulkOutcome.WRITTEN, BulkOutcome.MISSING):
             removed += 1
-        elif result.status == CONFLICT:
-            conflicts.append(action.hit)
+        elif result.outcome is BulkOutcome.CONFLICT:
+            conflicts.append(action.key)
         else:
             raise RequestFailed(
-                f"{engine.info.label} refused to delete {action.hit['_id']!r} from {state.name}: {result.reason}",
+                f"{engine.info.label} refused to delete {action.key[0]!r} from {state.name}: {result.reason}",
                 "Fix the cause and run the same command again: it continues with the remaining documents.",
                 result.status,
             )
@@ -509,6 +506,6 @@ def delete_hits(
         # If a response was lost, the retry conflicts with deletions of the first request: these count as removed.
         retrying = make_retrier(policy, on_wait, stop_retrying)
         retrying(partial(engine.refresh, state.name))
-        existing = retrying(partial(multi_get, engine, state.name, [hit["_id"] for hit in conflicts]))
-        removed += sum(document_key(hit) not in existing for hit in conflicts)
+        existing = retrying(partial(multi_get, engine, state.name, [document_id for document_id, _ in conflicts]))
+        removed += len(set(conflicts) - existing.keys())
     return removed

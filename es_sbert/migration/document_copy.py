@@ -22,6 +22,7 @@ import orjson
 
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.bulk_request import BulkOutcome
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import ShardChanges, scan_index
 from es_sbert.engines.multi_get import multi_get
@@ -47,26 +48,12 @@ from es_sbert.index.mapping import (
 from es_sbert.index.privileges import count_all_documents
 from es_sbert.index.text_template import MISSING, TextTemplate, without_fields
 from es_sbert.index.vector_field import VectorField, require_index
-from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
+from es_sbert.index.versioned_updates import BulkWrite, VersionedUpdates
 from es_sbert.index.whole_documents import keyword_fields, max_docvalue_fields, restore_numbers, rewrites_numbers
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.json_text import dump_object
 from es_sbert.messages import pluralize
 from es_sbert.migration.migration_state import MigrationStateStore
-
-_NOT_FOUND = 404
-
-
-class BulkWrite(NamedTuple):
-    """One action of a bulk request.
-
-    Attributes:
-        key: Id and routing of the document.
-        body: The lines of the action.
-    """
-
-    key: DocumentKey
-    body: bytes
 
 
 def copy_write(hit: Json, dropped: Collection[str]) -> BulkWrite:
@@ -152,7 +139,7 @@ class MigrationContext:
         accepted = 0
         for write, result in self.updates.send(writes):
             accepted += result.ok
-            if not result.ok and result.status not in (_NOT_FOUND, CONFLICT):
+            if result.outcome is BulkOutcome.REFUSED:
                 raise RequestFailed(
                     f"{self.engine.info.label} refuses the document {write.key[0]!r} in {self.target}: {result.reason}",
                     "Fix or delete that document in the old index, then run the same command again to resume.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -82,30 +82,6 @@ def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[n
             firsts.append(number)
         kind_of[number] = position
     return firsts, kind_of
-
-
-def slice_by_size(
-    items: Iterable[T], size: Callable[[T], int], most: int, most_items: int | None = None
-) -> Iterator[list[T]]:
-    """Split items into groups of limited size, in order, so that work on many items can be interrupted between groups.
-
-    Args:
-        items: The items to group.
-        size: Size of an item, for example in characters.
-        most: Maximum sum of sizes of a group; a larger item is a separate group.
-        most_items: Maximum items of a group; None for any number.
-    """
-    group: list[T] = []
-    held = 0
-    for item in items:
-        item_size = size(item)
-        if group and (len(group) == most_items or held + item_size > most):
-            yield group
-            group, held = [], 0
-        group.append(item)
-        held += item_size
-    if group:
-        yield group
 
 
 def mark_unpooled(row: NDArray[np.int64], count: int) -> NDArray[np.int64]:

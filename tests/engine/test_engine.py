@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.engines.engine import BulkItemResult, Engine, document_key
+from es_sbert.engines.bulk_request import BulkItemResult
+from es_sbert.engines.engine import Engine, document_key
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots, scan_index
 from es_sbert.engines.multi_get import multi_get

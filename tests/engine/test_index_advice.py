@@ -69,7 +69,7 @@ def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> fl
 
 def test_temporary_index_is_deleted_after_an_error(engine: Engine) -> None:
     strict = {"mappings": {"dynamic": "strict"}}
-    rejected = pytest.raises(RequestFailed, match="rejected a document of the temporary index .*: .*strict")
+    rejected = pytest.raises(RequestFailed, match="writing to the temporary index .*: .*strict")
     with rejected, temporary_index(engine, strict, pytest.fail) as name:
         fill_index(engine, name, [{}, {"a": 1}])
     assert engine.get_index(name) is None

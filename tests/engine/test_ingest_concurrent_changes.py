@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import BulkItemResult, Engine
+from es_sbert.engines.bulk_request import BulkItemResult
+from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.load import run_load

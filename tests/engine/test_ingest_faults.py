@@ -173,7 +173,7 @@ def test_index_closed_during_load_stops_without_dead_letters(
     proxy.faults = [close]
     summary = in_small_bodies(proxy, loads, docs)
     assert (summary.dead, summary.left > 0) == (0, True)
-    assert "is closed: open it" in str(summary.stopped)
+    assert "is closed (Open it" in str(summary.stopped)
     ask(engine, "POST", f"/{loads.index}/_open", {"wait_for_active_shards": "1"})
     assert in_small_bodies(proxy, loads, docs).left == 0
     assert_all_in_once(loads)

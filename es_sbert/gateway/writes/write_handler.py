@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote
 import orjson
 from starlette.types import Send
 
+from es_sbert.engines.bulk_request import BulkOutcome, classify_result, group_actions, split_in_half
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
@@ -49,7 +50,6 @@ from es_sbert.gateway.writes.bulk_items import ActionWeight, BulkBody, BulkItem,
 from es_sbert.gateway.writes.destinations import DestinationResolver
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
 from es_sbert.gateway.writes.prepare_items import ItemPreparer
-from es_sbert.index.document_vectors import group_actions, split_in_half
 
 _OP_TYPES = {EngineApi.DOCUMENT: OpType.INDEX, EngineApi.CREATE: OpType.CREATE, EngineApi.UPDATE: OpType.UPDATE}
 # Size of a window: the part of a bulk request that is processed at once.
@@ -313,7 +313,7 @@ class BulkSender:
         return await offload_if_large(_source_bytes(accepted), list, group_actions(accepted, self._limit.bytes))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
-        """Send the next items. A part that is refused as too large is sent in smaller ones.
+        """Send the next items. A part that is refused is sent in smaller ones.
 
         Args:
             rejected: Number of an item that is not sent → its error.
@@ -327,9 +327,11 @@ class BulkSender:
         while parts:
             part = parts.pop(0)
             answer = await self._post(await join_items(part))
-            if isinstance(answer, BufferedResponse) and answer.status == TOO_LARGE and len(part) > 1:
+            status = answer.status if isinstance(answer, BufferedResponse) else 0
+            if classify_result(status, actions=len(part)) is BulkOutcome.SPLIT:
                 size = sum(len(item.body) for item in part)
-                self._limit.refused(size)
+                if status == TOO_LARGE:
+                    self._limit.refused(size)
                 parts[:0] = await offload_if_large(size, split_in_half, part)
             else:
                 answers.append(await _part_response(part, answer))

@@ -190,6 +190,15 @@ def test_later_window_error_affects_only_its_items(tiny: Path, tiny_encoder: Enc
     assert len(bulks.sent) == 5
 
 
+def test_invalid_item_of_later_window_is_refused_alone(tiny: Path, tiny_encoder: Encoder) -> None:
+    invalid = whole(b'{"error":{"type":"id too long","reason":"r"},"status":400}', b"400 Bad Request")
+    bulks = Bulks(tiny_encoder, written(numbered(WINDOW)), *[invalid] * 5)  # 10, 5, 3, 2, 1 items
+    with before(bulks, tiny) as url:
+        answer = patient.post(url, content=numbered(45), headers=JSON)
+    assert statuses(answer) == [201] * 10 + [400] + [201] * 34
+    assert answer.json()["items"][10]["index"]["error"]["type"] == "id too long"
+
+
 def test_unreachable_engine_gets_no_more_windows(tiny: Path, tiny_encoder: Encoder) -> None:
     bulks = Bulks(tiny_encoder, written(numbered(WINDOW)), None, None)
     with before(bulks, tiny) as url:

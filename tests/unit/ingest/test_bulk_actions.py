@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.engines.bulk_request import group_actions, split_in_half
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, chunk_values, group_actions, split_in_half
+from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, chunk_values
 from es_sbert.ingest.bulk_writer import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.read_documents import Document

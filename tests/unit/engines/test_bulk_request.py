@@ -1,0 +1,68 @@
+"""What follows from the answer to a bulk request, and to each of its actions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import orjson
+import pytest
+
+from es_sbert.engines.bulk_request import BulkAttempt, send_bulk
+from es_sbert.engines.clients import TransportEngine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMismatch, RequestFailed
+from es_sbert.index.versioned_updates import VersionedUpdates
+
+ACTIONS = [SimpleNamespace(id=id, body=f'{{"delete":{{"_id":"{id}"}}}}\n'.encode()) for id in "abcd"]
+BLOCK = {"type": "cluster_block_exception", "reason": "index [docs] blocked by: [FORBIDDEN/8/index write (api)];"}
+
+
+def test_request_that_fails_as_a_whole_is_sent_again() -> None:
+    cut, block = EngineUnreachable("cut", "r"), RequestFailed("read-only", "r", 403, kind=BLOCK["type"])
+    assert send_bulk(ACTIONS, Mock(side_effect=cut)) == BulkAttempt([], ACTIONS, (), "cut", False, {0}, cut)
+    assert send_bulk(ACTIONS, Mock(side_effect=block)) == BulkAttempt([], ACTIONS, (), "read-only", True, {403}, block)
+
+
+def _send(status: int, kind: str, reason: str, *, whole: bool = False) -> dict[str, str]:
+    """Delete the documents a to d; the engine refuses c, or every request with it."""
+    error = {"type": kind, "reason": reason}
+
+    def perform_request(method: str, path: str, *, body: bytes, **options: Any) -> Any:
+        ids = [orjson.loads(line)["delete"]["_id"] for line in (body or b"").splitlines()]
+        bad = {"_index": "docs", "status": status, "error": error}
+        items = [{"delete": {"_id": id, "status": 200} | (bad if id == "c" else {})} for id in ids]
+        uuid = {"docs": {"settings": {"index": {"uuid": "u"}}}}
+        is_refused = whole and "c" in ids
+        meta = SimpleNamespace(status=status if is_refused else 200, headers={})
+        return SimpleNamespace(meta=meta, body={"error": error} if is_refused else {"items": items} if ids else uuid)
+
+    info = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://here:9200")
+    engine = TransportEngine(info, SimpleNamespace(perform_request=perform_request), None)
+    updates = VersionedUpdates(engine, IndexState("docs", {}, {"index.uuid": "u"}), RetryPolicy(0), print, source=None)
+    return {action.id: str(result.outcome) for action, result in updates.send(ACTIONS)}
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, "action_request_validation_exception"), (413, "")])
+def test_document_that_makes_the_engine_refuse_the_request_is_refused_alone(status: int, kind: str) -> None:
+    outcomes = _send(status, kind, "id is too long", whole=True)
+    assert outcomes == {"a": "written", "b": "written", "c": "refused", "d": "written"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "reason", "error", "message", "remedy"),
+    [
+        (403, "security_exception", "unauthorized", AccessDenied, "does not allow writing to docs", "Give the user"),
+        (400, "index_closed_exception", "closed", RequestFailed, "the index docs is closed", "POST /docs/_open"),
+        (404, "index_not_found_exception", "no such index", IndexMismatch, "was deleted while", "Run the command"),
+        (403, BLOCK["type"], BLOCK["reason"], RequestFailed, "did not accept 1 update", "index.blocks.write"),
+    ],
+)
+def test_refusals_of_all_documents_are_errors(
+    status: int, kind: str, reason: str, error: type[EsSbertError], message: str, remedy: str
+) -> None:
+    with pytest.raises(error, match=f"(?s){message}.*{remedy}"):
+        _send(status, kind, reason)
