@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from es_sbert.errors import UsageError
+from es_sbert.errors import UsageError, WrongArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +24,9 @@ _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
 def check_arguments(function: F) -> F:
-    """Decorator: an argument that does not fit its annotation, or an unknown option, raises a `UsageError`.
+    """Decorator: an argument that does not fit its annotation raises a `UsageError`.
+
+    It is a `WrongArgument`, which is also a TypeError, if its type does not fit or the keyword is unknown.
 
     Annotations with names that are only imported for type checkers are not checked, nor are the elements of an
     `Iterable`. Values of NumPy and pandas, views of a dict and sets of str become numbers and lists of Python where
@@ -45,8 +47,8 @@ def check_arguments(function: F) -> F:
         adapter = checks()[1].get(name)
         if adapter is not None and _problem(adapter, value) is not None:
             value, given = _to_python(value), value
-            if (allowed := _problem(adapter, value)) is not None:
-                raise wrong_argument(name, given, allowed)
+            if (problem := _problem(adapter, value)) is not None:
+                raise wrong_argument(name, given, problem[0], is_type=problem[1])
         if value is not None and name in _MIN_VALUES and not value >= _MIN_VALUES[name]:
             raise UsageError(f"`{name}` is {value}", f"Set it to at least {_MIN_VALUES[name]}.")
         return value
@@ -57,19 +59,21 @@ def check_arguments(function: F) -> F:
         options = vars(function).get("__signature__")  # spelled out, see `spell_out`
         if options is not None and (unknown := kwargs.keys() - options.parameters.keys()):
             known = [name for name, each in options.parameters.items() if each.kind is each.KEYWORD_ONLY]
-            raise UsageError(f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(known)}.")
+            raise WrongArgument(f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(known)}.")
         python_args = [*map(check, positional, args), *args[len(positional) :]]
         return function(*python_args, **{name: check(name, value) for name, value in kwargs.items()})
 
     return cast("F", checked)
 
 
-def _problem(adapter: TypeAdapter[Any], value: Any) -> str | None:
-    """The allowed values, in pydantic's words; None if this value is one of them."""
+def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool] | None:
+    """The allowed values, in pydantic's words, and whether the type is wrong; None if this value is one of them."""
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        return " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in error.errors()))
+        problems = error.errors()
+        allowed = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in problems))
+        return allowed, all(each["type"] != "literal_error" or not isinstance(value, str) for each in problems)
     return None
 
 
@@ -85,24 +89,26 @@ def _to_python(value: Any) -> Any:
     return {key: _to_python(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def wrong_argument(name: str, value: object, allowed: str) -> UsageError:
+def wrong_argument(name: str, value: object, allowed: str, *, is_type: bool = True) -> UsageError:
     """Return the error for an argument.
 
     Args:
         allowed: The allowed values.
+        is_type: Whether its type is wrong.
     """
-    return UsageError(f"`{name}` is {repr(value)[:80]}, of type {type(value).__name__}", f"Pass {allowed}.")
+    error = WrongArgument if is_type else UsageError
+    return error(f"`{name}` is {repr(value)[:80]}, of type {type(value).__name__}", f"Pass {allowed}.")
 
 
 def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
     """Return an iterator over texts, which it does not check.
 
     Raises:
-        UsageError: it is a single str or not iterable.
+        WrongArgument: it is a single str, not iterable or without an order.
     """
-    # The letters of a str are texts too, and so are the names of a table's columns.
+    # The letters of a str are texts too, and so are the names of a table's columns. The order of a set is arbitrary.
     is_table = isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
-    if isinstance(texts, str | bytes) or is_table or not isinstance(texts, Iterable):
+    if isinstance(texts, str | bytes | set | frozenset) or is_table or not isinstance(texts, Iterable):
         raise wrong_argument(name, texts, "a list of str")
     return iter(texts)
 
@@ -115,17 +121,31 @@ def as_texts(texts: Iterable[str], name: str = "texts", first: int = 0) -> list[
         first: Position of the first of these texts in the argument, for messages.
 
     Raises:
-        UsageError: it is a single str or not iterable, or one of the texts is not a str.
+        WrongArgument: it is a single str, not iterable or without an order, or one of the texts is not a str.
     """
     listed: list[Any] = list(iterate_texts(texts, name))
     # Tokenizers would read a tuple as a pair of texts.
     if not set(map(type, listed)) <= {str}:
         for number, text in enumerate(listed, first):
             if not isinstance(text, str):
-                is_missing = text is None or isinstance(text, float)  # pandas writes NaN for a missing text
+                # pandas has NaN, NaT or NA for a missing text.
+                is_missing = text is None or isinstance(text, float) or type(text).__name__ in ("NaTType", "NAType")
                 allowed = f"a list of str{'; leave out missing values' if is_missing else ''}"
                 raise wrong_argument(f"{name}[{number}]", text, allowed)
     return listed
+
+
+def invalid_unicode(texts: Iterable[str]) -> UsageError:
+    """Return the error for texts of which at least one has half of a surrogate pair, which no encoding can write."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return UsageError(
+                f"the text {text[:80]!r} is not valid Unicode: {error.reason} at character {error.start:,}",
+                'Repair it where it is read, or drop such characters: text.encode("utf-8", "ignore").decode().',
+            )
+    raise ValueError("all texts are valid")
 
 
 def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:

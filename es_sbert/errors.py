@@ -2,6 +2,7 @@
 
     EsSbertError
     ├── UsageError                 contradictory or invalid settings, or a missing extra; also a ValueError
+    │   ├── WrongArgument          an argument of another type, or an unknown keyword; also a TypeError
     │   └── RequestTooLarge        a request body above the gateway's limit
     ├── ModelError
     │   ├── ModelNotFound          no folder, installed package, registered model or hub repository with that name
@@ -81,6 +82,10 @@ def error_summary(error: Exception) -> str:
 
 class UsageError(EsSbertError, ValueError):
     """Settings are invalid, contradict each other or make no sense together."""
+
+
+class WrongArgument(UsageError, TypeError):
+    """An argument of a function has the wrong type, or a keyword is unknown."""
 
 
 class RequestTooLarge(UsageError):

@@ -17,6 +17,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
+from es_sbert.arguments import invalid_unicode
 from es_sbert.batched import slice_by_size
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
@@ -314,7 +315,7 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
         hashes = [hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest() for text in texts]
     except UnicodeEncodeError as error:
         # Reject the text before the tokenizer, where it would make the texts of other requests fail too.
-        raise UsageError(f"a text cannot be tokenized: {error.reason}", "Pass valid Unicode strings.") from error
+        raise invalid_unicode(texts) from error
     return [(fingerprint, kind, digest) for digest in hashes]
 
 

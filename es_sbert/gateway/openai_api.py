@@ -176,8 +176,11 @@ def parse_embeddings_request(body: bytes, limits: Limits) -> EmbeddingsRequest:
             if unknown is not None:
                 raise UsageError(f"{unknown}: Extra inputs are not permitted", example)
             items = parsed.get("input")
-            if isinstance(items, list) and items and isinstance(items[0], int | list):
+            first = items[0] if isinstance(items, list) and items else None
+            if isinstance(first, int) or (isinstance(first, list) and all(isinstance(each, int) for each in first)):
                 raise UsageError("'input' holds token ids", _TOKEN_IDS_REMEDY)
+            if isinstance(first, list):
+                raise UsageError("'input' holds a list of lists", 'Send one list of texts: {"input": ["a", "b"]}.')
             if isinstance(items, list) and len(items) > most:
                 raise UsageError(f"'input' holds {pluralize(len(items), 'text')}", limit)
         request = EmbeddingsRequest.model_validate(parsed)

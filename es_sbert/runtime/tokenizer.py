@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
+from es_sbert.arguments import invalid_unicode
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN
@@ -211,7 +212,7 @@ class SentenceTokenizer(ModelTokenizer):
             # encode_batch_fast does not compute character offsets, which are not needed.
             ids = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
         except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(f"a text cannot be tokenized: {error}", "Pass valid Unicode strings.") from error
+            raise invalid_unicode(texts) from error
         lengths = list(map(len, ids))
         rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
         for number, (row, tokens) in sorted(prefixes.items()):
@@ -415,7 +416,7 @@ class PairTokenizer(ModelTokenizer):
         try:
             encodings = self._tokenizer.encode_batch_fast(pairs)
         except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(f"a text cannot be tokenized: {error}", "Pass valid Unicode strings.") from error
+            raise invalid_unicode((*first, *second)) from error
         ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
         self._check_tokens(ids)
         return TokenizedPairs(

@@ -364,7 +364,7 @@ class SemanticIndex:
         """
         from es_sbert.ingest.load_documents import delete_documents
 
-        ids = as_texts([ids] if isinstance(ids, str) else ids, "ids")
+        ids = as_texts([ids] if isinstance(ids, str) else list(ids) if isinstance(ids, set) else ids, "ids")
         if "" in ids:
             raise UsageError("`ids` contains an empty id", "Pass the ids of documents: hit.id.")
         self._scope()  # refuses a closed index

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
@@ -20,7 +21,10 @@ def refused(name: str, call: Callable[..., object], *arguments: Any, **named: An
 
 
 # A list of lists would be read as pairs of texts, and a table as the names of its columns.
-WRONG_TEXTS: list[Any] = [None, b"a", {"a": 1}, [b"a"], ["a", float("nan")], [["a", "b"]], np.array([["a", "b"]])]
+WRONG_TEXTS: list[Any] = [
+    None, b"a", {"a": 1}, {"a", "b"}, [b"a"], ["a", float("nan")], [["a", "b"]], [("a", "b")], np.array([["a", "b"]]),
+    pd.DataFrame({"a": ["b"]}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("texts", WRONG_TEXTS, ids=repr)
@@ -32,11 +36,31 @@ def test_wrong_texts_are_named(encoder: Encoder, texts: Any) -> None:
         refused("texts", call, "one text")
 
 
-@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_type_errors_are_type_errors_and_values_are_not(encoder: Encoder, tiny: Path) -> None:
+    for call in (encoder.encode, encoder.embed_documents, lambda texts: list(encoder.encode_stream(texts))):
+        with pytest.raises(TypeError):
+            call({"a", "b"})
+    for wrong in ({"threads": "2"}, {"batches": 2}, {"device": None}):
+        with pytest.raises(TypeError):
+            Encoder(tiny, **wrong)
+    for call in (lambda: encoder.encode("a", "passage"), lambda: Encoder(tiny, device="gpu")):
+        with pytest.raises(ValueError, match="passage|gpu") as caught:
+            call()
+        assert not isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("text", ["ab\ud800", "\udc00" + "long " * 30_000])
+def test_text_with_half_a_surrogate_pair_is_named(encoder: Encoder, text: str) -> None:
+    for call in (encoder.encode, lambda texts: list(encoder.encode_stream(texts, window=2))):
+        with pytest.raises(UsageError, match=re.escape(repr(text[:80])) + ".*surrogates not allowed at character"):
+            call(["a cat", "", "another", text])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
 def test_missing_text_is_named_by_its_place(encoder: Encoder, missing: Any) -> None:
     texts = [*["a cat"] * 5, missing]
     message = (
-        f"`texts[5]` is {missing}, of type {type(missing).__name__}\n  Pass a list of str; leave out missing values"
+        f"`texts[5]` is {missing!r}, of type {type(missing).__name__}\n  Pass a list of str; leave out missing values"
     )
     for call in (encoder.encode, lambda texts: list(encoder.encode_stream(texts, window=2))):
         refused(message, call, texts)

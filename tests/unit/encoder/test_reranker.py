@@ -119,7 +119,7 @@ def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch:
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
-    [(["a"], [], "got 1 first texts and 0 second texts"), (["a"], ["\ud800"], "be tokenized")],
+    [(["a"], [], "got 1 first texts and 0 second texts"), (["a"], ["\ud800"], "is not valid Unicode")],
 )
 def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
     with Reranker.from_bundle(open_reranker_bundle(bert), "fp32", Device("cpu")) as reranker:

@@ -238,6 +238,7 @@ def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens
     [
         ({"input": list(range(300_000))}, "'input' holds token ids", "Send the texts themselves"),
         ({"input": [[7]] * 300_000}, "'input' holds token ids", "Send the texts themselves"),
+        ({"input": [["a", "b"]]}, "'input' holds a list of lists", "Send one list of texts"),
         ({"input": [None] * 300_000}, "'input' holds 300,000 texts", "Send at most 2,048 texts"),
         ([{"input": "a"}], "the body: Input should be", 'such as {"input"'),
         ({"input": "a"} | {f"x{number}": 1 for number in range(300_000)}, "x0: Extra inputs", 'such as {"input"'),

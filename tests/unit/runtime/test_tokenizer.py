@@ -34,7 +34,7 @@ def test_truncation_equals_the_tokenizers_library(folder: Path) -> None:
 
 def test_texts_and_models_that_cannot_be_tokenized_are_rejected(tmp_path: Path) -> None:
     model = read_sentence_model(write_tiny_bert(tmp_path / "m"))
-    with pytest.raises(UsageError, match="cannot be tokenized"):
+    with pytest.raises(UsageError, match="is not valid Unicode"):
         SentenceTokenizer(model)(["\ud800"])
     with pytest.raises(BundleInvalid, match="already fill"):
         SentenceTokenizer(model.model_copy(update={"max_tokens": 2}))
