@@ -14,9 +14,8 @@ from typing import Generic, Protocol, TypeVar
 from es_sbert.batched import slice_by_size
 from es_sbert.engines.error_mapping import (
     BLOCK_TYPES,
-    ErrorClass,
-    classify_error,
     is_closed,
+    is_transient_failure,
     response_error,
     root_cause,
 )
@@ -77,10 +76,12 @@ def classify_result(status: int, kind: str = "", reason: str = "", *, actions: i
     """
     if 200 <= status < 300:
         return BulkOutcome.WRITTEN
-    if classify_error(status, kind, reason) is not ErrorClass.PERMANENT:
-        return BulkOutcome.BLOCKED if kind in BLOCK_TYPES and status < 500 else BulkOutcome.RETRY
     if is_closed(kind, reason):
         return BulkOutcome.INDEX_CLOSED
+    if kind in BLOCK_TYPES and status < 500:
+        return BulkOutcome.BLOCKED
+    if is_transient_failure(status, kind):
+        return BulkOutcome.RETRY
     if status in _SPLIT_STATUSES and actions > 1:
         return BulkOutcome.SPLIT
     if status == 409:

@@ -1,13 +1,12 @@
 """Map connection errors and error responses to es-sbert's exceptions, each with a remedy.
 
-`classify_error` says which errors are transient; docs/reliability.md has the table. The status alone does not tell:
+`is_transient_failure` says which are transient; docs/reliability.md has the table. The status alone does not tell:
 engines answer 500 to a document that no mapper can read, and 403 while a disk is full.
 """
 
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Any
 
 from urllib3.exceptions import NewConnectionError
@@ -24,22 +23,6 @@ from es_sbert.errors import (
     TlsFailed,
 )
 
-
-class ErrorClass(StrEnum):
-    """What to do after an error.
-
-    Attributes:
-        TRANSIENT: Send the request again: the engine is overloaded, starting, or lacks a node.
-        BLOCKED: The index is read-only, by hand or because a disk is full. Writes of documents wait, other requests
-            fail.
-        PERMANENT: The same request would fail again.
-    """
-
-    TRANSIENT = "transient"
-    BLOCKED = "blocked"
-    PERMANENT = "permanent"
-
-
 # OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
 BLOCK_TYPES = frozenset({"cluster_block_exception", "index_create_block_exception"})
 # Errors that every copy of a shard would return again, regardless of the status: invalid requests, invalid documents,
@@ -55,24 +38,17 @@ PERMANENT_TYPES = frozenset({
     "too_many_nested_clauses", "unsupported_operation_exception", "validation_exception",
     "x_content_parse_exception",
 })  # fmt: skip
-_FORBIDDEN = 403
 _TOO_MANY_REQUESTS = 429
 
 
-def classify_error(status: int, kind: str = "", reason: str = "") -> ErrorClass:
-    """Classify an error of a request or of an action of a bulk request.
+def is_transient_failure(status: int, kind: str = "") -> bool:
+    """Whether the same request, or the same action of a bulk request, may succeed later.
 
     Args:
         status: HTTP status; 0 for a broken connection.
         kind: Type of the root cause; empty if it is unknown.
-        reason: The reason that the engine gives.
     """
-    if kind in PERMANENT_TYPES:
-        return ErrorClass.PERMANENT
-    if kind in BLOCK_TYPES and status == _FORBIDDEN:
-        return ErrorClass.PERMANENT if is_closed(kind, reason) else ErrorClass.BLOCKED
-    is_transient = status in (0, _TOO_MANY_REQUESTS) or status >= 500
-    return ErrorClass.TRANSIENT if is_transient else ErrorClass.PERMANENT
+    return kind not in PERMANENT_TYPES and (status in (0, _TOO_MANY_REQUESTS) or status >= 500)
 
 
 def is_closed(kind: str, reason: str) -> bool:

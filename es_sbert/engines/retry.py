@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from es_sbert.engines.error_mapping import ErrorClass, classify_error
+from es_sbert.engines.error_mapping import is_transient_failure
 from es_sbert.errors import EngineError, EngineUnreachable, HostUnknown, RequestFailed, TlsFailed
 from es_sbert.messages import log_event
 
@@ -75,14 +75,9 @@ class Backoff:
 
 def is_transient(error: EngineError) -> bool:
     """Whether the same request may succeed later."""
-    return error_class(error) is ErrorClass.TRANSIENT
-
-
-def error_class(error: EngineError) -> ErrorClass:
-    """Classify the error of a request; see `classify_error`."""
     if isinstance(error, RequestFailed):
-        return classify_error(error.status, error.kind, error.message)
-    return ErrorClass.TRANSIENT if isinstance(error, EngineUnreachable) else ErrorClass.PERMANENT
+        return is_transient_failure(error.status, error.kind)
+    return isinstance(error, EngineUnreachable)
 
 
 class Retrier(Protocol):

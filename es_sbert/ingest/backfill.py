@@ -18,11 +18,10 @@ from typing import Any
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
-from es_sbert.engines.error_mapping import ErrorClass
 from es_sbert.engines.index_scan import IndexSlice, ShardChanges, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import error_class
+from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
@@ -174,7 +173,7 @@ def _is_searchable_text(properties: Mapping[str, Any], name: str) -> bool:
 
 def reading_failed(error: EngineError) -> str:
     """The reason why a load in place ends; with the remedy if the same request would fail again."""
-    remedy = f" ({error.remedy.rstrip('.')})" if error_class(error) is ErrorClass.PERMANENT else ""
+    remedy = f" ({error.remedy.rstrip('.')})" if not is_transient(error) else ""
     return f"reading the index failed: {error.message.rstrip('.')}{remedy}"
 
 

@@ -246,23 +246,19 @@ class BulkWriter:
     def _record(self, attempt: BulkAttempt[DocumentAction]) -> None:
         """Record the outcome of every document that needs no retry."""
         acknowledged: list[tuple[DocumentAction, Version | None]] = []
-        others: list[tuple[DocumentAction, BulkItemResult, str | None]] = []
+        others: list[tuple[DocumentAction, BulkItemResult]] = []
         writes = 0
         for action, result in attempt.results:
-            misrouted = misrouted_reason(action.document, result, self._index) if result.ok else None
-            if result.ok and misrouted is None:
+            if result.ok and misrouted_reason(action.document, result, self._index) is None:
                 acknowledged.append((action, result.version))
             else:
-                others.append((action, result, misrouted))
+                others.append((action, result))
             # An update that changes nothing gets no sequence number.
             writes += result.ok and result.index == self._index and result.result != "noop"
         self._outcomes.record_in_index([(action.document.key, version) for action, version in acknowledged], writes)
         self._record_outcomes([action for action, _ in acknowledged])
-        for action, result, misrouted in others:
-            if misrouted is None:
-                self._record_refused(action, result)
-            else:
-                self._record_failure(action, misrouted)
+        for action, result in others:
+            self._record_unwritten(action, result)
         self.read_back.check_first_request([(action, each) for action, each in acknowledged if each is not None])
 
     def _record_outcomes(self, actions: Sequence[DocumentAction]) -> None:
@@ -274,10 +270,12 @@ class BulkWriter:
                 if action.outcome is not DocumentOutcome.INDEXED:
                     self._outcomes.add(action.outcome)
 
-    def _record_refused(self, action: DocumentAction, result: BulkItemResult) -> None:
-        """Record the outcome of a document that the engine has not written."""
+    def _record_unwritten(self, action: DocumentAction, result: BulkItemResult) -> None:
+        """Record the outcome of a document that the index does not hold as it was sent."""
         outcome, in_place = result.outcome, action.document.version is not None
-        if outcome in (BulkOutcome.DENIED, BulkOutcome.INDEX_CLOSED):
+        if outcome is BulkOutcome.WRITTEN:
+            self._record_failure(action, str(misrouted_reason(action.document, result, self._index)))
+        elif outcome in (BulkOutcome.DENIED, BulkOutcome.INDEX_CLOSED):
             self._control.stop_sending_after(result.error(self._context.engine.info.label, f"writing to {self._index}"))
             self._leave([action])
         elif outcome is BulkOutcome.INDEX_MISSING:

@@ -12,8 +12,8 @@ import pytest
 
 from es_sbert.engines.bulk_request import BulkItemResult
 from es_sbert.engines.complete_answer import check_complete
-from es_sbert.engines.error_mapping import ErrorClass, classify_error, connection_error, response_error, root_cause
-from es_sbert.engines.retry import error_class
+from es_sbert.engines.error_mapping import connection_error, response_error, root_cause
+from es_sbert.engines.retry import is_transient
 from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 
 URL = "http://localhost:9200"
@@ -85,7 +85,7 @@ def test_remedy_for_a_block_that_was_set_by_hand_is_its_removal(
 def test_incomplete_answer_can_be_asked_for_again(answer: Any, message: str) -> None:
     with pytest.raises(RequestFailed, match=message) as caught:
         check_complete(answer, "Elasticsearch 9.5.0", "GET /docs")
-    assert error_class(caught.value) is not ErrorClass.PERMANENT
+    assert is_transient(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -153,38 +153,37 @@ FLOOD = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded floo
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "reason", "expected", "outcome"),
+    ("status", "kind", "reason", "transient", "outcome"),
     [
-        (0, "", "", "transient", "retry"),
-        (429, "es_rejected_execution_exception", "rejected execution of coordinating operation", "transient", "retry"),
-        (429, "cluster_block_exception", FLOOD, "transient", "blocked"),
-        (500, "", "", "transient", "retry"),
-        (502, "", "<html>Bad Gateway</html>", "transient", "retry"),
-        (503, "cluster_block_exception", "[SERVICE_UNAVAILABLE/1/state not recovered];", "transient", "retry"),
-        (503, "search_phase_execution_exception", "all shards failed", "transient", "retry"),
-        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/8/index write (api)];", "blocked", "blocked"),
-        (403, "cluster_block_exception", "[FORBIDDEN/12/index read-only / allow delete (api)];", "blocked", "blocked"),
-        (403, "index_create_block_exception", "cluster create-index blocked", "blocked", "blocked"),
-        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/4/index closed];", "permanent", "index_closed"),
-        (403, "security_exception", "action is unauthorized", "permanent", "denied"),
-        (409, "version_conflict_engine_exception", "", "permanent", "conflict"),
-        (413, "", "", "permanent", "refused"),
-        (404, "index_not_found_exception", "no such index [docs]", "permanent", "index_missing"),
-        (404, "shard_not_found_exception", "no such shard", "permanent", "refused"),
-        (500, "security_exception", "not initialized", "transient", "retry"),
-        (400, "document_parsing_exception", "failed: index_not_found_exception", "permanent", "refused"),
-        (500, "fail_processor_exception", "no", "permanent", "refused"),
-        (500, "null_pointer_exception", "Cannot invoke", "permanent", "refused"),
-        (500, "unsupported_operation_exception", "Derive source is not supported", "permanent", "refused"),
-        (503, "query_shard_exception", "failed to create query", "permanent", "refused"),
+        (0, "", "", True, "retry"),
+        (429, "es_rejected_execution_exception", "rejected execution of coordinating operation", True, "retry"),
+        (429, "cluster_block_exception", FLOOD, True, "blocked"),
+        (500, "", "", True, "retry"),
+        (502, "", "<html>Bad Gateway</html>", True, "retry"),
+        (503, "cluster_block_exception", "[SERVICE_UNAVAILABLE/1/state not recovered];", True, "retry"),
+        (503, "search_phase_execution_exception", "all shards failed", True, "retry"),
+        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/8/index write (api)];", False, "blocked"),
+        (403, "cluster_block_exception", "[FORBIDDEN/12/index read-only / allow delete (api)];", False, "blocked"),
+        (403, "index_create_block_exception", "cluster create-index blocked", False, "blocked"),
+        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/4/index closed];", False, "index_closed"),
+        (403, "security_exception", "action is unauthorized", False, "denied"),
+        (409, "version_conflict_engine_exception", "", False, "conflict"),
+        (413, "", "", False, "refused"),
+        (404, "index_not_found_exception", "no such index [docs]", False, "index_missing"),
+        (404, "shard_not_found_exception", "no such shard", False, "refused"),
+        (500, "security_exception", "not initialized", True, "retry"),
+        (400, "document_parsing_exception", "failed: index_not_found_exception", False, "refused"),
+        (500, "fail_processor_exception", "no", False, "refused"),
+        (500, "null_pointer_exception", "Cannot invoke", False, "refused"),
+        (500, "unsupported_operation_exception", "Derive source is not supported", False, "refused"),
+        (503, "query_shard_exception", "failed to create query", False, "refused"),
     ],
 )
 def test_errors_are_classified_alike_in_requests_and_in_bulk_items(
-    status: int, kind: str, reason: str, expected: str, outcome: str
+    status: int, kind: str, reason: str, transient: bool, outcome: str
 ) -> None:
-    assert classify_error(status, kind, reason) == expected
     item = BulkItemResult.from_item({"index": {"status": status, "error": {"type": kind, "reason": reason}}})
-    assert (item.outcome, item.outcome.is_retried) == (outcome, expected != ErrorClass.PERMANENT)
+    assert (item.outcome, item.outcome.is_retried) == (outcome, transient or outcome == "blocked")
     body = {"error": {"type": "search_phase_execution_exception", "root_cause": [{"type": kind, "reason": reason}]}}
     error = response_error(status, body, label="Elasticsearch 9.5.0", action="POST /docs/_bulk")
-    assert error_class(error) == expected  # type: ignore[arg-type]
+    assert is_transient(error) is transient  # type: ignore[arg-type]
