@@ -19,7 +19,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.admission import HEALTH_PATHS, AdmissionControl, ConnectionLimiter
-from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.engine_routes import (
     BY_QUERY_APIS,
     MULTI_SEARCH_APIS,
@@ -169,7 +168,7 @@ class Gateway:
                 recorder.status = await self._search.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
         if route.api in self._others:
-            outgoing = await cancel_on_disconnect(incoming, self._others[route.api](incoming, route))
+            outgoing = await incoming.cancel_on_disconnect(self._others[route.api](incoming, route))
             status = await forward(incoming, send, self._upstream, outgoing)
             if makes_documents(incoming, route):
                 self._writes.record_unread(route, UnreadReason.BY_QUERY, status)

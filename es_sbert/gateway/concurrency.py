@@ -1,4 +1,4 @@
-"""Run work outside the event loop or concurrently, and cancel it when the client disconnects."""
+"""Run work outside the event loop, or concurrently."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from starlette.requests import ClientDisconnect
-
-if TYPE_CHECKING:
-    from es_sbert.gateway.incoming_request import IncomingRequest
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -96,38 +91,3 @@ async def gather_or_cancel(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def cancel_on_disconnect(
-    incoming: IncomingRequest, work: Coroutine[Any, Any, T], answered: Callable[[], bool] = lambda: False
-) -> T:
-    """Run work for a client, and cancel it when the client disconnects.
-
-    Args:
-        incoming: The client's request; `work` may read its body.
-        answered: Whether the whole response was sent; a disconnect after that is ignored.
-
-    Raises:
-        ClientDisconnect: the client disconnected.
-    """
-    doing = asyncio.current_task()
-    assert doing is not None, "inside a task"
-    gone = False
-
-    async def watch() -> None:
-        nonlocal gone
-        await incoming.wait_disconnected()
-        if not answered():
-            gone = True
-            doing.cancel()
-
-    watching = asyncio.create_task(watch())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        doing.uncancel()
-        raise ClientDisconnect from None
-    finally:
-        watching.cancel()

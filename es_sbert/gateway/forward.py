@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from es_sbert.errors import EsSbertError, RequestTooLarge
-from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.upstream import Upstream, end_to_end_headers
 
@@ -110,8 +109,8 @@ async def forward(
     """
     response = _ClientResponse(send)
     try:
-        await cancel_on_disconnect(
-            incoming, _exchange(incoming, response, upstream, outgoing, hooks), lambda: response.complete
+        await incoming.cancel_on_disconnect(
+            _exchange(incoming, response, upstream, outgoing, hooks), lambda: response.complete
         )
     except ClientDisconnect:  # nobody waits for the response
         return 0

@@ -12,9 +12,9 @@ import os
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -27,6 +27,8 @@ from es_sbert.gateway.admission import RequestSlot
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, RequestTimeout, UnsupportedMediaType
 from es_sbert.gateway.settings import Limits
+
+T = TypeVar("T")
 
 # Headers that authenticate a caller. The gateway's requests on behalf of a caller carry them.
 _CREDENTIAL_HEADERS = frozenset({
@@ -257,12 +259,42 @@ class IncomingRequest:
         """The content encoding of the body, in lower case."""
         return self.header(b"content-encoding").strip().lower()
 
-    async def wait_disconnected(self) -> None:
-        """Return once the client has disconnected or has received the whole response."""
-        if self.has_body:
-            await self.body_received.wait()
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+    async def cancel_on_disconnect(
+        self, work: Coroutine[Any, Any, T], answered: Callable[[], bool] = lambda: False
+    ) -> T:
+        """Run work for the client, and cancel it when the client disconnects.
+
+        Args:
+            work: May read the body.
+            answered: Whether the whole response was sent; a disconnect after that is ignored.
+
+        Raises:
+            ClientDisconnect: the client disconnected.
+        """
+        doing = asyncio.current_task()
+        assert doing is not None, "inside a task"
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            if self.has_body:
+                await self.body_received.wait()
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+            if not answered():
+                gone = True
+                doing.cancel()
+
+        watching = asyncio.create_task(watch())
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not gone:
+                raise
+            doing.uncancel()
+            raise ClientDisconnect from None
+        finally:
+            watching.cancel()
 
 
 NO_ENCODING = (b"", b"identity")

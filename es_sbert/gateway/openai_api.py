@@ -25,7 +25,6 @@ from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
-from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.errors import error_text, http_status
 from es_sbert.gateway.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.metrics import GatewayMetrics
@@ -90,7 +89,7 @@ class OpenAIApi:
             return error_response(415, "The body is not uncompressed JSON. Send it as Content-Type: application/json.")
         incoming = IncomingRequest.from_scope(request.scope, request.receive, self._limits, slot)
         parsed = parse_embeddings_request(await incoming.body(), self._limits)
-        return await cancel_on_disconnect(incoming, self._embed(parsed))
+        return await incoming.cancel_on_disconnect(self._embed(parsed))
 
     async def _embed(self, request: EmbeddingsRequest) -> Response:
         embedder = await self._models.get(request.model)

@@ -18,7 +18,7 @@ from starlette.types import Send
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
-from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
+from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.engine_routes import MULTI_SEARCH_APIS, EngineApi, EngineRoute
 from es_sbert.gateway.errors import error_object, http_status
 from es_sbert.gateway.forward import (
@@ -117,7 +117,7 @@ class SearchHandler:
             trace, confirm_valid = replace(as_sent), None
             recorder.searches[:] = [trace]
             try:
-                outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
+                outgoing, result = await incoming.cancel_on_disconnect(self._rewrite(received, incoming, route, trace))
                 if result is not None and result.confirm is not None:
                     confirm_valid = asyncio.ensure_future(result.confirm())
                     # Its error is of no interest once its result is not needed.
@@ -231,10 +231,10 @@ class SearchHandler:
                 recorder.searches += [entry.trace for entry in entries[: None if may_be_semantic else _MAX_LOGGED]]
             context = RewriteContext(route.index, options, incoming.headers, received.mode)
             if may_be_semantic:
-                await cancel_on_disconnect(incoming, self._rewrite_entries(entries, incoming, route, context))
+                await incoming.cancel_on_disconnect(self._rewrite_entries(entries, incoming, route, context))
                 is_rewritten = any(entry.is_changed and entry.response is None for entry in entries)
             if may_hide and not is_template:
-                await cancel_on_disconnect(incoming, self._hide_in_entries(entries, context))
+                await incoming.cancel_on_disconnect(self._hide_in_entries(entries, context))
         if not any(entry.is_changed for entry in entries):  # the engine reports templates that it rejects
             del entries  # the lines of a large request
             hooks = ResponseHooks(recorder.watch().part)
@@ -254,7 +254,7 @@ class SearchHandler:
                 # Without the names of the fields to hide: the hits have their vectors.
                 return await forward(incoming, send, self._upstream, received.unchanged, replace(hooks, enlarged=False))
         joining = self._join_responses(outgoing if sent else None, entries, is_filtered="filter_path" in options)
-        return await send_response(send, await cancel_on_disconnect(incoming, joining))
+        return await send_response(send, await incoming.cancel_on_disconnect(joining))
 
     async def _rewrite_entries(
         self, entries: Sequence[MsearchEntry], incoming: IncomingRequest, route: EngineRoute, context: RewriteContext

@@ -18,7 +18,7 @@ from starlette.types import Send
 from es_sbert.engines.bulk_request import BulkOutcome, classify_result, group_actions, split_in_half
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
-from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
+from es_sbert.gateway.concurrency import offload_if_large, offload_steps
 from es_sbert.gateway.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.errors import error_object, http_status, response_headers
 from es_sbert.gateway.forward import (
@@ -106,7 +106,7 @@ class WriteHandler:
             return status
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
-        outgoing, is_enlarged = await cancel_on_disconnect(incoming, self._prepare_document(incoming, route))
+        outgoing, is_enlarged = await incoming.cancel_on_disconnect(self._prepare_document(incoming, route))
         try:
             return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(enlarged=is_enlarged))
         except RefusedAsTooLargeError:
@@ -137,14 +137,14 @@ class WriteHandler:
     async def _answer_bulk(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         sender = BulkSender(incoming, self._upstream, self._part_limit)
         try:
-            prepared = await cancel_on_disconnect(incoming, self._prepare_bulk(incoming, route, sender))
+            prepared = await incoming.cancel_on_disconnect(self._prepare_bulk(incoming, route, sender))
             if prepared is not None:
                 outgoing, items = prepared
                 try:
                     return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(enlarged=bool(items)))
                 except RefusedAsTooLargeError:
                     self._part_limit.refused(len(outgoing.body or b""))
-                    await cancel_on_disconnect(incoming, sender.send(items, {}))
+                    await incoming.cancel_on_disconnect(sender.send(items, {}))
         except BulkRejectedError as rejected:
             return await send_response(send, rejected.answer)
         return await sender.reply(send)
