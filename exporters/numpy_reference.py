@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from es_sbert.bundle.model_files import read_optional_json
-from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, VectorModule
-from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
+from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, PromptKind, VectorModule
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel
 from es_sbert.exporters.transformer_weights import (
     AttentionWeights,
     BlockNorms,

@@ -16,7 +16,8 @@ import onnx
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
-from es_sbert.bundle.sentence_model import KINDS, PromptKind, SentenceModel
+from es_sbert.bundle.modules import PromptKind
+from es_sbert.bundle.sentence_model import KINDS, SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import DeviceError, EsSbertError, ModelError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16

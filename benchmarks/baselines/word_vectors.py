@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 
 # GloVe was trained on Penn Treebank tokens: clitics are separate tokens ("do n't", "man 's"), numbers keep their
 # points and commas, every other sign is one token. Hyphens separate words, since few compounds have vectors.

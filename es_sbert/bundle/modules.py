@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
+PromptKind = Literal["query", "document"]
 # Class of the module with a table of token vectors instead of a network.
 STATIC = "StaticEmbedding"
 # Architecture of a model with this module.

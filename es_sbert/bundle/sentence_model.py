@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field, computed_field
@@ -23,6 +23,7 @@ from es_sbert.bundle.modules import (
     InputModule,
     Normalize,
     Pooling,
+    PromptKind,
     VectorModule,
 )
 from es_sbert.bundle.sentence_vector import plain_modules, read_modules, read_sentence_vector
@@ -39,7 +40,6 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedS
 # es-sbert reads models as these releases do.
 _FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
 
-PromptKind = Literal["query", "document"]
 KINDS: tuple[PromptKind | None, ...] = (None, "document", "query")
 # A file of poly-encoders, which earlier releases trained; the rest of the folder is a sentence encoder.
 _POLY_ENCODER_FILE = "poly_encoder.json"

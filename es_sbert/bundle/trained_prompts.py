@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
-from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
+from es_sbert.bundle.modules import PromptKind
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel
 from es_sbert.bundle.shortened_model import whole_name
 from es_sbert.config import expand_home
 from es_sbert.messages import setting_text

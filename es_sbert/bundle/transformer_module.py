@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import CONFIG_TYPES, CONFIGS, ROTARY_CONFIGS, check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
-from es_sbert.bundle.modules import Feature, InputModule, Pooling
+from es_sbert.bundle.modules import Feature, InputModule, Pooling, PromptKind
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
-
-if TYPE_CHECKING:
-    from es_sbert.bundle.sentence_model import PromptKind
 
 # Names that sentence-transformers has used for the file with the maximum input; the first one found is used.
 SENTENCE_BERT_CONFIG_FILES = tuple(

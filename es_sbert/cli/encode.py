@@ -24,7 +24,7 @@ from es_sbert.messages import be, pluralize
 from es_sbert.messages import log_message as report
 
 if TYPE_CHECKING:
-    from es_sbert.bundle.sentence_model import PromptKind
+    from es_sbert.bundle.modules import PromptKind
     from es_sbert.encoder.encoder import Encoder, EncoderInfo
     from es_sbert.vectors import Vectors
 

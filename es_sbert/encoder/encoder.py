@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from es_sbert.arguments import as_texts, check_arguments, iterate_texts, spell_out, wrong_argument
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
-from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling, PromptKind
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL

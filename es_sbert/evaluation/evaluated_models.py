@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.errors import ModelError, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from es_sbert.arguments import invalid_unicode
 from es_sbert.batched import slice_by_size
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.metrics import GatewayMetrics

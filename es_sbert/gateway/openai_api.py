@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, Overloaded, UsageError

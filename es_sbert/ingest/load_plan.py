@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from pydantic import BaseModel, Field
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.clock import Clock
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine

@@ -39,9 +39,10 @@ from es_sbert.bundle.modules import (
     STATIC,
     Dense,
     Pooling,
+    PromptKind,
     drop_inner_normalize,
 )
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_plain_transformer, read_sentence_model
 from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, TABLE, write_static_embedding
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.runtime.batching import pad, plan_batches

@@ -18,7 +18,8 @@ from es_sbert.arguments import invalid_unicode
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.bundle.modules import PromptKind
+from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
 from es_sbert.bundle.transformer_module import TextModel
 from es_sbert.errors import BundleInvalid, UsageError

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from transformers.utils import logging as transformers_logging
 
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
-from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
+from es_sbert.bundle.modules import PromptKind
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState

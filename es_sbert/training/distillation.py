@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.modules import Activation
-from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel, read_sentence_model
+from es_sbert.bundle.modules import Activation, PromptKind
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel, read_sentence_model
 from es_sbert.encoder.static_model import check_static_source, static_model_folder
 from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import export_bundle

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.io.tables import RowErrors, Table, read_table
 from es_sbert.training.recipe import DataSpec, DevSpec, MarginDistillationSpec, ObjectiveSpec, StageSpec

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from es_sbert.batched import batched
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.clock import Clock
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json

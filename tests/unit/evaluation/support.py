@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers.util import cos_sim
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 
 
 class FixedEmbedder:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sentence_model
+from es_sbert.bundle.modules import PromptKind
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters import export
 from es_sbert.exporters.architectures import read_transformer_weights

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.modules import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult
 from es_sbert.errors import ModelError, Overloaded, UsageError
 from es_sbert.gateway.embedder import BatchingEmbedder, QueuedRequest, VectorCache, next_batch

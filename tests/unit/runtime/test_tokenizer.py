@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import es_sbert.runtime.tokenizer as tokenizer_module
-from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
+from es_sbert.bundle.modules import PromptKind
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid, UsageError
 from es_sbert.runtime.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
 from tests.tiny import WORDS, write_tiny_bert
