@@ -21,6 +21,7 @@ import onnx
 
 from es_sbert import __version__
 from es_sbert.bundle.bundle import (
+    MANIFESTS,
     DifferenceCause,
     EncoderBundle,
     EncoderManifest,
@@ -71,7 +72,6 @@ from es_sbert.runtime.onnx_runtime import onnxruntime
 # Files that sentence-transformers reads, and the model card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
-_MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -84,7 +84,7 @@ def copy_files(source: Path, target: Path) -> None:
             continue  # a Normalize module has no settings and often no folder
         (target / place).mkdir(parents=True, exist_ok=True)
         for file in (source / place).iterdir():
-            if file.is_file() and file.suffix in suffixes and file.name not in _MANIFESTS:
+            if file.is_file() and file.suffix in suffixes and file.name not in MANIFESTS:
                 shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
 
 
@@ -245,9 +245,16 @@ def export_reranker(
     # Imported here: it imports torch.
     from es_sbert.exporters.tracing import TracedCrossEncoder
 
-    _previous_manifest(model, output)  # rejects a folder that holds something else before the work starts
+    # Rejects a folder that holds something else before the work starts.
+    previous = _previous_manifest(model, output)
     on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
+    if isinstance(previous, RerankerManifest) and previous.pairs != traced.pairs:
+        raise UsageError(
+            f"{output} was exported from {previous.name} with another form of pairs ({previous.pairs}) than "
+            f"{model.name} has now ({traced.pairs}): its graphs would compute other scores",
+            "Undo the change of tokenizer_config.json, or export to another folder.",
+        )
     writer = _GraphWriter(model.name, traced.build, traced.sample, traced.compare, on_progress, force=force)
     return _Export(RerankerManifest, model, output, writer).run(variants, {"pairs": traced.pairs})
 

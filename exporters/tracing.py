@@ -374,11 +374,12 @@ class TracedCrossEncoder:
 
 def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
     """Open the network, float32, with attention that can be traced, and its tokenizer."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         network, loaded = AutoModelForSequenceClassification.from_pretrained(
-            str(model.folder), local_files_only=True, attn_implementation="eager", output_loading_info=True
+            str(model.folder), **options, use_safetensors=True, attn_implementation="eager", output_loading_info=True
         )
-        tokenizer = AutoTokenizer.from_pretrained(str(model.folder), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(model.folder), **options)
     except Exception as error:  # the library raises many types for unknown networks
         raise UnsupportedArchitecture(
             f"{model.name}: transformers cannot open this {model.architecture} as a cross-encoder: "

@@ -164,10 +164,10 @@ class RerankerVariant(GraphFile, frozen=True):
     """A variant of an exported cross-encoder.
 
     Attributes:
-        parity: Its parity report.
+        parity: Its parity report; None if it can only be measured on a device that the exporting machine lacked.
     """
 
-    parity: ScoreParityReport
+    parity: ScoreParityReport | None
 
 
 class PairFormat(BaseModel, frozen=True):
@@ -216,6 +216,7 @@ class RerankerManifest(BaseModel, frozen=True):
     exporter: dict[str, str]
 
 
+MANIFESTS = (EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME)
 ModelT = TypeVar("ModelT", SentenceModel, CrossEncoderModel)
 ManifestT = TypeVar("ManifestT", EncoderManifest, RerankerManifest)
 

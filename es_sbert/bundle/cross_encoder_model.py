@@ -20,7 +20,7 @@ from es_sbert.bundle.model_files import (
     refuse_adapter,
 )
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
-from es_sbert.bundle.transformer_module import TextModel, max_input_tokens
+from es_sbert.bundle.transformer_module import TextModel, check_network_inputs, max_input_tokens, truncation_side
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 _HEAD = "ForSequenceClassification"
@@ -98,9 +98,10 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     settings = {} if is_plain else read_optional_json(folder / _SENTENCE_TRANSFORMERS_FILE)
     sbert = {} if is_plain else read_optional_json(folder / _TRANSFORMER_FILE)
     _check_shape(folder, config)
-    _check_settings(folder, settings, sbert)
     tokenizer_settings = read_optional_json(folder / "tokenizer_config.json")
     tokenizer = read_tokenizer_json(folder, tokenizer_settings, config, pairs=True)
+    _check_settings(folder, settings, sbert, tokenizer_settings)
+    check_network_inputs(folder, tokenizer_settings, tokenizer, config)
     _check_chat_template(folder, sbert, tokenizer_settings)
     files = find_weight_files(folder)
     try:
@@ -122,6 +123,8 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
     # Add these settings only for models that have them, so that all others keep the fingerprints of earlier releases.
     decisive |= {key: value for key in ("prompt", "tokenizer_changes") if (value := getattr(model, key))}
+    if (side := truncation_side(tokenizer_settings, tokenizer)) != "right":
+        decisive["truncation_side"] = side
     decisive["config"] = fingerprint_settings(config, files)
     return model.model_copy(update={"fingerprint": compute_fingerprint(hash_tensors(files), tokenizer, decisive)})
 
@@ -137,11 +140,15 @@ def _check_shape(folder: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _check_settings(folder: Path, settings: dict[str, Any], sbert: dict[str, Any]) -> None:
-    """Refuse settings of sentence-transformers that may change scores and are not applied."""
+def _check_settings(
+    folder: Path, settings: dict[str, Any], sbert: dict[str, Any], tokenizer_settings: dict[str, Any]
+) -> None:
+    """Refuse settings of sentence-transformers and the tokenizer that may change scores and are not applied."""
     file = folder / _TRANSFORMER_FILE
     processing = sbert.get("processing_kwargs") or {}
+    tokens = [key for key in tokenizer_settings if key.endswith("_token")]
     try:
+        check_settings(folder / "tokenizer_config.json", tokenizer_settings, "tokenizer_config.json", tokens)
         check_settings(folder / _SENTENCE_TRANSFORMERS_FILE, settings, f"cross-encoder {_SENTENCE_TRANSFORMERS_FILE}")
         check_settings(file, sbert, f"cross-encoder {_TRANSFORMER_FILE}")
         for key, table in (

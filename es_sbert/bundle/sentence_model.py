@@ -14,6 +14,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field, computed_field
 
+from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
 from es_sbert.bundle.known_settings import check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json, refuse_adapter
@@ -163,6 +164,13 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
             "sentence encoder alone.",
         )
     refuse_adapter(folder)
+    if is_cross_encoder(folder):
+        raise BundleInvalid(
+            f"{folder} is a cross-encoder, which scores pairs of texts and does not compute sentence vectors",
+            f"Rerank hits with it: `es-sbert search QUERY --rerank {folder}`."
+            if (folder / "es_sbert_reranker.json").exists()
+            else f"Export it as a reranker: `es-sbert export {folder} -o RERANKER`.",
+        )
     # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
     accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
     ignored = tuple(sorted({*ignored, *accepted}))

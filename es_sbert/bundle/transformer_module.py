@@ -115,14 +115,9 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
     sbert = _read_sentence_bert_config(place, ignored, is_plain=is_plain)
     config = _read_transformer_config(place, sbert, ignored)
     tokenizer_settings = _read_tokenizer_settings(place, sbert, ignored)
-    if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
-        raise UnsupportedSetting(
-            f"{place / 'tokenizer_config.json'} pads on the left, which moves the positions of this architecture: "
-            "vectors would depend on the batch",
-            "Set padding_side to right.",
-        )
     tokenizer = read_tokenizer_json(place, tokenizer_settings, config)
     check_truncation(place, tokenizer_settings, tokenizer)
+    check_network_inputs(place, tokenizer_settings, tokenizer, config)
     resolved = resolve_tokenizer(place, tokenizer, tokenizer_settings, config)
     max_tokens, by_kind = _input_limits(place, config, sbert, tokenizer)
     files = find_weight_files(place)
@@ -150,11 +145,6 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
 def _plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
     """Return the sentence vector that sentence-transformers computes with a transformers folder."""
     names = config.get("architectures") or [""]
-    if str(names[0]).endswith("ForSequenceClassification"):
-        raise BundleInvalid(
-            f"{folder} is a cross-encoder ({names[0]}), which does not compute sentence vectors",
-            f"Export it as a reranker: `es-sbert export {folder} -o RERANKER`.",
-        )
     if config.get("model_type") == "model2vec":
         raise UnsupportedArchitecture(
             f"{folder} is a folder of model2vec without modules.json",
@@ -295,20 +285,45 @@ def _read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Colle
             f"{folder / SENTENCE_BERT_CONFIG_FILES[0]} sets {early[0]} of the tokenizer, which es-sbert does not apply",
             "Save the tokenizer with it: AutoTokenizer.from_pretrained(MODEL, ...).save_pretrained(MODEL).",
         )
-    settings = {**settings, **options}
-    names = settings.get("model_input_names")
+    return {**settings, **options}
+
+
+def check_network_inputs(folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any], config: Any) -> None:
+    """Check that padding changes no vector and no score: that it is masked, and moves no position.
+
+    Args:
+        folder: Folder of the transformer.
+        settings, tokenizer, config: Its tokenizer_config.json, tokenizer.json and config.json.
+
+    Raises:
+        UnsupportedSetting: it does.
+    """
+    path, names = folder / "tokenizer_config.json", settings.get("model_input_names")
     if names is not None and (not isinstance(names, list) or not {"input_ids", "attention_mask"} <= set(names)):
         raise UnsupportedSetting(
-            f"{path} omits the attention mask (model_input_names: {names!r}): vectors would depend on the batch",
+            f"{path} omits the attention mask (model_input_names: {names!r}): results would depend on the batch",
             "Add input_ids and attention_mask.",
         )
-    return settings
+    if config.get("model_type") in ("bert", "distilbert") and _side("padding", settings, tokenizer) == "left":
+        raise UnsupportedSetting(
+            f"{path} pads on the left, which moves the positions of this architecture: results would depend on the "
+            "batch",
+            "Set padding_side to right.",
+        )
+
+
+def truncation_side(settings: dict[str, Any], tokenizer: dict[str, Any]) -> str:
+    """Side at which long texts are truncated, from tokenizer_config.json, or else from tokenizer.json."""
+    return _side("truncation", settings, tokenizer)
+
+
+def _side(key: str, settings: dict[str, Any], tokenizer: dict[str, Any]) -> str:
+    return str(settings.get(f"{key}_side") or (tokenizer.get(key) or {}).get("direction") or "right").lower()
 
 
 def check_truncation(folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]) -> None:
     """Check that long texts are truncated at their end, not at their beginning."""
-    side = str(settings.get("truncation_side") or (tokenizer.get("truncation") or {}).get("direction") or "right")
-    if side.lower() != "right":
+    if (side := truncation_side(settings, tokenizer)) != "right":
         raise UnsupportedArchitecture(
             f"{folder} truncates long texts at their beginning (truncation_side {side})",
             "es-sbert truncates at the end: choose a model that does, or save this one with truncation_side right.",

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from es_sbert.bundle.bundle import (
     EncoderBundle,
+    EncoderManifest,
     RerankerBundle,
     cached_bundle_path,
     is_encoder_bundle,
@@ -210,9 +211,7 @@ def select_encoder_variant(
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
-    chosen = present[0]
-    if is_free and device.kind == "cpu":
-        chosen = next((variant for variant in present if _parity_warning(bundle, variant) is None), chosen)
+    chosen, parity_warnings = _choose_checked(bundle, present, may_choose=is_free and device.kind == "cpu")
     wanted = next(variant for variant in order if variant not in refused)
     warnings = [
         f"there is no {variant} variant ({reason}): {chosen} runs instead" for variant, reason in refused.items()
@@ -222,24 +221,40 @@ def select_encoder_variant(
     if wanted not in present:
         command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted}"
         warnings.append(f"the bundle has no {wanted} variant: {chosen} runs instead. Add it: `{command}`")
-    if warning := _parity_warning(bundle, present[0]):
-        warnings.append(warning if chosen is present[0] else f"{warning}: {chosen} runs instead")
     return SelectedVariant(
         bundle,
         chosen,
         device,
-        tuple(warnings),
+        (*warnings, *parity_warnings),
         tuple(variant for variant in present if is_free and variant != chosen),
         time.perf_counter() - begun if slow_steps else 0.0,
     )
 
 
-def _parity_warning(bundle: EncoderBundle, variant: Variant) -> str | None:
+def _choose_checked(
+    bundle: EncoderBundle | RerankerBundle, present: Sequence[Variant], *, may_choose: bool
+) -> tuple[Variant, tuple[str, ...]]:
+    """Choose the first variant, or if that is free the first one that passed its comparison with the model.
+
+    Returns:
+        The variant, and a warning if the first one was not compared or did not pass.
+    """
+    first, warning = present[0], parity_warning(bundle, present[0])
+    if warning is None:
+        return first, ()
+    passed = (variant for variant in present if parity_warning(bundle, variant) is None)
+    chosen = next(passed, first) if may_choose else first
+    return chosen, (warning if chosen is first else f"{warning}: {chosen} runs instead",)
+
+
+def parity_warning(bundle: EncoderBundle | RerankerBundle, variant: str) -> str | None:
     """Return a warning if a variant was not compared with the model, or failed the comparison; None if it passed."""
     graph = bundle.manifest.variants[variant]
+    results = "vectors" if isinstance(bundle.manifest, EncoderManifest) else "scores"
     if graph.forced:
         return (
-            f"variant {variant} was exported below its parity threshold (`force`): its vectors differ from the model's"
+            f"variant {variant} was exported below its parity threshold (`force`): its {results} differ from the "
+            "model's"
         )
     if graph.parity is None:
         return f"variant {variant} was never compared with the model: the machine that exported it lacked the device"
@@ -270,12 +285,15 @@ def select_reranker_variant(
         DeviceError: the requested runtime or precision cannot run here.
     """
     order = variant_order(device, runtime, precision)
-    for variant in order:
-        if variant in bundle.manifest.variants:
-            slower = variant is not order[0] and device.kind == "cuda"
-            warning = f"the reranker has no {order[0]} variant: {variant} runs instead"
-            return SelectedVariant(bundle, variant, device, (warning,) if slower else ())
-    raise _missing_variant(bundle, device, order)
+    present = [variant for variant in order if variant in bundle.manifest.variants]
+    if not present:
+        raise _missing_variant(bundle, device, order)
+    is_free = precision == runtime == "auto"
+    chosen, warnings = _choose_checked(bundle, present, may_choose=is_free and device.kind == "cpu")
+    if present[0] is not order[0] and device.kind == "cuda":
+        warnings = (f"the reranker has no {order[0]} variant: {chosen} runs instead", *warnings)
+    others = tuple(variant for variant in present if is_free and variant != chosen)
+    return SelectedVariant(bundle, chosen, device, warnings, others)
 
 
 def _find_folder(model: str | Path) -> Path:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.model_loading import SelectedVariant, open_reranker, open_variant, select_reranker_variant
+from es_sbert.encoder.model_loading import (
+    SelectedVariant,
+    open_reranker,
+    open_variant,
+    parity_warning,
+    select_reranker_variant,
+)
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import BatchLimits, plan_batches
@@ -150,7 +156,8 @@ class Reranker(OpenedModel):
             DeviceError: the session would run on another device.
             BundleInvalid: the variant's file or the tokenizer is broken.
         """
-        selected = SelectedVariant(bundle, variant, device)
+        warning = parity_warning(bundle, variant)
+        selected = SelectedVariant(bundle, variant, device, () if warning is None else (warning,))
         reranker = cls.__new__(cls)
         opening = partial(cls.from_bundle, bundle, variant, device, threads=threads, budget=budget)
         reranker._start(opening, selected, selected.open(threads), budget)
@@ -174,8 +181,6 @@ class Reranker(OpenedModel):
         self.labels = bundle.model.labels
         self.name = f"{bundle.model.name} ({selected.variant})"
         self.warnings = selected.warnings
-        if bundle.manifest.variants[selected.variant].forced:
-            self.warnings += (f"variant {selected.variant} was exported below its parity threshold (`force`)",)
 
     def __repr__(self) -> str:
         return f"<Reranker {self.name!r}>"

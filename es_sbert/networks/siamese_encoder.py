@@ -421,8 +421,9 @@ def _config_options(model: SentenceModel) -> dict[str, Any]:
     overrides = {key: value for key, value in model.transformer_config.items() if written.get(key, ...) != value}
     if not overrides:
         return {}
+    options = {"local_files_only": True, "trust_remote_code": False}
     try:
-        return {"config": AutoConfig.from_pretrained(model.transformer_folder, local_files_only=True, **overrides)}
+        return {"config": AutoConfig.from_pretrained(model.transformer_folder, **options, **overrides)}
     except (OSError, ValueError, KeyError) as error:
         raise _open_error(model.transformer_folder, error) from error
 

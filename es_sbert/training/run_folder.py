@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from transformers.trainer_utils import sort_checkpoints
 
-from es_sbert.bundle.bundle import EncoderManifest, hash_file
+from es_sbert.bundle.bundle import MANIFESTS, EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.filesystem import file_lock, open_output
 from es_sbert.training.recipe import NumberFormat, Recipe, describe_problems
@@ -267,6 +267,6 @@ def hash_model(folder: Path) -> str:
     """
     digest = hashlib.sha256()
     for file in sorted(file for pattern in ("*", "*/*") for file in folder.glob(pattern)):
-        if file.suffix in _MODEL_SUFFIXES and file.name != EncoderManifest.FILE_NAME and file.is_file():
+        if file.suffix in _MODEL_SUFFIXES and file.name not in MANIFESTS and file.is_file():
             digest.update(f"{file.relative_to(folder).as_posix()}\0{hash_file(file)}\0".encode())
     return digest.hexdigest()

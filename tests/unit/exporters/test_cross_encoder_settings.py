@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import BundleInvalid, EsSbertError, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, EsSbertError, UnsupportedArchitecture, UnsupportedSetting, UsageError
 from es_sbert.exporters.export_bundle import export_reranker
 from tests.unit.checkpoints import keep_only_the_vocabulary, write_cross_encoder
 from tests.unit.exporters.comparison import edit
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 FIRST = ["Two children repaired the telescope.", "", "WHY is it late?", "The night train is late. " * 30]
 SECOND = ["Is it true that a nurse fixed the pump?", "a", "Two CHILDREN repaired it.", "Why?"]
 LIBRARY, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+TOKENIZER = "tokenizer_config.json"
 _ACTIVATION = "torch.nn.modules.activation."
 
 
@@ -126,6 +127,38 @@ def test_settings_of_the_tokenizer_override_its_file(
     assert assert_same_scores(folder, tmp_path).tokenizer_changes
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"truncation_side": "left"}, "is a bundle of .* not of"),
+        ({"model_input_names": ["input_ids", "attention_mask"]}, "with another form of pairs"),
+    ],
+)
+def test_no_bundle_holds_graphs_of_two_tokenizers(
+    settings: dict[str, Any], message: str, saved: dict[int, Path], tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    export_reranker(read_cross_encoder(saved[1]), bundle, [Variant.FP32])
+    folder = copied(saved[1], tmp_path)
+    edit(folder / TOKENIZER, **settings)
+    assert_same_scores(folder, tmp_path)
+    with pytest.raises(UsageError, match=message):
+        export_reranker(read_cross_encoder(folder), bundle, [Variant.INT8])
+
+
+def test_code_of_a_model_never_runs(saved: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if a user would answer transformers' question with yes."""
+    folder = copied(saved[1], tmp_path)
+    edit(folder / "config.json", model_type="other", auto_map={"AutoConfig": "code.OtherConfig"})
+    (folder / "code.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import BertConfig as OtherConfig"
+    )
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    with pytest.raises(UnsupportedArchitecture, match="cannot open this other"):
+        export_reranker(read_cross_encoder(folder), tmp_path / "bundle", [Variant.FP32])
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta"])
 def test_vocabulary_without_tokenizer_file_makes_one(architecture: str, tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "model", architecture, layers=1)
@@ -146,6 +179,12 @@ def test_pairs_of_roberta_have_its_template(processor: dict[str, Any] | None, tm
     ("file", "settings", "named"),
     [
         (LIBRARY, {"score_range": [0, 5]}, "score_range"),
+        (TOKENIZER, {"new_setting": 1}, "new_setting"),
+        (TOKENIZER, {"split_special_tokens": True}, "split_special_tokens"),
+        (TOKENIZER, {"auto_map": {"AutoTokenizer": ["x.X", None]}}, "auto_map"),
+        (TOKENIZER, {"model_input_names": ["input_ids"]}, "omits the attention mask"),
+        (TOKENIZER, {"padding_side": "left"}, "pads on the left"),
+        ("tokenizer.json", {"padding": {"direction": "Left"}}, "pads on the left"),
         (TRANSFORMER, {"config_kwargs": {"num_labels": 3}}, "config_kwargs"),
         (TRANSFORMER, {"transformer_task": "text-generation"}, "transformer_task"),
         (TRANSFORMER, {"module_output_name": "token_embeddings"}, "module_output_name"),

@@ -15,12 +15,15 @@ from safetensors.numpy import load_file, save_file
 
 from es_sbert.bundle.bundle import RerankerManifest, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.cli.main import main
-from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import BundleInvalid, DeviceError, ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters import export, parity, quantization
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores
+from es_sbert.exporters.tracing import TracedCrossEncoder
 from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, mostly_long, write_cross_encoder
@@ -94,6 +97,8 @@ def test_variant_failing_parity_is_not_written(folder: Path, tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
     manifest = export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH, force=True)
     assert [manifest.variants[name].forced for name in BOTH] == [False, True]
+    with Reranker(tmp_path / "out", device="cpu") as reranker:
+        assert reranker.name.endswith("(fp32)")
 
 
 def test_other_folders_are_not_overwritten(exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
@@ -104,6 +109,19 @@ def test_other_folders_are_not_overwritten(exported: tuple[Path, RerankerManifes
     with pytest.raises(UsageError, match="no setting of a cross-encoder can be ignored"):
         export(other.folder, exported[0], ignore_settings=["config.json:new"])
     assert contents(exported[0]) == before
+
+
+def test_variant_that_cannot_be_compared_here_is_written_as_such(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks_device(self: TracedCrossEncoder, path: Path, variant: Variant) -> None:
+        raise DeviceError("this processor has no bf16 products", "Use another one.")
+
+    monkeypatch.setattr(TracedCrossEncoder, "compare", lacks_device)
+    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.FP32])
+    assert open_reranker_bundle(tmp_path / "out").manifest.variants["fp32"].parity is None
+    with Reranker(tmp_path / "out", device="cpu") as reranker:
+        assert "was never compared" in "".join(reranker.warnings)
 
 
 def test_fp16_is_emulated_without_cuda(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +152,10 @@ def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManif
 def test_is_cross_encoder(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
     assert is_cross_encoder(folder)
     assert is_cross_encoder(exported[0])
+    for model, remedy in ((folder, "es-sbert export"), (exported[0], "--rerank")):
+        with pytest.raises(BundleInvalid, match="is a cross-encoder") as raised:
+            read_sentence_model(model)
+        assert remedy in raised.value.remedy
     tiny = write_tiny_bert(tmp_path / "tiny")
     # A sentence encoder that was cut out of a classifier.
     edit(tiny / "config.json", architectures=["BertForSequenceClassification"])
