@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,8 @@ from es_sbert.encoder.model_loading import (
     select_encoder_variant,
 )
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
-from es_sbert.errors import ModelError
+from es_sbert.encoder.sentence_transformers_names import SentenceTransformersNames, check_without_meaning
+from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session
@@ -39,7 +41,7 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.vectors import Vectors
+from es_sbert.vectors import Vectors, unit_vectors
 
 # Poolings that give the zero vector for a text without tokens.
 _POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
@@ -118,7 +120,7 @@ LOAD_DEFAULTS: dict[str, object] = {
 }
 
 
-class Encoder(OpenedModel):
+class Encoder(SentenceTransformersNames, OpenedModel):
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
@@ -290,23 +292,52 @@ class Encoder(OpenedModel):
         return cls(located.folder, called=located.name, **options)
 
     @check_arguments
-    def encode(self, texts: str | Iterable[str], kind: PromptKind | None = None) -> Vectors:
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        kind: PromptKind | None = None,
+        *,
+        prompt_name: PromptKind | None = None,
+        prompt: str | None = None,
+        normalize_embeddings: bool = False,
+        show_progress_bar: bool | None = None,
+        **others: object,
+    ) -> Vectors:
         """Embed texts.
 
         Args:
             texts: One text or any number of them; all vectors are held in memory (see `encode_stream`).
             kind: `query` or `document` prepends the model's prompt of that kind to each text.
+            prompt_name: sentence-transformers' name for `kind`.
+            prompt: Text to prepend to each text instead.
+            normalize_embeddings: Scale the vectors to length 1. Most models do that themselves.
+            show_progress_bar: Show a progress bar on stderr.
+            others: Other arguments of sentence-transformers, with values that ask for what this method does anyway.
 
         Returns:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts; ``(dimensions,)`` for one string.
 
         Raises:
-            UsageError: `kind` is unknown, or a text is not a str or not valid Unicode.
+            UsageError: `kind` is unknown, a text is not a str or not valid Unicode, or an argument cannot be applied.
         """
-        if isinstance(texts, str):
-            vector: Vectors = self.encode_details([texts], kind).vectors[0]
-            return vector
-        return self.encode_details(texts, kind).vectors
+        check_without_meaning(others)
+        listed = [texts] if isinstance(texts, str) else as_texts(texts)
+        kind = kind or prompt_name
+        if prompt is not None:
+            if self._model.prompt(None) or not self._model.include_prompt:
+                raise UsageError(
+                    f"`prompt` cannot be applied: {self._model.name} does not read its prompts as a part of the text",
+                    'Use its own prompts: `kind="query"` or `kind="document"`.',
+                )
+            listed, kind = [prompt + text for text in listed], None
+        if show_progress_bar:
+            parts = _with_progress_bar(self.encode_stream(listed, kind), len(listed))
+            vectors = np.concatenate([np.empty((0, self._model.dimensions), np.float32), *parts])
+        else:
+            vectors = self.encode_details(listed, kind).vectors
+        if normalize_embeddings:
+            vectors = unit_vectors(vectors)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     @check_arguments
     def encode_details(self, texts: Iterable[str], kind: PromptKind | None = None) -> EncodeResult:
@@ -464,6 +495,15 @@ class Encoder(OpenedModel):
     def _tokenize_next(self, windows: Iterator[Sequence[str]], kind: PromptKind | None) -> TokenizedTexts | None:
         texts = next(windows, None)
         return None if texts is None else self.tokenize(texts, kind)
+
+
+def _with_progress_bar(parts: Iterable[EncodeResult], texts: int) -> Iterator[Vectors]:
+    import click  # imported here: programs without a bar do without it
+
+    with click.progressbar(length=texts, label="Encoding", file=sys.stderr) as bar:
+        for part in parts:
+            yield part.vectors
+            bar.update(len(part.vectors))
 
 
 class _BatchRun:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.evaluated_models import SentenceEmbedder, check_finite, embed_columns
 from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
+from es_sbert.vectors import unit_vectors
 
 # Size of the blocks of scores in memory: 64 queries by 65,536 documents are 16 MB.
 _QUERIES, _DOCUMENTS = 64, 1 << 16
@@ -65,12 +66,6 @@ def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
             result[row] = columns[np.argsort(-scores[row, columns], kind="stable")[:k]]
         return result
     return np.argsort(-scores, axis=1, kind="stable")
-
-
-def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale rows to unit length, *shape* ``(rows, dimensions)``; rows of zeros do not change."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)
 
 
 def rank_in_memory(model: SentenceEmbedder, data: RetrievalCollection) -> Rankings:

@@ -33,7 +33,7 @@ PUBLIC = {
     ],
 }
 METHODS = {
-    "Encoder": ["close", "embed_documents", "embed_query", "encode"],
+    "Encoder": ["close", "embed_documents", "embed_query", "encode", "encode_document", "encode_query", "similarity"],
     "Reranker": ["close", "predict", "rank"],
     "SemanticIndex": ["add", "close", "create", "delete", "embed_missing", "hybrid", "search", "similar_to"],
     "AsyncSemanticIndex": ["add", "close", "create", "delete", "embed_missing", "hybrid", "search", "similar_to"],
