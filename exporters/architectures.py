@@ -81,6 +81,7 @@ class ArchitectureSpec:
 
     Attributes:
         names: Names of its tensors.
+        prefixes: What transformers accepts in front of all of these names.
         native_names: Names in the network of transformers, if files have either these or those of the original code.
         defaults: The settings in config.json that may be missing, with their defaults.
         sizes: Settings with the number of layers, heads, hidden units and units between the products of a feed-forward
@@ -105,6 +106,7 @@ class ArchitectureSpec:
     """
 
     names: TensorNames
+    prefixes: Sequence[str] = ()
     native_names: TensorNames | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     sizes: Sequence[str] = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
@@ -217,7 +219,7 @@ class _Reader:
         if not isinstance(scalar, int | float) or scalar <= 0:
             raise self._invalid(f"query_pre_attn_scalar {scalar!r}")
         rotations = self._rotations()
-        tensors = ModuleWeights(model.transformer_folder).with_prefix_of(f"{spec.names.words}.weight")
+        tensors = ModuleWeights(model.transformer_folder).with_prefix_of(f"{spec.names.words}.weight", spec.prefixes)
         native = spec.native_names
         is_native = native is not None and f"{native.layer.format(0)}.{native.products['output']}.weight" in tensors
         names = native if native is not None and is_native else spec.names

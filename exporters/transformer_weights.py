@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor, unexpected_prefix
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid
 
@@ -207,13 +208,13 @@ class ModuleWeights:
             name: (file, entry) for file in find_weight_files(folder) for name, entry in read_header(file).items()
         }
 
-    def with_prefix_of(self, suffix: str) -> ModuleWeights:
+    def with_prefix_of(self, suffix: str, known: Sequence[str]) -> ModuleWeights:
         """Return the same tensors, with the prefix of the only name that ends in `suffix`.
 
-        The prefix in a checkpoint depends on the class that saved it: none, `bert.`, `model.` or others.
+        The prefix in a checkpoint depends on the class that saved it: none, or one of the known ones.
 
         Raises:
-            BundleInvalid: no name ends in `suffix`, or several do.
+            BundleInvalid: no name ends in `suffix`, several do, or transformers would ignore tensors with this prefix.
         """
         found = [name for name in self._places if name == suffix or name.endswith("." + suffix)]
         if len(found) != 1:
@@ -221,7 +222,10 @@ class ModuleWeights:
                 f"{self.folder} holds {len(found)} tensors called {suffix}, expected one",
                 "The weights are not those of the architecture that config.json names: copy the folder again.",
             )
-        return ModuleWeights(self.folder, found[0].removesuffix(suffix))
+        prefix = found[0].removesuffix(suffix)
+        if prefix not in ("", *known):
+            raise unexpected_prefix(self.folder, prefix)
+        return ModuleWeights(self.folder, prefix)
 
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._places

@@ -185,19 +185,37 @@ def refuse_adapter(folder: Path, library_class: str = "SentenceTransformer") -> 
     raise UnsupportedArchitecture(f"{folder} has a LoRA adapter ({found[0]}), which es-sbert does not merge", remedy)
 
 
+# What torch.compile, DataParallel and FSDP put in front of all names of a network that they wrap.
+_WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.")
+
+
+def unexpected_prefix(folder: Path, prefix: str) -> BundleInvalid:
+    """Create the error for tensors whose names have a prefix that transformers does not know."""
+    return BundleInvalid(
+        f"the names of the tensors in {folder} begin with {prefix!r}: transformers would ignore them, and compute with "
+        "random weights",
+        f"Rename them with safetensors.torch: save_file({{name.removeprefix({prefix!r}): tensor for name, tensor in "
+        'load_file(FILE).items()}, FILE, {"format": "pt"}).',
+    )
+
+
 def find_weight_files(folder: Path) -> list[Path]:
     """Find the safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
 
     Raises:
-        BundleInvalid: the folder has no weights, or only a pickle, which can run code when it is opened.
+        BundleInvalid: the folder has no weights, or only a pickle, which can run code when it is opened, or those of a
+            wrapped network.
         UnsupportedArchitecture: the folder has an adapter of weights.
     """
     refuse_adapter(folder)
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists():
-        return [single]
-    if index.exists():
-        return _shards(index)
+    if single.exists() or index.exists():
+        files = [single] if single.exists() else _shards(index)
+        names = [name for file in files for name in read_header(file)]
+        for wrapper in _WRAPPERS:
+            if names and all(name.startswith(wrapper) for name in names):
+                raise unexpected_prefix(folder, wrapper)
+        return files
     if any(folder.glob("model-*.safetensors")):
         raise BundleInvalid(f"{folder} has shards of weights, but no {index.name} that lists them", COPY_AGAIN)
     if (folder / "pytorch_model.bin").exists():

@@ -66,6 +66,9 @@ def test_unusable_weights_are_refused(tmp_path: Path, name: str, content: str, m
     with pytest.raises(BundleInvalid, match=message):
         find_weight_files(tmp_path)
     assert find_weight_files(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
+    _save(tmp_path / "model.safetensors", {f"_orig_mod.{key}": tensor for key, tensor in TENSORS.items()})
+    with pytest.raises(BundleInvalid, match=r"begin with '_orig_mod\.'"):
+        find_weight_files(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])

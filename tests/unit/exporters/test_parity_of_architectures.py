@@ -13,12 +13,15 @@ import pytest
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
+from es_sbert.errors import BundleInvalid
+from es_sbert.exporters.architectures import ARCHITECTURES as EXPORTED
 from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle
 from es_sbert.exporters.numpy_reference import choose_reference
 from es_sbert.exporters.parity import normalize_rows, parity_sentences
 from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.networks.siamese_encoder import load_transformer
 from es_sbert.runtime.batching import pad, plan_batches
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, mostly_long, write_checkpoint
@@ -116,3 +119,23 @@ def test_weight_prefixes_old_names_and_shards_give_equal_vectors(tmp_path: Path)
         build_sentence_graph(model, read_transformer_weights(model), Precision.FP32), model, ["one", "two three"]
     )
     np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("architecture", EXPORTED)
+def test_prefixes_of_weights_are_those_that_transformers_accepts(architecture: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = write_checkpoint(tmp_path / "model", architecture, layers=1)
+    weights = load_file(folder / "model.safetensors")
+    known = {prefix for spec in EXPORTED.values() for prefix in spec.prefixes}
+    for prefix in ("", *sorted(known), "_orig_mod.", "module.", "auto_model."):
+        renamed = {f"{prefix}{name}": value for name, value in weights.items()}
+        save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+        refused = []
+        for read in (read_transformer_weights, load_transformer):
+            try:
+                read(read_sentence_model(folder))
+            except BundleInvalid as error:
+                refused.append(error.message)
+        assert len(refused) == (0 if prefix in ("", *EXPORTED[architecture].prefixes) else 2), (prefix, refused)
+        assert not refused or "begin with" in refused[0]

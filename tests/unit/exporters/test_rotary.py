@@ -22,7 +22,7 @@ from es_sbert.bundle.known_settings import TABLES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import ModelError
-from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.architectures import ARCHITECTURES, read_transformer_weights
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
@@ -126,7 +126,7 @@ def test_names_of_the_network_and_a_prefix_are_read_too(architecture: str, tmp_p
         for old, new in NATIVE_NAMES[architecture].items():
             names = [each.replace(old, part) for each in names for part in (new.split() if old in each else [old])]
         for part, chunk in zip(names, value.chunk(len(names)), strict=True):
-            weights[f"model.{part}"] = chunk.contiguous()
+            weights[f"{ARCHITECTURES[architecture].prefixes[-1]}{part}"] = chunk.contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     after = NumpyReference(model := read_sentence_model(folder), read_transformer_weights(model)).encode(TEXTS)
     np.testing.assert_array_equal(before, after)
