@@ -23,9 +23,6 @@ if _TYPE_CHECKING:
     from es_sbert.search import AsyncSemanticIndex as AsyncSemanticIndex
     from es_sbert.search import SemanticIndex as SemanticIndex
 
-# The only definition of the version: pyproject.toml, `es-sbert --version` and the bundles read it here.
-__version__ = "0.1.0"
-
 # Usage reporting of dependencies is off unless the environment says otherwise. onnxruntime reads its variable during
 # its import, writes a device id and a database below ~/.cache, and resolves its collector's name; its
 # `disable_telemetry_events()` comes after that. Every module of this package, in worker processes and Ray actors too,
@@ -51,6 +48,7 @@ if not _os.path.isdir(_os.path.join(_folder, "mappings")):
         __path__.append(_os.path.dirname(_folder))
 
 from es_sbert.lazy_names import lazy_names as _lazy_names  # noqa: E402 - after the environment was set
+from es_sbert.version import __version__ as __version__  # noqa: E402
 
 _NAMES = {
     "es_sbert.encoder.encoder": ("Encoder",),

@@ -19,7 +19,6 @@ from typing import Any, Generic
 
 import onnx
 
-from es_sbert import __version__
 from es_sbert.bundle.bundle import (
     MANIFESTS,
     DifferenceCause,
@@ -68,6 +67,7 @@ from es_sbert.installation import install_extra_command
 from es_sbert.messages import setting_text
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.onnx_runtime import onnxruntime
+from es_sbert.version import __version__
 
 # Files that sentence-transformers reads, and the model card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}

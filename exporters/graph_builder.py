@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from es_sbert import __version__
+from es_sbert.version import __version__
 
 # Operators of onnxruntime that are not ONNX's (github.com/microsoft/onnxruntime, docs/ContribOperators.md).
 CONTRIB = "com.microsoft"

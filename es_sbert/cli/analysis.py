@@ -17,12 +17,12 @@ import click
 from click.core import ParameterSource
 from cloup import option_group
 
-from es_sbert import __version__
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import is_json_logging, log_format_option
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.messages import be, escape_unprintable, log_message, pluralize
+from es_sbert.version import __version__
 
 if TYPE_CHECKING:
     from es_sbert.analysis.field_writer import FieldWriter

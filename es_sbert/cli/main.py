@@ -15,10 +15,10 @@ from typing import Any
 import click
 import cloup
 
-from es_sbert import __version__
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
 from es_sbert.errors import EsSbertError, OutputError, SourceError, UsageError
 from es_sbert.messages import log_event
+from es_sbert.version import __version__
 
 
 def prepare_streams() -> None:

@@ -33,7 +33,6 @@ from elastic_transport import (
 )
 from elastic_transport import ConnectionError as TransportConnectionError
 
-from es_sbert import __version__
 from es_sbert.engines.address import Address
 from es_sbert.engines.detection import EngineNode
 from es_sbert.engines.engine import Engine
@@ -44,6 +43,7 @@ from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json,
 from es_sbert.errors import UsageError
 from es_sbert.forks import renew_after_fork
 from es_sbert.messages import log_event
+from es_sbert.version import __version__
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 # File extensions of Lucene's vectors, quantized vectors and graphs, and of their metadata.

@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 import orjson
 
-from es_sbert import __version__
 from es_sbert.evaluation.beir_files import RetrievalCollection
 from es_sbert.evaluation.ranking_metrics import METRICS, Rankings, mean_scores, measure_queries
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.messages import pluralize
+from es_sbert.version import __version__
 
 AVERAGE = "average"
 # Packages that the figures depend on.

@@ -29,7 +29,6 @@ from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from es_sbert import __version__
 from es_sbert.bundle.local_registry import registered_model_folder
 from es_sbert.bundle.model_lookup import find_index_model, installed_model_folder, resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
@@ -59,6 +58,7 @@ from es_sbert.io.text_formats import CorruptStream
 from es_sbert.messages import log_event
 from es_sbert.runtime.onnx_session import CUDA_WORKERS
 from es_sbert.runtime.tokenizer import SentenceTokenizer
+from es_sbert.version import __version__
 
 # Starts a cluster on this machine for the duration of the load.
 LOCAL_CLUSTER = "local"

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_sbert import __version__
 from es_sbert.errors import DeviceError, UsageError
 from es_sbert.installation import CUDA_EXTRA, has_cuda_build, switch_runtime_command
 from es_sbert.messages import setting_text
+from es_sbert.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
 # Linux's names of vector instructions, on x86 and on ARM.

@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from es_sbert import __version__
 from es_sbert.bundle.bundle import hash_file, is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
@@ -36,6 +35,7 @@ from es_sbert.training.training_stage import (
     has_native_bf16,
     train_stage,
 )
+from es_sbert.version import __version__
 
 # Number of processes, as torchrun and accelerate set it, and launchers of MPI.
 _PROCESSES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")

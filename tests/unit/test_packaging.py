@@ -69,8 +69,8 @@ def test_every_folder_with_modules_is_an_installed_package() -> None:
 
 
 def test_version_is_defined_once() -> None:
-    """`es_sbert/__init__.py`, as a literal: setuptools reads it without importing the package."""
-    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "es_sbert.__version__"}
+    """In `es_sbert/version.py`, as a literal: setuptools reads it without importing the package."""
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "es_sbert.version.__version__"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", es_sbert.__version__)
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == es_sbert.__version__
