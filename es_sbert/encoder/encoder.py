@@ -155,6 +155,8 @@ class Encoder(SentenceTransformersNames, OpenedModel):
         UsageError: the device, precision or runtime is invalid, or they cannot be combined.
     """
 
+    info: EncoderInfo
+
     @check_arguments
     def __init__(
         self,

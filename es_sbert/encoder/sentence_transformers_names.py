@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.vectors import Vectors, unit_vectors
-
-if TYPE_CHECKING:
-    from es_sbert.encoder.encoder import EncoderInfo
 
 # Arguments of `SentenceTransformer.encode` that have no meaning here: values that ask for what `encode` does anyway,
 # and what to do instead.
@@ -48,7 +45,7 @@ def check_without_meaning(given: Mapping[str, object]) -> None:
 class SentenceTransformersNames:
     """Methods and properties that `SentenceTransformer` has, too."""
 
-    info: EncoderInfo
+    info: Any  # an EncoderInfo: the module of that class imports this one
 
     @abstractmethod
     def encode(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
@@ -76,16 +73,16 @@ class SentenceTransformersNames:
 
     def get_embedding_dimension(self) -> int:
         """Number of values of a vector; also `info.dimensions`."""
-        return self.info.dimensions
+        return int(self.info.dimensions)
 
     get_sentence_embedding_dimension = get_embedding_dimension  # the older name
 
     @property
     def max_seq_length(self) -> int:
         """Maximum tokens that the model reads of a text; also `info.max_tokens`."""
-        return self.info.max_tokens
+        return int(self.info.max_tokens)
 
     @property
     def device(self) -> str:
         """Device on which the model runs; also `info.device`."""
-        return self.info.device
+        return str(self.info.device)
