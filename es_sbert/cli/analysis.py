@@ -257,7 +257,7 @@ def _report_page(found: Findings, files: Sequence[str], index: str | None) -> by
 
     texts, left_out = found.texts, sum(found.texts.skipped.counts.values())
     source = index or (Path(files[0]).name if len(files) == 1 else f"{len(files):,} files")
-    facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *found.facts]
+    facts = [*found.facts, ("texts", f"{len(texts):,}"), ("model", texts.model)]
     facts += [("left out", f"{left_out:,}")] if left_out else []
     facts.append(("made by", f"es-sbert {__version__}"))
     kind, title = ReportKind(found.kind), f"{found.title} of {source}"

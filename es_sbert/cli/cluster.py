@@ -97,7 +97,7 @@ def _findings(found: Clustering, names: Sequence[str], texts: TextCollection) ->
     facts = [("clusters", f"{len(found.clusters):,}")]
     if found.silhouette is not None:
         separated = "weakly" if found.silhouette < _CLEAR_SILHOUETTE else "clearly"
-        facts.append(("silhouette (−1 to 1)", f"{found.silhouette:.3f}, {separated} separated"))
+        facts.append(("silhouette", f"{found.silhouette:.3f}, {separated} separated"))
     groups = [
         ReportGroup(name, cluster.members, cluster.cosines) for name, cluster in zip(names, found.clusters, strict=True)
     ]
