@@ -6,8 +6,8 @@ const textCount = texts.length;
 const shortened = new Set(report.shortened);
 
 const KINDS = {
-  pairs: { one: "pair", many: "pairs", heading: "Pairs", none: "in no pair", cosine: "cosine", sides: ["first", "second"] },
-  duplicates: { one: "group", many: "groups", heading: "Near-duplicates", none: "without near-duplicates", cosine: "lowest cosine", sides: ["kept text", "near-duplicate"] },
+  pairs: { one: "pair", many: "pairs", heading: "Pairs", none: "in no listed pair", cosine: "cosine", sides: ["first", "second"] },
+  duplicates: { one: "group", many: "groups", heading: "Groups", none: "without near-duplicates", cosine: "lowest cosine", sides: ["kept text", "near-duplicate"] },
   clusters: { one: "cluster", many: "clusters", heading: "Clusters", none: "in no cluster", cosine: "mean cosine" },
 };
 const kind = KINDS[report.kind];
@@ -15,10 +15,6 @@ const isPairs = report.kind === "pairs";
 const isClusters = report.kind === "clusters";
 
 document.body.dataset.kind = report.kind;
-const frame = byId("map-frame").getBoundingClientRect();
-// The axes of the map mean nothing: it fills its frame. A shape of points is stretched to twice its height at most.
-const FRAMED = 20; // margin in pixels around the fitted points
-const FLAT = Math.max(0.35, Math.min(1.2, (frame.height - 2 * FRAMED) / (frame.width - 2 * FRAMED)));
 const onOneColumn = matchMedia("(max-width: 47.99rem)");
 const x = new Float32Array(textCount);
 const y = new Float32Array(textCount);
@@ -29,12 +25,6 @@ const y = new Float32Array(textCount);
     x[text] = value(2 * text);
     y[text] = 1 - value(2 * text + 1); // downwards, as on a screen
   }
-  for (const axis of [x, y]) {
-    const low = axis.reduce((least, each) => Math.min(least, each), 1);
-    const extent = axis.reduce((most, each) => Math.max(most, each), 0) - low;
-    const by = Math.min(2, 1 / Math.max(extent, 1e-6));
-    axis.forEach((each, text) => { axis[text] = (each - low - extent / 2) * by + 0.5; });
-  }
 }
 
 // The first group of each text, -1 for none. A text may be in several pairs.
@@ -43,25 +33,31 @@ groups.forEach(({ members }, number) => {
   for (const text of members) if (groupOf[text] === -1) groupOf[text] = number;
 });
 
-// The largest groups have a color each; others take the color whose groups are the farthest. Pairs share one color.
+// The largest groups have a color each. Others take the color whose groups are the farthest, and its next shape. Pairs share one color.
 const COLORS = 10;
+const SHAPES = 3; // disc, square, triangle
 const NO_GROUP = 0;
 const FIRST_COLOR = 1;
-const CLASS_COUNT = FIRST_COLOR + COLORS;
+const CLASS_COUNT = FIRST_COLOR + COLORS * SHAPES;
 const bySize = groups.map((_, number) => number).sort((one, two) => groups[two].size - groups[one].size || one - two);
 const classOfGroup = new Uint8Array(groups.length).fill(FIRST_COLOR);
+const colorOf = (number) => (number === NO_GROUP ? NO_GROUP : FIRST_COLOR + ((number - FIRST_COLOR) % COLORS));
+const shapeOf = (number) => (number === NO_GROUP ? 0 : Math.floor((number - FIRST_COLOR) / COLORS));
 const mean = (axis, group) => groups[group].members.reduce((sum, text) => sum + axis[text], 0) / groups[group].members.length;
-if (!isPairs) bySize.forEach((group, place) => {
-  classOfGroup[group] = FIRST_COLOR + (place % COLORS);
-  if (place < COLORS || place >= 200) return; // many groups are small
-  const [room, right, down] = [new Array(COLORS).fill(Infinity), mean(x, group), mean(y, group)];
-  for (const other of bySize.slice(0, place)) {
-    const color = classOfGroup[other] - FIRST_COLOR;
+const farthest = (group, others) => {
+  const round = others.slice(others.length - (others.length % COLORS)); // a color is used once in a round
+  const room = Array.from({ length: COLORS }, (_, color) => (round.some((other) => colorOf(classOfGroup[other]) === FIRST_COLOR + color) ? -1 : Infinity));
+  const [right, down] = [mean(x, group), mean(y, group)];
+  for (const other of others) {
+    const color = colorOf(classOfGroup[other]) - FIRST_COLOR;
     room[color] = Math.min(room[color], Math.hypot(right - mean(x, other), down - mean(y, other)));
   }
-  classOfGroup[group] = FIRST_COLOR + room.indexOf(Math.max(...room));
+  return room.indexOf(Math.max(...room));
+};
+if (!isPairs) bySize.forEach((group, place) => {
+  const color = place < COLORS || place >= 200 ? place % COLORS : farthest(group, bySize.slice(0, place)); // many groups are small
+  classOfGroup[group] = FIRST_COLOR + color + COLORS * (Math.floor(place / COLORS) % SHAPES);
 });
-y.forEach((each, text) => { y[text] = FLAT * each; }); // colors are the same in a frame of any shape
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
 
 const DECIMALS = 3; // of cosines
@@ -69,14 +65,19 @@ const DECIMALS = 3; // of cosines
 // Longer names are shortened to this length.
 const NAME_LENGTH = 120;
 const TITLE_LENGTH = 80;
-const HEADING_LENGTH = 240; // a text up to this length is the heading of its group, and is not shown below it
 
 /** The name of a group; one that has only a number is called by its first text. */
-function nameOf(number, longest = TITLE_LENGTH) {
-  if (isPairs) return `Pair ${numbers.format(number + 1)}`;
+function nameOf(number) {
+  if (isPairs) return headingOf(number);
   const { name, members, kept } = groups[number];
-  return /^\d*$/.test(name) ? titleOf(kept ?? members[0], longest) : beginning(name, NAME_LENGTH);
+  return /^\d*$/.test(name) ? titleOf(kept ?? members[0], TITLE_LENGTH) : beginning(name, NAME_LENGTH);
 }
+
+/** The heading of a group: the name of a cluster, or a number. */
+const headingOf = (number) => (isClusters ? nameOf(number) : `${isPairs ? "Pair" : "Group"} ${numbers.format(number + 1)}`);
+
+/** The color and the shape that the points of a class have on the map. */
+const swatchOf = (number) => element("span", { class: `swatch c${colorOf(number)} s${shapeOf(number)}`, "aria-hidden": "true" });
 
 /** Whether all texts of a group are identical. */
 const isOneText = (number) => byText(groups[number].members).length === 1;

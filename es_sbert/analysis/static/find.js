@@ -2,6 +2,7 @@
 
 const FOUND_AT_A_TIME = 20;
 const EXCERPT = 320; // characters of a text in the list
+const MOST_PAIRS = 4; // links of a text
 const TYPING = 150; // milliseconds without a key before the search
 
 class TextFinder {
@@ -64,6 +65,7 @@ class TextFinder {
     this.#folded ??= texts.map((text, number) => `${folded(text)}\n${folded(ids[number])}`);
     const found = [];
     this.#folded.forEach((text, number) => { if (text.includes(needle)) found.push(number); });
+    if (isPairs) found.sort((one, two) => (groupOf[one] === -1) - (groupOf[two] === -1));
     const words = `${numbers.format(found.length)} of ${counted(textCount, "text", "texts")} found`;
     this.#show(`Texts with “${label(typed)}”`, found, needle);
     byId("found-count").textContent = words;
@@ -72,6 +74,7 @@ class TextFinder {
 
   #show(heading, found, needle) {
     byId("found").hidden = false;
+    byId("close-found").hidden = needle !== ""; // the search box has its own button
     byId("found-heading").textContent = heading;
     growingList(byId("found-list"), byId("more-found"), {
       items: byText(found),
@@ -85,18 +88,18 @@ class TextFinder {
     this.changed(found);
     const { top } = byId("found").getBoundingClientRect();
     // The search box stays in view: the texts are below it, or next to it on a wide screen.
-    if (top < 0 || top > innerHeight / 2) byId("columns").scrollIntoView({ block: "start" });
+    if (top < 0 || top > 0.7 * innerHeight) byId("columns").scrollIntoView({ block: "start" });
   }
 
   #item(own, needle) {
     const [text, ...copies] = own;
-    const group = groupOf[text];
+    const numbersOf = isPairs ? groups.flatMap(({ members }, number) => (own.some((each) => members.includes(each)) ? [number] : [])) : [groupOf[text]].filter((number) => number !== -1);
     const excerpt = excerptOf(text, needle === "" ? [] : occurrences(texts[text], needle));
     return element(
       "li",
       {},
       excerpt,
-      element("div", { class: "facts" }, idOf(text, excerpt.textContent), group === -1 ? (isPairs ? null : element("span", {}, kind.none)) : groupButton(group, this.go, report.kind === "duplicates" ? `group of ${counted(groups[group].size, "text", "texts")}` : undefined)),
+      element("div", { class: "facts" }, idOf(text, excerpt.textContent), numbersOf.length === 0 ? element("span", {}, kind.none) : numbersOf.slice(0, MOST_PAIRS).map((number) => groupButton(number, this.go)), numbersOf.length > MOST_PAIRS ? element("span", {}, `${counted(numbersOf.length - MOST_PAIRS, "more pair", "more pairs")}`) : null),
       copiesOf(copies),
     );
   }

@@ -6,19 +6,27 @@ const OVERVIEW_ROWS = 3;
 
 const GROUP_UNIT = [kind.one, kind.many];
 
-const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH] = [8, 64, 18, 80]; // characters
+const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH, NAMED] = [8, 64, 18, 80, 32]; // characters
 
 /** The titles of a pair, from where they differ; one if the texts are identical. */
-function sidesOf(members) {
-  const own = byText(members).map(([text]) => label(untagged(texts[text])) || label(ids[text]));
-  if (own.length < 2) return [beginning(own[0], SIDE_LENGTH)];
+function sidesOf(members, longest = SIDE_LENGTH, isId = false) {
+  const own = byText(members).map(([text]) => (isId ? "" : label(untagged(texts[text]))) || label(ids[text]));
+  if (own.length < 2) return [beginning(own[0], longest)];
   const [one, two] = own;
   let same = 0;
   while (same < one.length && one[same] === two[same]) same += 1;
   const cut = one.slice(0, same).search(/[^\s./(:]*$/u); // at the beginning of a word
-  if (cut < LEAST_SHARED) return own.map((side) => beginning(side, SIDE_LENGTH));
+  if (cut < LEAST_SHARED) return own.map((side) => beginning(side, longest));
   const shared = cut <= MOST_SHARED ? "" : beginning(one, SHARED_SHOWN).replace(/…$/u, "");
-  return own.map((side) => `${shared}…${beginning(side.slice(cut), SIDE_LENGTH)}`);
+  return own.map((side) => `${shared}…${beginning(side.slice(cut), longest)}`);
+}
+
+/** The heading of a group as nodes: of a pair with the names of its texts, which are ids if the texts begin with them. */
+function headingNodes(number) {
+  const { members } = groups[number];
+  const names = isPairs && !isOneText(number) ? sidesOf(members, NAMED, members.every((text) => idOf(text) === null)) : [];
+  const words = [headingOf(number), names.map((name) => name.replace(/^…/u, "")).join("\u00a0/ ")].filter(Boolean).join(": ");
+  return [isPairs ? "" : swatchOf(classOfGroup[number]), ...breakable(words)];
 }
 
 /** The list of groups: one tab stop, in which arrow keys move. */
@@ -26,6 +34,8 @@ class GroupList {
   #list = byId("group-list");
   #current = 0;
   #grow;
+  #found = null; // texts
+  #most = groups[bySize[0]]?.size; // texts of a group
 
   /** `go` is called with a selected group, `look` with the group under the pointer, -1 for none. */
   constructor(go, look) {
@@ -67,18 +77,39 @@ class GroupList {
     this.#buttons()[number]?.focus();
   }
 
+  /** Show how many of some texts each group has; null shows its size. */
+  showFound(found) {
+    this.#found = found === null ? null : new Set(found);
+    this.#most = Math.max(1, ...groups.map((group) => this.#countOf(group)));
+    this.#buttons().forEach((button, number) => this.#count(button, number));
+  }
+
   #button(number, go) {
-    const { size, members, cosine } = groups[number];
-    const largest = groups[bySize[0]].size;
-    const bar = element("span", { class: "size", "aria-hidden": "true" });
-    bar.style.width = `${Math.max(1, (100 * size) / largest)}%`;
-    return element(
+    const { members, cosine } = groups[number];
+    const button = element(
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
-      element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
+      isPairs ? element("span", { class: "number" }, numbers.format(number + 1)) : swatchOf(classOfGroup[number]),
       (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))), // a break would make a second line
-      element("span", { class: "figures" }, isPairs && !isOneText(number) ? cosine.toFixed(DECIMALS) : figuresOf(number), isPairs ? null : element("span", { class: "track", "aria-hidden": "true" }, bar)),
+      isPairs
+        ? element("span", { class: "figures" }, isOneText(number) ? figuresOf(number) : cosine.toFixed(DECIMALS))
+        : element("span", { class: "figures" }, element("span"), element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" }))),
     );
+    this.#count(button, number);
+    return button;
+  }
+
+  #countOf({ size, members }) {
+    return this.#found === null ? size : members.filter((text) => this.#found.has(text)).length;
+  }
+
+  #count(button, number) {
+    const count = this.#countOf(groups[number]);
+    button.classList.toggle("missed", count === 0);
+    if (isPairs) return;
+    const [words, { firstChild: bar }] = button.querySelector(".figures").children;
+    words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${this.#found === null ? "" : `${numbers.format(count)} of `}${counted(groups[number].size, "text", "texts")}`;
+    bar.style.width = `${(100 * count) / this.#most}%`;
   }
 
   #buttons() {
@@ -105,18 +136,21 @@ class GroupList {
 /** Show the texts of one group, or the first ones of every group. */
 function showDetails(number, go) {
   const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
-  for (const button of ["show-all", "show-map"].map(byId)) button.hidden = number === -1 || (isPairs && button.id === "show-map");
+  for (const button of ["show-all", "previous", "next"].map(byId)) button.hidden = number === -1;
+  byId("show-map").hidden = isPairs || textCount === 0 || (isClusters && number === -1);
+  byId("previous").disabled = number === 0;
+  byId("next").disabled = number === groups.length - 1;
   byId("show-all").textContent = `← All ${kind.many}`;
   const say = (words, hasMarks = !isClusters) => note.replaceChildren(words, ...(hasMarks ? [" ", element("span", { class: "key" }, element("del", {}, `only in the ${kind.sides[0]}`), " ", element("ins", {}, `only in the ${kind.sides[1]}`))] : []));
   if (number !== -1) {
-    heading.textContent = nameOf(number);
+    heading.replaceChildren(...headingNodes(number));
     const list = element("ol", { class: "texts" });
     body.replaceChildren(list);
     growingList(list, more, {
       items: rowsOf(number),
       size: ROWS_AT_A_TIME,
       unit: isClusters ? ["text", "texts"] : ["comparison", "comparisons"],
-      render: (places) => rowOf(number, places, nameOf(number)),
+      render: (places) => rowOf(number, places),
       tell: (shown) => {
         const facts = factsOf(number);
         say(`${facts[0].toUpperCase()}${facts.slice(1)}. ${membersNote(number, shown)}`, !isClusters && !isOneText(number));
@@ -138,21 +172,19 @@ function showDetails(number, go) {
 }
 
 function overviewOf(number, go) {
-  const { kept } = groups[number];
-  const heading = nameOf(number, !isClusters && label(texts[kept]).length <= HEADING_LENGTH ? HEADING_LENGTH : TITLE_LENGTH);
   const rows = rowsOf(number);
   const most = OVERVIEW_ROWS + (isClusters ? 0 : 1); // the kept text
   return element(
     "section",
     { class: "overview" },
-    element("h3", { dir: "auto" }, element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }), heading),
-    report.kind === "duplicates" ? null : element("p", { class: "note" }, factsOf(number)),
-    element("ol", { class: "texts" }, rows.slice(0, most).map((places) => rowOf(number, places, heading, figuresOf(number)))),
+    element("h3", { dir: "auto" }, headingNodes(number)),
+    element("p", { class: "note" }, factsOf(number)),
+    element("ol", { class: "texts" }, rows.slice(0, most).map((places) => rowOf(number, places))),
     rows.length > most ? element(
-      "p",
-      { class: "facts" },
-      element("button", { type: "button", class: "link", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), isClusters ? "text" : "comparison", isClusters ? "texts" : "comparisons")}`),
-      isClusters ? element("button", { type: "button", class: "link", click: () => { go(number); byId("show-map").click(); } }, "Show on map") : null,
+      "div",
+      { class: "tools" },
+      element("button", { type: "button", class: "small", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), isClusters ? "text" : "comparison", isClusters ? "texts" : "comparisons")}`),
+      isClusters ? element("button", { type: "button", class: "small to-map", click: () => { go(number); byId("show-map").click(); } }, "Map") : null,
     ) : null,
   );
 }
@@ -163,7 +195,7 @@ function showLegend(goToUngrouped) {
   if (left > 0) byId("legend").replaceChildren(element("li", {}, element(
     "button",
     { type: "button", class: "link", click: goToUngrouped },
-    element("span", { class: `swatch c${NO_GROUP}`, "aria-hidden": "true" }),
+    swatchOf(NO_GROUP),
     `${kind.none} (${numbers.format(left)})`,
   )));
 }

@@ -19,9 +19,14 @@ function select(number, focus = true) {
   if (number !== -1) tell(`${nameOf(number)}, ${figuresOf(number)}, is selected.`);
   if (focus) {
     byId("details-heading").focus({ preventScroll: true });
-    const { top } = byId("details").getBoundingClientRect();
-    if (top < 0 || top > window.innerHeight / 2) byId("details").scrollIntoView({ block: "start" });
+    showTop(byId("details"));
   }
+}
+
+/** Scroll to an element whose top is not in the upper half of the window. */
+function showTop(shown) {
+  const { top } = shown.getBoundingClientRect();
+  if (top < 0 || top > window.innerHeight / 2) shown.scrollIntoView({ block: "start" });
 }
 
 /** Focus a group in the list, or the button that opens the list if it is closed. */
@@ -43,16 +48,16 @@ function showFacts() {
     ...report.facts.filter(([name]) => name !== MADE_BY).map(([name, value]) => element("div", {}, element("dt", {}, label(name)), element("dd", { dir: "auto" }, label(value)))),
   );
   const { total, limit } = report;
-  const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
   const notes = [
-    groups.some(({ cosine }) => cosine < Number(minimum)) && "Groups are chains of near-duplicates: the lowest cosine of a group can be below the minimum.",
     total.texts > textCount && `This page holds ${numbers.format(textCount)} of ${counted(total.texts, "text", "texts")}: the first of the ${kind.many}, and a random sample of the others. The map and the search are limited to them.`,
     total.groups > groups.length && `This page holds ${numbers.format(groups.length)} of ${counted(total.groups, ...GROUP_UNIT)}.`,
     textCount > 0 && texts.every((text) => text === "") && "The texts are not known; their ids are shown.",
   ];
   byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
   const [, maker] = report.facts.find(([name]) => name === MADE_BY) ?? [];
+  const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
   const last = [
+    groups.some(({ cosine }) => cosine < Number(minimum)) && "Groups are chains of near-duplicates: the lowest cosine of a group can be below the minimum.",
     shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
     maker && `Made by ${label(maker)}.`,
   ];
@@ -75,7 +80,11 @@ const groupList = new GroupList(
 );
 const finder = new TextFinder(
   (number) => select(number),
-  (found) => { inSearch = found; rest(found); },
+  (found) => {
+    inSearch = found;
+    rest(found);
+    groupList.showFound(byId("query").value === "" ? null : found);
+  },
   tell,
 );
 showDetails(-1, (number) => select(number));
@@ -85,7 +94,7 @@ byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
 byId("zoom-all").addEventListener("click", () => map.showAll());
 byId("zoom-selection").addEventListener("click", () => map.showHighlighted());
-byId("show-map").addEventListener("click", () => {
+for (const id of ["show-map", "jump-map"]) byId(id).addEventListener("click", () => {
   map.showHighlighted();
   byId("map").scrollIntoView({ block: "start" });
   byId("map-canvas").focus({ preventScroll: true });
@@ -95,6 +104,14 @@ byId("show-all").addEventListener("click", () => {
   select(-1, !onOneColumn.matches);
   if (onOneColumn.matches) returnToList(before); // which scrolls to it
 });
+for (const [id, step] of [["previous", -1], ["next", 1]]) {
+  byId(id).setAttribute("aria-label", `${id === "next" ? "Next" : "Previous"} ${kind.one}`);
+  byId(id).addEventListener("click", ({ currentTarget }) => {
+    select(selected + step, false);
+    showTop(byId("details"));
+    if (currentTarget.disabled) byId("details-heading").focus({ preventScroll: true });
+  });
+}
 byId("groups-toggle").addEventListener("click", ({ currentTarget }) => {
   const isOpen = !byId("groups").classList.toggle("folded");
   currentTarget.setAttribute("aria-expanded", `${isOpen}`);

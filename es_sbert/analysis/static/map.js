@@ -12,6 +12,8 @@ const COUNTED = 10_000; // texts; the labels of larger maps may hide more points
 const HIDDEN = 1; // points that a label of near-duplicates may hide
 const FAR = 44; // pixels between a label and the middle of its group
 const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
+const [NARROW, LABELED_NARROW] = [420, 10]; // pixels; groups with a label on narrower maps
+const FRAMED = 20; // pixels around all points
 const LABEL_LINES = [0, -9, 9, -18, 18]; // places of a label, in pixels from its group
 
 class TextMap {
@@ -24,6 +26,7 @@ class TextMap {
   #highlighted = null;
   #selected = -1;
   #hovered = -1;
+  #passing = null; // {group, texts} of the point under the pointer
   #view = null; // {scale, left, top}, in CSS pixels
   #whole = 1; // the scale at which all points are shown
   #pointer = null; // {id, at} of the pointer that is held down
@@ -41,17 +44,20 @@ class TextMap {
 
   /** Read the colors of the theme from elements that have them. */
   readColors() {
-    const colorOf = (node, property) => getComputedStyle(node)[property].match(/[\d.]+/g).slice(0, 3).map(Number);
+    const colorIn = (node, property) => {
+      const words = getComputedStyle(node)[property];
+      return words.match(/[\d.]+/g).slice(0, 3).map((value) => value * (words.startsWith("color(") ? 255 : 1)); // of mixed colors
+    };
     const probe = element("span", { class: "swatch", hidden: true });
     byId("map-frame").append(probe);
     this.colors = Array.from({ length: CLASS_COUNT }, (_, number) => {
-      probe.className = `swatch c${number}`;
-      return colorOf(probe, "backgroundColor");
+      probe.className = swatchOf(number).className;
+      return colorIn(probe, "backgroundColor");
     });
     probe.remove();
     const style = getComputedStyle(this.#canvas);
-    this.ground = colorOf(this.#canvas, "backgroundColor");
-    this.ink = colorOf(this.#canvas, "color");
+    this.ground = colorIn(this.#canvas, "backgroundColor");
+    this.ink = colorIn(this.#canvas, "color");
     this.font = `600 13px ${style.fontFamily}`;
     this.#redraw();
   }
@@ -60,6 +66,7 @@ class TextMap {
   highlight(chosen, group = -1, isPassing = false) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
     this.#selected = group;
+    this.#passing = null;
     if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
     this.#redraw();
   }
@@ -135,34 +142,35 @@ class TextMap {
     this.#context.setTransform(1, 0, 0, 1, 0, 0);
     this.#context.fillStyle = `rgb(${this.ground})`;
     this.#context.fillRect(0, 0, this.#canvas.width, this.#canvas.height);
-    const faint = this.#highlighted !== null;
+    const shown = this.#passing?.texts ?? this.#highlighted;
+    const faint = shown !== null;
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
-      const outline = this.#highlighted.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
-      this.#drawPoints(this.#highlighted, place, 1.6 * radius, (number) => this.colors[number], outline);
+      const outline = shown.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
+      this.#drawPoints(shown, place, 1.6 * radius, (number) => this.colors[number], outline);
     }
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.#drawLabels();
     this.#drawHovered();
   }
 
-  #drawPoints({ order, starts }, { scale, left, top }, radius, colorOf, outline = null) {
+  #drawPoints({ order, starts }, { scale, left, top }, radius, colorIn, outline = null) {
     const { width, height } = this.#canvas;
     for (let number = 0; number < CLASS_COUNT; number += 1) {
-      const disc = discOf(number === NO_GROUP ? 0.85 * radius : radius, colorOf(number), outline);
-      const half = disc.width / 2;
+      const point = pointOf(number === NO_GROUP ? 0.85 * radius : radius, shapeOf(number), colorIn(number), outline);
+      const half = point.width / 2;
       for (let at = starts[number]; at < starts[number + 1]; at += 1) {
         const across = Math.round(x[order[at]] * scale + left - half);
         const down = Math.round(y[order[at]] * scale + top - half);
-        if (across > -disc.width && across < width && down > -disc.width && down < height) {
-          this.#context.drawImage(disc, across, down);
+        if (across > -point.width && across < width && down > -point.width && down < height) {
+          this.#context.drawImage(point, across, down);
         }
       }
     }
   }
 
   #radius() {
-    const few = Math.max(1.3, Math.min(5, 9 * textCount ** -0.17));
+    const few = Math.max(1.3, Math.min(5, (this.#canvas.clientWidth < NARROW ? 8 : 10) * textCount ** -0.17));
     return few * Math.max(0.8, Math.min(2.5, (this.#view.scale / this.#whole) ** 0.35));
   }
 
@@ -174,9 +182,11 @@ class TextMap {
   /** Names of the largest clusters and of the selected group, without those that would overlap others. */
   #drawLabels() {
     const context = this.#context;
-    const wanted = this.#labels.filter(({ group }) => group !== this.#selected && this.#highlighted === null);
-    if (this.#selected !== -1 && groups[this.#selected].members.length > 0) {
-      wanted.unshift({ group: this.#selected, ...middleOf(groups[this.#selected].members) });
+    const selected = this.#passing?.group ?? this.#selected;
+    const { clientWidth: width, clientHeight: height } = this.#canvas;
+    const wanted = selected === -1 ? this.#labels.slice(0, width < NARROW ? LABELED_NARROW : LABELED) : [];
+    if (selected !== -1 && groups[selected].members.length > 0) {
+      wanted.unshift({ group: selected, ...middleOf(groups[selected].members) });
     }
     const taken = [];
     context.font = this.font;
@@ -184,7 +194,6 @@ class TextMap {
     context.textBaseline = "middle";
     context.lineJoin = "round";
     const { scale, left, top } = this.#view;
-    const { clientWidth: width, clientHeight: height } = this.#canvas;
     for (const { group, atX, atY, midY, endY } of wanted) {
       const words = labelOf(group, width);
       const half = context.measureText(words).width / 2 + 4;
@@ -198,7 +207,7 @@ class TextMap {
         .map((place) => ({ ...place, hidden: this.#hidden(place) }))
         .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }));
       const box = places.sort((one, two) => one.cost - two.cost)[0];
-      if (box === undefined || (!isClusters && group !== this.#selected && box.hidden > HIDDEN)) continue;
+      if (box === undefined || (!isClusters && group !== selected && box.hidden > HIDDEN)) continue;
       const line = (box.top + box.bottom) / 2;
       taken.push(box);
       context.lineWidth = 7;
@@ -248,11 +257,12 @@ class TextMap {
   #hover(text) {
     if (text === this.#hovered) return;
     this.#hovered = text;
+    const group = text === -1 ? -1 : groupOf[text];
+    this.#passing = group === -1 || this.#highlighted !== null ? null : { group, texts: byClass(groups[group].members) };
     if (text !== -1) {
-      const group = groupOf[text];
       this.#hoverBox.replaceChildren(
-        element("p", { dir: "auto" }, beginning(texts[text], 240) || "(text not known)"),
-        element("p", { class: "note facts" }, idOf(text), element("span", {}, groupNote(group))),
+        element("p", { dir: "auto" }, beginning(texts[text], 160) || "(text not known)"),
+        element("p", { class: "note facts" }, idOf(text), element("span", {}, group === -1 ? "" : swatchOf(classOfGroup[group]), groupNote(group))),
       );
     }
     this.#redraw();
@@ -362,16 +372,20 @@ class TextMap {
 
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-const groupNote = (group) => (group === -1 ? kind.none : `${nameOf(group)}, ${figuresOf(group)}`);
+const groupNote = (group) => (group === -1 ? kind.none : `${headingOf(group)}, ${figuresOf(group)}`);
 
-/** A disc of a color, with an outline if that has a color, which is drawn once and copied to each point. */
-function discOf(radius, color, outline) {
-  const side = 2 * Math.ceil(radius) + 2;
+const CORNERS = [[], [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], [[0, -1.5], [1.4, 1], [-1.4, 1]]];
+
+/** A point of a shape and a color, with an outline if that has a color, which is drawn once and copied to each place. */
+function pointOf(radius, shape, color, outline) {
+  const side = 2 * Math.ceil(1.5 * radius) + 2;
   const canvas = element("canvas", { width: side, height: side });
   const context = canvas.getContext("2d");
   context.fillStyle = `rgb(${color})`;
   context.beginPath();
-  context.arc(side / 2, side / 2, radius, 0, 2 * Math.PI);
+  if (shape === 0) context.arc(side / 2, side / 2, radius, 0, 2 * Math.PI);
+  for (const [right, down] of CORNERS[shape]) context.lineTo(side / 2 + radius * right, side / 2 + radius * down);
+  context.closePath();
   context.fill();
   context.strokeStyle = outline === null ? "transparent" : `rgb(${outline})`;
   context.stroke();

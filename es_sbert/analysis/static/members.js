@@ -26,12 +26,12 @@ const copiesOf = (own, words = counted(own.length, "more identical text", "more 
 const cosineOf = (value) => element("span", { class: "cosine" }, `cosine ${value.toFixed(DECIMALS)}`);
 
 /** A button that selects a group: `go` is called with its number, and whether a key was pressed. */
-function groupButton(number, go, words) {
+function groupButton(number, go) {
   return element(
     "button",
     { type: "button", class: "link", click: (event) => go(number, event.detail === 0) },
-    element("span", { class: `swatch c${classOfGroup[number]}`, "aria-hidden": "true" }),
-    words ?? nameOf(number),
+    swatchOf(classOfGroup[number]),
+    headingOf(number),
   );
 }
 
@@ -47,8 +47,8 @@ function rowsOf(number) {
   return isPairs && copies.length === 0 && rows.length > 0 ? rows : [[members.indexOf(kept), ...copies], ...rows];
 }
 
-/** One row of a group. A kept text that is the heading of the group is not repeated; `figures` are about the group. */
-function rowOf(number, places, heading, figures = null) {
+/** One row of a group. */
+function rowOf(number, places) {
   const { members, cosines, kept, marks } = groups[number];
   const [place] = places;
   const own = places.map((each) => members[each]);
@@ -59,12 +59,11 @@ function rowOf(number, places, heading, figures = null) {
     const compared = comparisonOf(kept, text, marks[place]) ?? textOf(text, unitOffsets(texts[text], marks[place]?.[1] ?? []), "ins");
     return rowElement([cosineOf(cosines[place]), differencesOf(marks[place]), idOf(text)], compared, copies);
   }
-  const whole = label(texts[text]) === heading ? null : textOf(text);
-  if (isPairs) return element("li", {}, whole, copiesOf(own, "Ids"));
-  return rowElement([element("span", { class: "who" }, "Kept"), idOf(text), isOneText(number) ? null : figures], whole, copies);
+  if (isPairs) return element("li", {}, textOf(text), copiesOf(own, "Ids"));
+  return rowElement([element("span", { class: "who" }, "Kept"), idOf(text)], textOf(text), copies, "kept");
 }
 
-const rowElement = (facts, text, copies) => element("li", {}, element("div", { class: "facts" }, facts), text, copiesOf(copies));
+const rowElement = (facts, text, copies, name) => element("li", { class: name }, element("div", { class: "facts" }, facts), text, copiesOf(copies));
 
 const MOST_PARTS = 3; // differences of texts that share less than half
 
