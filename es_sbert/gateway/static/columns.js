@@ -28,15 +28,16 @@ export function prepare() {
  */
 export async function run(column, asked, { changed, signal }) {
   const section = document.querySelector(`.column[data-name="${column.name}"]`);
-  const counting = COLUMNS.at(-1) === column; // the last one counts the facets
+  const counts = aggregationsOf(asked.facets);
   section.setAttribute("aria-busy", "true");
   try {
-    const body = bodyOf(column, asked, counting ? aggregationsOf(asked.facets) : {});
+    const body = bodyOf(column, asked, counts);
     // One record in the search log for all lists: that of the list which a narrow screen shows.
     const found = await search(asked.index, body, column.mode, signal, { logged: !asked.isRepeated && column.name === viewed() });
-    const near = found.answer.hits.hits.length === 0 ? await nearestOf(column, asked, signal) : null;
+    const near = found.answer.hits.hits.length === 0 ? await nearestOf(column, asked, counts, signal) : null;
+    if (near !== null) found.answer.aggregations = near.aggregations;
     show(section, column, asked, found, near, { changed, signal });
-    countView(column.name, totalText(found.answer));
+    countView(column.name, totalText(found.answer), near?.hits.hits.length ?? 0);
     return found.answer;
   } catch (error) {
     if (error.name !== "AbortError") {
@@ -63,9 +64,9 @@ function toPaste({ highlight, ...body }) {
 }
 
 /** The answer with the nearest documents that the minimum cosine has dropped; null if there is no minimum. */
-async function nearestOf(column, asked, signal) {
+async function nearestOf(column, asked, counts, signal) {
   if (column.name !== "semantic" || asked.field.min_cosine === null || asked.unlimited) return null;
-  return (await search(asked.index, nearestBody(asked), column.mode, signal)).answer;
+  return (await search(asked.index, nearestBody(asked, counts), column.mode, signal)).answer;
 }
 
 function show(section, column, asked, found, near, then) {
@@ -87,10 +88,10 @@ function show(section, column, asked, found, near, then) {
       choose(column.name);
       void again({ unlimited: !asked.unlimited, size: PAGE }, () => byId("minimum").querySelector("button"));
     };
-    byId("minimum").replaceChildren(minimumOf(asked, nearest, toggle));
+    byId("minimum").replaceChildren(minimumOf(asked, toggle));
   }
   section.querySelector(".found").replaceChildren(
-    element("p", { class: "summary" }, summaryOf(found)),
+    element("p", { class: "summary" }, summaryOf(found, nearest === 0)),
     element(
       "div",
       {},
@@ -102,29 +103,24 @@ function show(section, column, asked, found, near, then) {
 }
 
 /** What the page says when the minimum cosine has dropped all documents, or is off; `toggle` does the other. */
-function minimumOf(asked, nearest, toggle) {
+function minimumOf(asked, toggle) {
   const minimum = `the minimum cosine of ${cosineText(asked.field.min_cosine)}`;
-  const [what, shown, words, other] = asked.unlimited
-    ? [`Semantic ignores ${minimum}.`, "", "Hybrid applies it: its hits match words only.", "Apply the minimum again"]
-    : [
-      `No document reaches ${minimum}${asked.filters.length > 0 ? " with these filters" : ""}.`,
-      `Semantic shows the closest ${nearest === 1 ? "document" : nearest}. `, "Hybrid hits match words only.", "Show all without the minimum",
-    ];
-  return element(
-    "div",
-    { class: "message" },
-    element("p", {}, element("strong", {}, what), ` ${shown}`, element("span", { class: "words", hidden: true }, words)),
-    element("button", { type: "button", click: toggle }, other),
-  );
+  const [what, other] = asked.unlimited
+    ? [`Semantic ignores ${minimum}.`, "Apply the minimum again"]
+    : [`No document reaches ${minimum}${asked.filters.length > 0 ? " with these filters" : ""}.`, "Show all semantic hits"];
+  return element("div", { class: "message" }, element("p", {}, what), element("button", { type: "button", click: toggle }, other));
 }
 
-/** Say of hybrid hits that no vector was near enough, when the semantic search dropped everything. */
-export function noteWordsOnly() {
-  const note = byId("minimum").querySelector(".words");
-  const hits = document.querySelectorAll('[data-name="hybrid"] .hits > li');
-  if (note === null) return;
-  note.hidden = hits.length === 0;
-  for (const hit of hits) hit.classList.add("below");
+/** Say above the lists what they hold if one of the two searches has found nothing. */
+export function noteLists({ field }, answers) {
+  const [semantic, lexical, hybrid] = COLUMNS.map(({ name }) => answers.get(name)?.hits.hits.length);
+  const note = (name, first, rest) => document.querySelector(`[data-name="${name}"] .note`).replaceChildren(first, element("span", { class: "more" }, rest));
+  const hasMinimum = byId("minimum").childElementCount > 0;
+  const minimum = hasMinimum ? cosineText(field.min_cosine) : "";
+  const shown = document.querySelectorAll('[data-name="semantic"] .hits > li').length;
+  if (hasMinimum) note("semantic", semantic > 0 ? "Closest in meaning" : `Closest ${shown} shown`, `; dashed: below ${minimum}`);
+  if (hybrid > 0 && hasMinimum) note("hybrid", "Word matches only", `; none reaches ${minimum}`);
+  else if (hybrid > 0 && lexical === 0) note("hybrid", "Semantic ranking only", "; no word matches");
 }
 
 /** What a list without hits says. */
@@ -158,10 +154,11 @@ function offerViews() {
 function choose(name) {
   chosen = name;
   showView(name);
+  byId("views").dispatchEvent(new Event("change"));
 }
 
 /** Name of the column that a screen with room for one shows. */
-const viewed = () => chosen ?? COLUMNS[0].name;
+export const viewed = () => chosen ?? COLUMNS[0].name;
 
 /** Show a column on a screen with room for one. */
 function showView(name) {
@@ -169,7 +166,7 @@ function showView(name) {
   for (const section of byId("columns").children) section.classList.toggle("current", section.dataset.name === name);
 }
 
-/** Show the number of documents that a column has found. */
-function countView(name, total) {
-  byId("views").querySelector(`[data-view="${name}"] .count`).replaceChildren(total);
+/** Show the number of documents that a column has found, and how many more it shows. */
+function countView(name, total, more) {
+  byId("views").querySelector(`[data-view="${name}"] .count`).replaceChildren(more > 0 ? `${total} (+${more})` : total);
 }

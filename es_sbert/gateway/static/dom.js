@@ -3,8 +3,8 @@
 /** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);
 
-/** Whether a screen has room for the filters next to the hits. */
-export const hasRoom = matchMedia("(min-width: 50rem)");
+/** Whether a screen has room for all lists of hits. */
+export const isWide = matchMedia("(min-width: 75rem)");
 
 /** An HTML element. Attributes that are functions are listeners; `false`, `null` and `undefined` are left out. */
 export function element(name, attributes = {}, ...children) {

@@ -41,7 +41,18 @@ export function excerptRuns(hit, field) {
     const rest = filled(dropped(runs, titleLength(textOf(runs), title, [])));
     if (rest.length > 0) return rest;
   }
-  return text === null ? [run("(the text is not in the document's _source)")] : filled([run(beginning(text.slice(first)))]);
+  return text === null ? [run("(the text is not in the document's _source)")] : filled(foundIn(text.slice(first), hit.highlight ?? {}));
+}
+
+/** The part of a text that has words which the engine found in the text with its tags, which are marked; else its beginning. */
+function foundIn(text, highlight) {
+  const found = Object.values(highlight).flatMap(([fragment]) => runsOf(fragment)).filter(({ marked }) => marked);
+  if (found.length === 0) return [run(beginning(text))];
+  const words = [...new Set(found.map((each) => each.text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")))];
+  const word = new RegExp(`(?<![\\p{L}\\p{N}])(${words.join("|")})(?![\\p{L}\\p{N}])`, "iu");
+  const at = text.search(word);
+  const near = at > 200 ? `…${text.slice(at - 60).replace(/^\S*\s/u, "")}` : text;
+  return filled(beginning(near).split(word).map((part, number) => run(part, number % 2 === 1)));
 }
 
 const run = (text, marked = false) => ({ text, marked });

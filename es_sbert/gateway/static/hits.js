@@ -3,7 +3,8 @@
 import { element } from "./dom.js";
 import { excerptRuns, titleRuns } from "./excerpts.js";
 import { cosineText, countText, dateText, durationText, scoreText } from "./numbers.js";
-import { COSINE_MEANING, cosineOf } from "./queries.js";
+import { COLUMNS, COSINE_MEANING, cosineOf } from "./queries.js";
+import { commonWords } from "./stopwords.js";
 import { beginning, titleOf, valueAt, visible } from "./text.js";
 
 /** Identifies a hit on the whole page. */
@@ -14,28 +15,30 @@ export function totalText({ hits: { total: { value, relation } } }) {
   return `${relation === "gte" ? "over " : ""}${countText(value)}`;
 }
 
-/** Number of hits, and time. */
-export function summaryOf({ answer, milliseconds }) {
+/** Number of hits, unless none of them is `counted`, and time. */
+export function summaryOf({ answer, milliseconds }, counted = true) {
   const { failed } = answer._shards;
   const lost = failed > 0 ? `, ${countText(failed)} ${failed === 1 ? "shard" : "shards"} failed` : "";
   const late = answer.timed_out ? ", stopped by a timeout" : "";
   const documents = answer.hits.total.value === 1 ? "document" : "documents";
-  return [element("span", { class: "total" }, `${totalText(answer)} ${documents} in `), durationText(milliseconds), element("span", { class: "engine" }, ` (engine ${durationText(answer.took)})`), lost, late];
+  return [counted && element("span", { class: "total" }, `${totalText(answer)} ${documents} in `), durationText(milliseconds), element("span", { class: "engine" }, ` (engine ${durationText(answer.took)})`), lost, late].filter(Boolean);
 }
 
 /** The hits as a list. */
 export function listOf(column, answer, asked) {
   const { field } = asked;
+  const isCommon = commonWords(asked.text);
   const items = answer.hits.hits.map((hit) => {
-    const excerpt = nearMark(excerptRuns(hit, field)).map(({ text, marked }) => ({ text: text.replace(UNBROKEN, "$1…"), marked }));
+    const excerpt = nearMark(excerptRuns(hit, field), isCommon).map(({ text, marked }) => ({ text: text.replace(UNBROKEN, "$1…"), marked }));
     const cosine = cosineOf(column, hit);
     return element(
       "li",
       { tabindex: "-1", "data-key": keyOf(hit._index, hit._id), class: cosine !== null && cosine < field.min_cosine ? "below" : null },
-      element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
-      excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
-      element("p", { class: "scores" }, scoresOf(column, hit, cosine), element("span", { class: "elsewhere" })),
-      element("p", { class: "facts" }, factsOf(hit, asked).map((fact, number) => [number > 0 ? " · " : "", factOf(fact)])),
+      element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field), isCommon)),
+      excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt, isCommon)),
+      element("p", { class: "elsewhere" }),
+      element("p", { class: "scores" }, scoresOf(column, hit, cosine)),
+      element("p", { class: "facts" }, factsOf(hit, asked).map((fact, number) => element("span", {}, number > 0 ? " · " : "", factOf(fact)))),
     );
   });
   return element("ol", { class: "hits" }, items);
@@ -43,15 +46,17 @@ export function listOf(column, answer, asked) {
 
 const UNBROKEN = /([!-~]{36})[!-~]{24,}/g; // an address, for example
 
-/** Runs with little text before the first mark: the style shows their first lines only. */
-function nearMark(runs, most = 60) {
-  if (runs.length < 2 || runs[0].marked || runs[0].text.length <= most) return runs;
-  const lead = runs[0].text.slice(-most);
-  return [{ ...runs[0], text: `…${lead.slice(lead.indexOf(" ") + 1)}` }, ...runs.slice(1)];
+/** Runs with little text before the first mark of a word that is not common: the style shows their first lines only. */
+function nearMark(runs, isCommon, most = 60) {
+  const at = Math.max(0, runs.findIndex(({ text, marked }) => marked && !isCommon(text)));
+  const before = runs.slice(0, at).map(({ text }) => text).join("");
+  if (before.length <= most) return runs;
+  const lead = before.slice(-most);
+  return [{ text: `…${lead.slice(lead.indexOf(" ") + 1)}`, marked: false }, ...runs.slice(at)];
 }
 
 /** Runs of text as nodes. */
-const nodesOf = (runs) => runs.map(({ text, marked }) => (marked ? element("mark", { title: "The part that matches best" }, visible(text)) : visible(text)));
+const nodesOf = (runs, isCommon) => runs.map(({ text, marked }) => (marked ? element("mark", { class: isCommon(text) ? "common" : null }, visible(text)) : visible(text)));
 
 /** The score that ranks the list, and the hit's cosine if that is a different number. */
 function scoresOf(column, hit, cosine) {
@@ -61,12 +66,16 @@ function scoresOf(column, hit, cosine) {
   ];
 }
 
-/** Show the places in the hybrid list of the hits of the other lists. */
+/** Show the places in the hybrid list of the hits of the other lists, and the places in these of hybrid hits. */
 export function addPlaces() {
-  const places = new Map([...document.querySelectorAll('[data-name="hybrid"] .hits > li')].map(({ dataset }, at) => [dataset.key, at + 1]));
-  for (const item of document.querySelectorAll('.column:not([data-name="hybrid"]) .hits > li')) {
-    const place = places.get(item.dataset.key);
-    item.querySelector(".elsewhere").textContent = place === undefined ? "" : `#${place} in Hybrid`;
+  const itemsOf = (name) => [...document.querySelectorAll(`[data-name="${name}"] .hits > li`)];
+  const lists = COLUMNS.map(({ name, heading }) => [name, heading, itemsOf(name).filter(({ classList }) => !classList.contains("below")).map(({ dataset }) => dataset.key)]);
+  for (const [own] of lists) {
+    const others = lists.filter(([name]) => name !== own && (own === "hybrid" || name === "hybrid"));
+    for (const item of itemsOf(own)) {
+      const places = others.map(([, heading, keys]) => [heading, keys.indexOf(item.dataset.key) + 1]).filter(([, place]) => place > 0);
+      item.querySelector(".elsewhere").replaceChildren(...places.map(([heading, place]) => element("span", {}, `${heading} #${place} `)));
+    }
   }
 }
 

@@ -1,9 +1,9 @@
 // The page. Its address holds the search; everything else is derived from it.
 
 import { copied } from "./bodies.js";
-import { noteWordsOnly, prepare, run } from "./columns.js";
+import { noteLists, prepare, run, viewed } from "./columns.js";
 import { showCosines } from "./cosines.js";
-import { byId, element, hasRoom } from "./dom.js";
+import { byId, element, isWide } from "./dom.js";
 import { RequestFailed, askPage, setEngineRoot } from "./engine.js";
 import { chosenOf, facetsOf, filtersOf, ignored } from "./facets.js";
 import { totalText } from "./hits.js";
@@ -20,6 +20,7 @@ const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
 let settings = null; // what the gateway says of itself and its indices
 let facets = { index: null, list: [] };
 let running = new AbortController();
+let recount = () => {}; // shows the counts of the filters
 
 /** List the indices, then run the search in the address. */
 async function begin() {
@@ -44,7 +45,7 @@ async function begin() {
 
 /** A name in the list: in whole if it would be that of another index, too. */
 function optionOf(name) {
-  const short = (each) => shortName(each, Math.max(LONG_NAME / 2, Math.floor((byId("index").clientWidth - 44) / 9.4)));
+  const short = (each) => shortName(each, Math.max(LONG_NAME / 2, Math.floor((byId("index").clientWidth - 90) / 9.4)));
   return settings.indices.some((other) => other.name !== name && short(other.name) === short(name)) ? visible(name) : short(name);
 }
 
@@ -56,9 +57,10 @@ async function follow() {
   running = new AbortController();
   byId("query").value = state.query;
   clearResults();
-  const shown = index ?? settings.indices[0];
-  byId("index").value = shown.name;
-  offerFields(shown);
+  byId("index").querySelector("[value='']")?.remove();
+  if (index === null) byId("index").prepend(element("option", { value: "", hidden: true }, "Choose an index…"));
+  byId("index").value = index?.name ?? "";
+  offerFields(index ?? { name: "", fields: [] });
   if (index === null) {
     problem("Index not found", "It does not exist, has no vectors, or you cannot read it. Choose another index.", visible(state.index), { first: true });
     return;
@@ -100,8 +102,8 @@ async function showStartOf(state, index, field) {
 
 /** Show what belongs to a chosen index: its name in whole if the list shortens it, and its vector fields. */
 function offerFields(index) {
-  byId("whole").hidden = optionOf(index.name) === visible(index.name);
-  byId("whole").open = false;
+  byId("name-toggle").hidden = optionOf(index.name) === visible(index.name);
+  unfold("name-toggle", false);
   byId("whole-name").textContent = visible(index.name);
   byId("copy-name").textContent = "Copy";
   byId("field").replaceChildren(...index.fields.map(({ name, model }) => element("option", { value: name }, visible(`${name} (${model})`))));
@@ -116,6 +118,7 @@ async function searchAll(state, index, field, signal) {
   if (facets.index !== index.name) {
     facets = { index: index.name, list: (await askPage(`facets?index=${encodeURIComponent(index.name)}`, undefined, signal)).facets };
   }
+  for (const id of ["facets", "facets-toggle"]) byId(id).hidden = facets.list.length === 0;
   const asked = {
     text: state.query, index: index.name, field, facets: facets.list,
     filters: filtersOf(facets.list, state.chosen), size: PAGE, k: settings.k,
@@ -127,7 +130,8 @@ async function searchAll(state, index, field, signal) {
     signal,
     changed: (column, answer) => {
       answers.set(column.name, answer);
-      noteWordsOnly();
+      noteLists(asked, answers);
+      recount();
       void showCosines(asked, answers, signal);
       tell(`${column.heading}: ${countText(answer.hits.hits.length)} shown.`);
     },
@@ -139,12 +143,17 @@ async function searchAll(state, index, field, signal) {
   });
   const refused = ended.find(({ reason }) => reason instanceof RequestFailed && reason.status === 401);
   if (refused !== undefined) throw refused.reason;
-  const counted = answers.get(COLUMNS.at(-1).name);
   byId("chosen").replaceChildren(...chosenOf(facets.list, state.chosen, toggle));
-  byId("facet-list").replaceChildren(...facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((made) => made !== null));
-  byId("facets").hidden = byId("facet-list").childElementCount === 0;
+  recount = () => {
+    const counted = answers.get(isWide.matches ? COLUMNS.at(-1).name : viewed());
+    const made = facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((each) => each !== null);
+    byId("facet-list").replaceChildren(...(made.length > 0 ? made : [element("p", { class: "note" }, "No hits to filter.")]));
+    byId("facets-note").hidden = made.length === 0;
+    byId("facets-close").textContent = counted?.hits.hits.length > 0 ? `Show ${totalText(counted)} ${counted.hits.total.value === 1 ? "result" : "results"}` : "Close";
+  };
+  recount();
   focusAgain();
-  noteWordsOnly();
+  noteLists(asked, answers);
   tell(COLUMNS.map(({ name, heading }) => `${heading}: ${announced(answers.get(name))}.`).join(" ") + ignored(facets.list, state.chosen));
   await showCosines(asked, answers, signal);
 }
@@ -177,11 +186,12 @@ function focusAgain() {
 
 function clearResults() {
   document.title = TITLE;
+  recount = () => {};
   byId("message").replaceChildren();
   byId("results").hidden = true;
   byId("results").setAttribute("aria-busy", "false");
-  for (const id of ["columns", "views", "facet-list", "chosen", "cosines", "minimum", "start-body"]) byId(id).replaceChildren();
-  for (const id of ["facets", "start"]) byId(id).hidden = true;
+  for (const id of ["columns", "views", "facet-list", "facets-close", "chosen", "cosines", "minimum", "start-body"]) byId(id).replaceChildren();
+  for (const id of ["facets", "facets-toggle", "start"]) byId(id).hidden = true;
 }
 
 function refuse(error) {
@@ -229,9 +239,8 @@ byId("index").addEventListener("change", () => offerFields(settings.indices.find
 byId("copy-name").addEventListener("click", async () => {
   byId("copy-name").textContent = (await copied(byId("index").value, byId("whole-name"))) ? "Copied" : "Press Ctrl+C";
 });
-const foldName = (event) => { if (event.key === "Escape" || (event.type === "click" && !byId("whole").contains(event.target))) byId("whole").open = false; };
-for (const name of ["click", "keydown"]) document.addEventListener(name, foldName);
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") unfold("name-toggle", false);
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
@@ -245,9 +254,16 @@ byId("theme").addEventListener("change", ({ target: { value } }) => {
   else document.documentElement.dataset.theme = value;
   localStorage.setItem("es-sbert-theme", value);
 });
-// Filters in a separate column are open; above the hits they would hide them.
-const unfold = () => { byId("facets-fold").open = hasRoom.matches; };
-hasRoom.addEventListener("change", unfold);
-unfold();
+/** Open or close what a button opens; the style shows the filters of wide screens always. */
+function unfold(id, isOpen = byId(id).getAttribute("aria-expanded") === "false") {
+  byId(id).setAttribute("aria-expanded", `${isOpen}`);
+  if (id === "name-toggle") byId("whole").hidden = !isOpen;
+}
+for (const id of ["name-toggle", "facets-toggle"]) byId(id).addEventListener("click", () => unfold(id));
+byId("facets-close").addEventListener("click", () => {
+  unfold("facets-toggle", false);
+  byId("facets-toggle").focus();
+});
+for (const changing of [byId("views"), isWide]) changing.addEventListener("change", () => recount());
 window.addEventListener("popstate", () => { if (settings !== null) void follow(); });
 void begin();

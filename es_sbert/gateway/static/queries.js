@@ -1,6 +1,5 @@
 // The query of each column, in the form for any client of the gateway. No input or output.
 
-import { wordsToHighlight } from "./stopwords.js";
 import { FOUND, titleFields } from "./text.js";
 
 export const PAGE = 10;
@@ -14,13 +13,13 @@ export const COLUMNS = [
   },
   {
     name: "lexical", heading: "Lexical", mode: "off",
-    note: ["Shares words", ", even common ones"],
+    note: ["Shares words", ", common ones fainter"],
     score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
   },
   {
     name: "hybrid", heading: "Hybrid", mode: "hybrid",
     note: ["Both rankings combined", ""],
-    score: { name: "hybrid score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
+    score: { name: "score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
   },
 ];
 
@@ -45,10 +44,10 @@ function queryOf(column, { text, field, filters, k, size, unlimited = false }) {
 
 const MOST_NEAR = 3;
 
-/** The body of a search for the nearest documents at any cosine. */
-export function nearestBody({ text, field, filters }) {
+/** The body of a search for the nearest documents at any cosine; `aggs` count their facets. */
+export function nearestBody({ text, field, filters }, aggs) {
   const near = { match: { [field.semantic]: { query: text, k: MOST_NEAR, min_cosine: -1 } } };
-  return { query: { bool: { must: [near], filter: filters } }, size: MOST_NEAR, _source: { excludes: field.hidden } };
+  return { query: { bool: { must: [near], filter: filters } }, size: MOST_NEAR, _source: { excludes: field.hidden }, aggs };
 }
 
 const LARGEST_K = 10_000; // of the engines
@@ -62,13 +61,11 @@ export function cosinesBody({ text, field }, hits) {
   return { query: { bool: { must: [near], filter } }, size, _source: false };
 }
 
-function highlighted(column, { text, field, highlight }) {
+function highlighted(column, { field, highlight }) {
   if (column.name === "semantic") return {};
   const options = { number_of_fragments: 1, fragment_size: 300 };
   const fields = Object.fromEntries(field.texts.map((name) => [name, options]));
-  const words = wordsToHighlight(text);
-  const wanted = words === null ? {} : { highlight_query: { multi_match: { query: words, fields: field.texts } } };
-  return { highlight: { ...highlight, pre_tags: [FOUND.before], post_tags: [FOUND.after], ...wanted, fields } };
+  return { highlight: { ...highlight, pre_tags: [FOUND.before], post_tags: [FOUND.after], fields } };
 }
 
 /** The body of a search that counts an index's documents, and those with a vector. */

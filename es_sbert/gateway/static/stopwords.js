@@ -1,4 +1,4 @@
-// Words of a query to highlight, without those in nearly every text. No input or output.
+// Words that are in nearly every text. No input or output.
 
 import { STOP_WORDS } from "./stop_word_lists.js";
 
@@ -12,16 +12,12 @@ const ONE_LETTER = /^\p{L}\p{M}*$/u;
 // Scripts in which one character is a word, or most of one.
 const IDEOGRAPH = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/u;
 
-/**
- * The words of a query that highlights are made of, separated by spaces; null if all of it is to be highlighted: it
- * has nothing to leave out, or nothing else. Left out are stop words and single letters.
- */
-export function wordsToHighlight(query) {
+/** Whether a word is a stop word in the language of a query, or a single letter, as a function; none is if the query has no other words. */
+export function commonWords(query) {
   const words = query.normalize("NFC").match(WORD) ?? [];
   const isStopWord = (list, word) => SHORT_FORMS.some((ending) => list.has(word.toLowerCase().replace(ending, "")));
   const known = LANGUAGES.map((list) => words.filter((word) => isStopWord(list, word)).length);
   const list = LANGUAGES[known.indexOf(Math.max(...known))];
-  const isLetter = (word) => ONE_LETTER.test(word) && !IDEOGRAPH.test(word);
-  const kept = words.filter((word) => !isStopWord(list, word) && !isLetter(word));
-  return kept.length === 0 || kept.length === words.length ? null : kept.join(" ");
+  const isCommon = (word) => isStopWord(list, word) || (ONE_LETTER.test(word) && !IDEOGRAPH.test(word));
+  return words.every(isCommon) ? () => false : isCommon;
 }

@@ -57,7 +57,9 @@ def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_ind
 
     lexical = page.column("lexical").locator(".hits > li").first
     expect(lexical.locator(".ranking")).to_have_text(re.compile(r"BM25 \d"))
-    expect(lexical.locator(".elsewhere")).to_have_text(re.compile(r"#\d+ in Hybrid"))
+    expect(lexical.locator(".elsewhere")).to_have_text(re.compile(r"Hybrid #\d+"))
+    expect(lexical.locator("mark.common").first).to_have_text(re.compile("the", re.IGNORECASE))
+    expect(page.column("hybrid").locator(".elsewhere").first).to_have_text(re.compile(r"(Semantic|Lexical) #\d+"))
 
     page.choose("topic", "Space")
     for column in COLUMNS:
@@ -172,8 +174,12 @@ def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index:
     expect(page.column("lexical")).to_be_hidden()
     expect(page.facet("topic")).to_be_hidden()
 
-    # The other columns are behind a button each, and the choice outlasts the search.
+    # The other columns are behind a button each, and the choice outlasts the search. Filters count the shown column.
     page.views.filter(has_text="Lexical").click()
+    page.page.get_by_role("button", name="Filters", exact=True).click()
+    expect(page.views.filter(has_text="Lexical")).to_have_text(f"Lexical {sum(page.counts('topic').values())}")
+    page.page.get_by_role("button", name=re.compile(r"Show \d+ results?")).click()
+    expect(page.facet("topic")).to_be_hidden()
     page.search("stars")
     expect(page.column("lexical")).to_be_visible()
     expect(page.column("semantic")).to_be_hidden()
@@ -189,22 +195,22 @@ def test_dropped_documents_are_shown_and_one_search_is_logged(
         page.open(index=dated_index, q=QUERY)
         semantic = page.column("semantic")
         notice = page.page.locator("#minimum")
-        expect(notice).to_contain_text("No document reaches the minimum cosine of 0.990. Semantic shows the closest 3.")
+        expect(notice).to_contain_text("No document reaches the minimum cosine of 0.990.")
         expect(semantic.locator(".below h4")).to_have_count(3)
         assert page.titles("semantic").first.inner_text() == MEANT
         assert 0.99 > page.cosines("semantic")[0] > 0.2
         year = ARTICLES[MEANT]["year"]
         expect(semantic.locator(".facts").first).to_have_text(f"published 01.06.{year} · long · topic Space")
         expect(page.column("lexical")).to_contain_text("No document contains any of these words.")
-        notice.get_by_role("button", name="Show all without the minimum").click()
+        notice.get_by_role("button", name="Show all semantic hits").click()
         expect(semantic.locator(".below h4")).to_have_count(10)
         expect(notice).to_contain_text("Semantic ignores the minimum cosine of 0.990.")
         expect(notice.get_by_role("button")).to_be_focused()
         notice.get_by_role("button", name="Apply the minimum again").click()
         expect(semantic.locator(".below h4")).to_have_count(3)
         page.search("the light")
-        expect(notice).to_contain_text("Hybrid hits match words only.")
-        expect(page.column("hybrid").locator(".hits > li:not(.below)")).to_have_count(0)
+        expect(semantic.locator("p.note")).to_have_text("Closest 3 shown; dashed: below 0.990")
+        expect(page.column("hybrid").locator("p.note")).to_have_text("Word matches only; none reaches 0.990")
     assert [orjson.loads(line)["kind"] for line in log.path.read_bytes().splitlines()] == ["semantic", "semantic"]
 
 
@@ -213,7 +219,7 @@ def test_long_names_and_words_fit_a_narrow_screen(page: SearchPage, es9_url: str
     patient.put(f"{es9_url}/{dated_index}/_alias/{alias}").raise_for_status()
     page.page.set_viewport_size({"width": 320, "height": 700})
     page.open(index=alias)
-    page.page.get_by_text("Full index name").click()
+    page.page.get_by_role("button", name="Full index name").click()
     expect(page.page.locator("#whole-name")).to_have_text(alias)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 320
     page.page.keyboard.press("Escape")

@@ -120,6 +120,12 @@ def test_html_is_shown_as_it_is_embedded(call: Calls, html: str) -> None:
     assert runs == [{"text": embedded, "marked": False}]
 
 
+def test_words_found_in_html_are_marked_without_its_tags(call: Calls) -> None:
+    hit = _hit({"title": "T", "text": "<p>It Rained &amp; rained.</p>"}, highlight={"text": [f"<p>It {ON}Rained{OFF}"]})
+    [runs] = call("excerpts.js", "excerptRuns", [[hit, OF_HTML]])
+    assert [run["text"] for run in runs if run["marked"]] == ["Rained", "rained"]
+
+
 META = {"fingerprint": "f" * 32, "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {text}"}
 
 
