@@ -194,14 +194,13 @@ def send_bulk(group: list[A], post: Callable[[bytes], list[BulkItemResult]]) -> 
             raise
         results = [BulkItemResult(status, "", error.message, kind=kind)] * len(group)
     for action, result in zip(group, results, strict=True):
-        outcome = result.outcome
-        if not outcome.is_retried:
+        if result.ok or not result.outcome.is_retried:
             attempt.results.append((action, result))
             continue
         attempt.retryable.append(action)
         attempt.statuses.add(result.status)
         if not attempt.is_blocked:
-            attempt.reason, attempt.is_blocked = result.reason, outcome is BulkOutcome.BLOCKED
+            attempt.reason, attempt.is_blocked = result.reason, result.outcome is BulkOutcome.BLOCKED
     return attempt
 
 

@@ -226,11 +226,10 @@ def retry_at_once(call: Callable[[], Any]) -> Any:
 
 
 def test_shard_search_tells_a_moved_shard_from_a_bad_query(engine: Engine, index: str) -> None:
+    bad = {"query": {"query_string": {"query": "no data nodes with criteria (("}}}
     for node, status in ((engine.shard_states(index)[0].node, 400), ("gone", 503)):
         with pytest.raises(RequestFailed) as caught:
-            engine.search_shard(
-                index, 0, {"query": {"query_string": {"query": "no data nodes with criteria (("}}}, node
-            )
+            engine.search_shard(index, 0, bad, node)
         assert caught.value.status == status
 
 

@@ -16,6 +16,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.versioned_updates import VersionedUpdates
+from tests.unit.engines.test_error_mapping import FLOOD
 
 ACTIONS = [SimpleNamespace(id=id, body=f'{{"delete":{{"_id":"{id}"}}}}\n'.encode()) for id in "abcd"]
 BLOCK = "cluster_block_exception"
@@ -58,14 +59,7 @@ def test_document_that_makes_the_engine_refuse_the_request_is_refused_alone() ->
         (403, "security_exception", "unauthorized", AccessDenied, "does not allow writing to docs", "Give the user"),
         (400, "index_closed_exception", "closed", RequestFailed, "the index docs is closed", "POST /docs/_open"),
         (404, "index_not_found_exception", "no such index", IndexMismatch, "was deleted while", "Run the command"),
-        (
-            403,
-            BLOCK,
-            "index [docs] blocked by: [FORBIDDEN/8/index write (api)];",
-            RequestFailed,
-            "1 update",
-            "blocks.write",
-        ),
+        (429, BLOCK, FLOOD, RequestFailed, "did not accept 1 update", "free some space"),
     ],
 )
 def test_refusals_of_all_documents_are_errors(
