@@ -230,12 +230,18 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     expect(tab.page.get_by_role("status")).to_have_text("71 of 760 texts found.")
     expect(tab.page.locator("#found-count")).to_have_text("71 of 760 texts found")
     expect(tab.page.locator("#found-list > li")).to_have_count(20)
+    expect(tab.groups.filter(visible=True)).to_have_count(5)
+    expect(tab.groups.first).to_have_text("refund, invoice 01 of 25 texts")
     expect(tab.page.locator("#found-list mark").first).to_have_text("Café №7")
     tab.page.get_by_role("button", name="Show 20 more texts").click()
     expect(tab.page.locator("#found-list > li")).to_have_count(40)
     tab.page.locator("#found-list button").first.click()
     assert tab.focused() == "details-heading"
     expect(tab.page.locator("#details-heading")).to_have_text("refund, invoice 0")
+    box.fill("text-724")
+    expect(tab.groups.filter(visible=True)).to_have_count(1)
+    box.press("Tab")
+    expect(tab.groups.nth(28)).to_be_focused()
     box.fill("text-759")
     expect(tab.page.locator("#found-list > li")).to_have_count(1)
     expect(tab.page.locator("#found-list > li")).to_contain_text("in no cluster")
@@ -258,6 +264,7 @@ def test_narrow_page_folds_identical_texts_and_shows_found_ones(open_report: Ope
     tab.page.get_by_role("searchbox").fill("parcel")
     expect(tab.page.locator("#found-note")).to_have_text("1 of 1 different text shown.")
     expect(tab.page.locator("#found-list mark")).to_be_in_viewport()
+    expect(tab.page.locator("#found-list button")).to_have_text("Pair 1")
     expect(tab.page.get_by_role("searchbox")).to_be_in_viewport()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320
 
@@ -274,6 +281,9 @@ def test_equal_stretches_are_folded_and_a_narrow_list_is_closed(open_report: Ope
     narrow.page.get_by_role("button", name="Jump to a cluster").click()
     narrow.groups.nth(7).click()
     expect(narrow.page.locator("#details-heading")).to_be_in_viewport()
+    for step in ("Previous", "Next"):
+        narrow.page.get_by_role("button", name=f"{step} cluster").click()
+        expect(narrow.groups.nth(6 if step == "Previous" else 7)).to_have_attribute("aria-pressed", "true")
     narrow.page.get_by_role("button", name="← All clusters").click()
     expect(narrow.groups.nth(7)).to_be_focused()
 

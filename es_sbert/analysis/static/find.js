@@ -111,7 +111,8 @@ function excerptOf(text, parts) {
   const first = parts[0]?.[0] ?? 0;
   const space = whole.indexOf(" ", Math.max(0, first - EXCERPT / 4));
   const from = first < EXCERPT / 4 ? 0 : (space !== -1 && space < first ? space : first); // at the beginning of a word
-  const to = Math.min(whole.length, Math.max(from + EXCERPT, parts[0]?.[1] ?? 0));
+  const most = Math.min(whole.length, Math.max(from + EXCERPT, parts[0]?.[1] ?? 0));
+  const to = most === whole.length ? most : Math.max(whole.lastIndexOf(" ", most), parts[0]?.[1] ?? 0, most - EXCERPT / 4); // at the end of a word
   if (from === 0 && to === whole.length) return textOf(text, parts);
   const inside = parts.filter(([start, end]) => start >= from && end <= to).map((part) => part.map((offset) => offset - from));
   return element("p", { class: "text", dir: "auto" }, from > 0 ? "…" : "", marked(whole.slice(from, to), inside, "mark"), to < whole.length ? "…" : "");

@@ -4,9 +4,11 @@ const GROUPS_AT_A_TIME = 100;
 const ROWS_AT_A_TIME = 20;
 const OVERVIEW_ROWS = 3;
 
+const COMPARISON = ["comparison", "comparisons"];
+const textUnit = (number) => (rowsOf(number).length < groups[number].members.length ? ["different text", "different texts"] : ["text", "texts"]);
 const GROUP_UNIT = [kind.one, kind.many];
 
-const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH, NAMED] = [8, 64, 18, 80, 32]; // characters
+const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH, NAMED] = [8, 64, 18, 80, 40]; // characters
 
 /** The titles of a pair, from where they differ; one if the texts are identical. */
 function sidesOf(members, longest = SIDE_LENGTH, isId = false) {
@@ -45,7 +47,7 @@ class GroupList {
       items: groups.map((_, number) => number),
       size: GROUPS_AT_A_TIME,
       unit: GROUP_UNIT,
-      render: (number) => element("li", {}, this.#button(number, go)),
+      render: (number) => this.#item(number, go),
       tell: (shown) => {
         const left = total - groups.length;
         byId("groups-count").textContent = groups.length === 0
@@ -77,16 +79,17 @@ class GroupList {
     this.#buttons()[number]?.focus();
   }
 
-  /** Show how many of some texts each group has; null shows its size. */
+  /** Show only groups with some of these texts, and how many; null shows all groups with their sizes. */
   showFound(found) {
     this.#found = found === null ? null : new Set(found);
     this.#most = Math.max(1, ...groups.map((group) => this.#countOf(group)));
-    this.#buttons().forEach((button, number) => this.#count(button, number));
+    [...this.#list.children].forEach((item, number) => this.#count(item, number));
+    if (this.#buttons()[this.#current]?.parentElement.hidden) this.#move(this.#buttons().indexOf(this.#shown()[0]));
   }
 
-  #button(number, go) {
+  #item(number, go) {
     const { members, cosine } = groups[number];
-    const button = element(
+    const item = element("li", {}, element(
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
       isPairs ? element("span", { class: "number" }, numbers.format(number + 1)) : swatchOf(classOfGroup[number]),
@@ -94,26 +97,30 @@ class GroupList {
       isPairs
         ? element("span", { class: "figures" }, isOneText(number) ? figuresOf(number) : cosine.toFixed(DECIMALS))
         : element("span", { class: "figures" }, element("span"), element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" }))),
-    );
-    this.#count(button, number);
-    return button;
+    ));
+    this.#count(item, number);
+    return item;
   }
 
   #countOf({ size, members }) {
     return this.#found === null ? size : members.filter((text) => this.#found.has(text)).length;
   }
 
-  #count(button, number) {
+  #count(item, number) {
     const count = this.#countOf(groups[number]);
-    button.classList.toggle("missed", count === 0);
+    item.hidden = count === 0;
     if (isPairs) return;
-    const [words, { firstChild: bar }] = button.querySelector(".figures").children;
+    const [words, { firstChild: bar }] = item.querySelector(".figures").children;
     words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${this.#found === null ? "" : `${numbers.format(count)} of `}${counted(groups[number].size, "text", "texts")}`;
     bar.style.width = `${(100 * count) / this.#most}%`;
   }
 
   #buttons() {
     return [...this.#list.querySelectorAll("button")];
+  }
+
+  #shown() {
+    return this.#buttons().filter(({ parentElement }) => !parentElement.hidden);
   }
 
   #move(number) {
@@ -125,11 +132,12 @@ class GroupList {
   }
 
   #press(event) {
-    const last = this.#buttons().length - 1;
-    const targets = { ArrowDown: this.#current + 1, ArrowUp: this.#current - 1, Home: 0, End: last };
+    const shown = this.#shown();
+    const [at, last] = [shown.indexOf(this.#buttons()[this.#current]), shown.length - 1];
+    const targets = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last };
     if (!(event.key in targets) || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    this.#buttons()[Math.max(0, Math.min(last, targets[event.key]))].focus();
+    shown[Math.max(0, Math.min(last, targets[event.key]))].focus();
   }
 }
 
@@ -149,7 +157,7 @@ function showDetails(number, go) {
     growingList(list, more, {
       items: rowsOf(number),
       size: ROWS_AT_A_TIME,
-      unit: isClusters ? ["text", "texts"] : ["comparison", "comparisons"],
+      unit: isClusters ? textUnit(number) : COMPARISON,
       render: (places) => rowOf(number, places),
       tell: (shown) => {
         const facts = factsOf(number);
@@ -183,7 +191,7 @@ function overviewOf(number, go) {
     rows.length > most ? element(
       "div",
       { class: "tools" },
-      element("button", { type: "button", class: "small", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), isClusters ? "text" : "comparison", isClusters ? "texts" : "comparisons")}`),
+      element("button", { type: "button", class: "small", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), ...(isClusters ? textUnit(number) : COMPARISON))}`),
       isClusters ? element("button", { type: "button", class: "small to-map", click: () => { go(number); byId("show-map").click(); } }, "Map") : null,
     ) : null,
   );

@@ -115,6 +115,7 @@ for (const [id, step] of [["previous", -1], ["next", 1]]) {
 byId("groups-toggle").addEventListener("click", ({ currentTarget }) => {
   const isOpen = !byId("groups").classList.toggle("folded");
   currentTarget.setAttribute("aria-expanded", `${isOpen}`);
+  currentTarget.textContent = isOpen ? "Close the list" : `Jump to a ${kind.one}`;
   if (isOpen && currentTarget.getBoundingClientRect().bottom > window.innerHeight / 2) byId("groups").scrollIntoView({ block: "start" });
 });
 document.addEventListener("keydown", (event) => {

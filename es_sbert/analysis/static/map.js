@@ -24,6 +24,7 @@ class TextMap {
   #bounds = boundsOf(this.#all.order);
   #labels = bySize.slice(0, LABELED).map((group) => ({ group, ...middleOf(groups[group].members) }));
   #highlighted = null;
+  #named = null; // groups of the highlighted texts
   #selected = -1;
   #hovered = -1;
   #passing = null; // {group, texts} of the point under the pointer
@@ -65,6 +66,7 @@ class TextMap {
   /** Highlight some texts and draw the others fainter; null highlights none. `isPassing` is for a group under the pointer. */
   highlight(chosen, group = -1, isPassing = false) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
+    this.#named = chosen === null ? null : new Set(Array.from(chosen, (text) => groupOf[text]));
     this.#selected = group;
     this.#passing = null;
     if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
@@ -184,7 +186,7 @@ class TextMap {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    const wanted = selected === -1 ? this.#labels.slice(0, width < NARROW ? LABELED_NARROW : LABELED) : [];
+    const wanted = selected === -1 ? this.#labels.filter(({ group }) => this.#named?.has(group) ?? true).slice(0, width < NARROW ? LABELED_NARROW : LABELED) : [];
     if (selected !== -1 && groups[selected].members.length > 0) {
       wanted.unshift({ group: selected, ...middleOf(groups[selected].members) });
     }
