@@ -12,7 +12,7 @@ export const countText = (number) => counts.format(number);
 export const durationText = (milliseconds) => `${counts.format(milliseconds)} ms`;
 
 /** A cosine similarity: 0.123. */
-export const cosineText = (cosine) => cosines.format(cosine);
+export const cosineText = (cosine) => cosines.format(cosine).replace("-", "−");
 
 /** A score that has no unit and no upper bound: 1,234.50. */
 export const scoreText = (score) => scores.format(score);

@@ -84,7 +84,8 @@ class SearchPage:
     def cosines(self, column: str) -> list[float]:
         expect(self.column(column).locator(".cosine[hidden]")).to_have_count(0)
         return [
-            float(text.removeprefix("cosine ")) for text in self.column(column).locator(".cosine").all_inner_texts()
+            float(text.removeprefix("cosine ").replace("−", "-"))
+            for text in self.column(column).locator(".cosine").all_inner_texts()
         ]
 
     def facet(self, name: str) -> Locator:
