@@ -273,7 +273,7 @@ def test_equal_stretches_are_folded_and_a_narrow_list_is_closed(open_report: Ope
     shared = " ".join(["the same words"] * 60)
     texts = [f"One {shared} end.", f"Two {shared} end."]
     wide = open_report(report(ReportKind.PAIRS, texts, [ReportGroup("1", (0, 1), (0.9, 0.9))]))
-    expect(wide.details.locator("h3 + .note")).to_have_text("cosine 0.900, 1 difference")
+    expect(wide.details.locator("h3 + .note")).to_have_text("Cosine 0.900, 1 difference")
     wide.details.get_by_role("button", name="equal characters").first.click()
     expect(wide.details.locator(".text").first).to_have_text(texts[0].replace("One", "One Two"))
 

@@ -28,7 +28,7 @@ function headingNodes(number) {
   const { members } = groups[number];
   const names = isPairs && !isOneText(number) ? sidesOf(members, NAMED, members.every((text) => idOf(text) === null)) : [];
   const words = [headingOf(number), names.map((name) => name.replace(/^…/u, "")).join("\u00a0/ ")].filter(Boolean).join(": ");
-  return [isPairs ? "" : swatchOf(classOfGroup[number]), ...breakable(words)];
+  return [isPairs ? "" : swatchOf(classOfGroup[number]), words];
 }
 
 /** The list of groups: one tab stop, in which arrow keys move. */
@@ -160,8 +160,7 @@ function showDetails(number, go) {
       unit: isClusters ? textUnit(number) : COMPARISON,
       render: (places) => rowOf(number, places),
       tell: (shown) => {
-        const facts = factsOf(number);
-        say(`${facts[0].toUpperCase()}${facts.slice(1)}. ${membersNote(number, shown)}`, !isClusters && !isOneText(number));
+        say(`${factsOf(number)}. ${membersNote(number, shown)}`, !isClusters && !isOneText(number));
       },
     });
     return;

@@ -6,7 +6,8 @@ const STEP = 48; // pixels that an arrow key moves the map by
 const NEAR = 12; // distance in pixels at which the pointer selects a point
 const MOVED = 4; // pixels of movement that turn a click into a drag
 const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
-const LABEL_LENGTH = 30;
+const FEW_POINTS = 200; // highlighted points that are drawn larger
+const [LABEL_LENGTH, NARROW_LABEL] = [30, 20]; // characters
 const ABOVE = 12; // pixels
 const COUNTED = 10_000; // texts; the labels of larger maps may hide more points
 const HIDDEN = 1; // points that a label of near-duplicates may hide
@@ -149,7 +150,7 @@ class TextMap {
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
       const outline = shown.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
-      this.#drawPoints(shown, place, 1.6 * radius, (number) => this.colors[number], outline);
+      this.#drawPoints(shown, place, (shown.order.length <= FEW_POINTS ? 2.2 : 1.6) * radius, (number) => this.colors[number], outline);
     }
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.#drawLabels();
@@ -433,7 +434,7 @@ if (isClusters) {
 
 /** The name of a group as its label on a map of this width: keywords of a cluster, or the beginning of a text. */
 function labelOf(group, width) {
-  if (width < 600) return beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), LABEL_LENGTH / 2);
+  if (width < 600) return beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), NARROW_LABEL);
   return beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH);
 }
 

@@ -99,7 +99,8 @@ function pairOf(kept, own, marks) {
 function factsOf(number) {
   const { marks } = groups[number];
   const other = isPairs ? marks.findIndex((each) => each !== null) : -1;
-  return [figuresOf(number), other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
+  const facts = [figuresOf(number), other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
+  return `${facts[0].toUpperCase()}${facts.slice(1)}`;
 }
 
 /** A description of the differences between two texts, for readers who cannot see the marks. */
