@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -247,16 +247,18 @@ _CPU = Device("cpu")
 
 
 class _LogitsModule(nn.Module):
-    """A network from its inputs, in the order of `names`, to one value per label."""
+    """A network from its inputs to one value per label."""
 
-    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+    def __init__(self, network: nn.Module, pairs: PairFormat) -> None:
         super().__init__()
         self.network = network
-        self._names = names
+        self._pairs = pairs
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, labels)``."""
-        logits: Tensor = self.network(**dict(zip(self._names, inputs, strict=True))).logits
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        """Int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, labels)``. Without types, all are 0."""
+        types = torch.zeros_like(ids) if types is None else types
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        logits: Tensor = self.network(**{name: inputs[name] for name in self._pairs.inputs}).logits
         return logits
 
 
@@ -368,8 +370,10 @@ class TracedCrossEncoder:
             ids, mask = ids.flip(1), mask.flip(1)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         taken = {name: inputs[name] for name in self.pairs.inputs}
-        module = _LogitsModule(self._network, self.pairs.inputs)
-        return trace_module(module, taken, _LOGITS_OUTPUT, name=self._model.name)
+        module = _LogitsModule(self._network, self.pairs)
+        traced = trace_module(module, taken, _LOGITS_OUTPUT, name=self._model.name)
+        check_trace(traced, module, (ids, mask), self._vocabulary, self._model.max_tokens, self.pairs)
+        return traced
 
 
 def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
@@ -409,7 +413,12 @@ _OTHER_BY_PADDING = 0.001
 
 
 def check_trace(
-    traced: onnx.ModelProto, module: nn.Module, example: tuple[Tensor, Tensor], vocabulary: int, longest: int
+    traced: onnx.ModelProto,
+    module: nn.Module,
+    example: tuple[Tensor, Tensor],
+    vocabulary: int,
+    longest: int,
+    padding: PairFormat | None = None,
 ) -> None:
     """Make sure that a traced graph agrees with its module on texts and lengths other than the traced ones.
 
@@ -417,14 +426,15 @@ def check_trace(
     that it used. The parity check would notice the difference, but not the reason.
 
     Args:
-        traced: Graph from ids and mask to token vectors, made by `trace_module`.
+        traced: Graph from ids and mask to token vectors or scores, made by `trace_module`.
         module: The module that was traced.
         example: Ids and mask that it was traced with.
         vocabulary: Number of token ids.
         longest: Maximum length of a text in tokens.
+        padding: How inputs are padded; by default on the right, with ids that the module replaces.
 
     Raises:
-        UnsupportedArchitecture: graph and module disagree, or the vector of a text depends on padding.
+        UnsupportedArchitecture: graph and module disagree, or the result of a text depends on padding.
     """
     with tempfile.TemporaryDirectory() as folder:
         save_graph(traced, Path(folder) / "traced.onnx")
@@ -436,17 +446,26 @@ def check_trace(
                 f"(onnxruntime: {error.__cause__})",
                 USE_ANOTHER_LIBRARY,
             ) from error
-    _TraceCheck(traced.graph.name, session, module, vocabulary).run(example, min(longest, LONGEST_TRIED))
+    _TraceCheck(traced.graph.name, session, module, vocabulary, padding).run(example, min(longest, LONGEST_TRIED))
 
 
 class _TraceCheck:
     """The comparisons of `check_trace`."""
 
-    def __init__(self, name: str, session: onnxruntime.InferenceSession, module: nn.Module, vocabulary: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        session: onnxruntime.InferenceSession,
+        module: nn.Module,
+        vocabulary: int,
+        padding: PairFormat | None,
+    ) -> None:
         self._name = name
         self._session = session
         self._module = module
         self._vocabulary = vocabulary
+        self._padding_id = 0 if padding is None else padding.padding_id
+        self._pads_left = padding is not None and padding.padding_side == "left"
         self._random = np.random.default_rng(1)
 
     def run(self, example: tuple[Tensor, Tensor], longest: int) -> None:
@@ -459,14 +478,15 @@ class _TraceCheck:
             ids = self._ids(1, length)
             traced = f"the graph that torch exports is valid for texts of {mask.shape[1]} tokens, not of {length}"
             self._compare(ids, torch.ones_like(ids), f"{traced}, because the network treats other lengths differently")
-        ids = self._ids(2, longest)
-        mask, short = torch.ones_like(ids), max(2, longest // 3)
-        mask[0, short:] = 0
-        padded = run_network(self._name, self._module, ids, mask)[:1, :short]
-        alone = run_network(self._name, self._module, ids[:1, :short], mask[:1, :short])
-        if relative_difference(padded, alone) > _OTHER_BY_PADDING:
+        ids, short = self._ids(4, longest), max(2, longest // 3)
+        mask, kept = torch.ones_like(ids), slice(longest - short, None) if self._pads_left else slice(short)
+        mask[:-1] = 0
+        mask[:-1, kept] = 1
+        padded = run_network(self._name, self._module, ids.masked_fill(mask == 0, self._padding_id), mask)[:-1]
+        alone = run_network(self._name, self._module, ids[:-1, kept], mask[:-1, kept])
+        if relative_difference(padded[:, kept] if padded.ndim == 3 else padded, alone) > _OTHER_BY_PADDING:
             raise self._refusal(
-                "the network computes a different vector for a padded text, so a text's vector would depend on its "
+                "the network computes a different result for a padded text, so a text's result would depend on its "
                 "batch"
             )
 
@@ -474,11 +494,12 @@ class _TraceCheck:
         return torch.from_numpy(self._random.integers(0, self._vocabulary, (texts, tokens)))
 
     def _compare(self, ids: Tensor, mask: Tensor, otherwise: str) -> None:
+        ids = ids.masked_fill(mask == 0, self._padding_id)
         expected = run_network(self._name, self._module, ids, mask)
         inputs = [value.name for value in self._session.get_inputs()]
-        feed = dict(zip(("input_ids", "attention_mask"), (ids.numpy(), mask.numpy()), strict=True))
+        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         try:
-            (actual,) = self._session.run(None, {name: feed[name] for name in inputs})
+            (actual,) = self._session.run(None, {name: feed[name].numpy() for name in inputs})
         except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
             raise self._refusal(f"{otherwise} (onnxruntime: {error_summary(error)})") from error
         if relative_difference(actual, expected) > OTHER_RESULT:
@@ -489,7 +510,7 @@ class _TraceCheck:
 
 
 def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floats:
-    """Compute the token vectors of a batch, *shape* ``(batch, tokens, hidden)``.
+    """Compute the token vectors of a batch, *shape* ``(batch, tokens, hidden)``, or its scores, ``(batch, labels)``.
 
     Raises:
         UnsupportedArchitecture: the network does not run on texts of this length.
@@ -505,11 +526,7 @@ def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floa
 
 
 def relative_difference(actual: Floats, expected: Floats) -> float:
-    """Compute the relative difference of token vectors; infinite if they differ in shape or are not finite.
-
-    Args:
-        actual, expected: *Shape:* ``(batch, tokens, hidden)``.
-    """
+    """Compute the relative difference of vectors or scores; infinite if shapes differ or a value is not finite."""
     if actual.shape != expected.shape or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
         return float("inf")
     return float(np.linalg.norm(actual - expected) / max(1e-12, float(np.linalg.norm(expected))))

@@ -147,13 +147,12 @@ def test_no_bundle_holds_graphs_of_two_tokenizers(
 
 
 def test_code_of_a_model_never_runs(saved: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even if a user would answer transformers' question with yes."""
     folder = copied(saved[1], tmp_path)
     edit(folder / "config.json", model_type="other", auto_map={"AutoConfig": "code.OtherConfig"})
     (folder / "code.py").write_text(
         f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import BertConfig as OtherConfig"
     )
-    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")  # transformers would ask
     with pytest.raises(UnsupportedArchitecture, match="cannot open this other"):
         export_reranker(read_cross_encoder(folder), tmp_path / "bundle", [Variant.FP32])
     assert not (tmp_path / "ran").exists()
@@ -164,6 +163,13 @@ def test_vocabulary_without_tokenizer_file_makes_one(architecture: str, tmp_path
     folder = write_cross_encoder(tmp_path / "model", architecture, layers=1)
     keep_only_the_vocabulary(folder)
     assert_same_scores(folder, tmp_path)
+
+
+def test_padding_that_changes_scores_is_refused(tmp_path: Path) -> None:
+    folder = write_cross_encoder(tmp_path / "model", "electra", layers=1)
+    edit(folder / TOKENIZER, padding_side="left")
+    with pytest.raises(UnsupportedArchitecture, match="a different result for a padded text"):
+        export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.FP32])
 
 
 @pytest.mark.parametrize("processor", [None, {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}])

@@ -130,12 +130,11 @@ def test_tokenizer_with_more_tokens_than_the_weights(kind: str, tmp_path: Path) 
         weights[name] = weights[name][:rows].copy()
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         edit(folder / "config.json", vocab_size=rows)
-        output = tmp_path / f"bundle-{rows}"
         if rows == 40:
             with pytest.raises(BundleInvalid, match="560 tokens for which the weights have no vector"):
-                export(folder, output, ["fp32"])
+                export(folder, tmp_path / "other", ["fp32"])
             break
-        export(folder, output, ["fp32", "int8"])
+        export(folder, output := tmp_path / "bundle", ["fp32", "int8"])
         with Reranker(output) if kind == "cross-encoder" else Encoder(output) as opened:
             run = partial(opened.predict, "a") if isinstance(opened, Reranker) else opened.encode
             assert np.isfinite(run(["the telescope"])).all()

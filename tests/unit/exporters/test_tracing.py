@@ -53,7 +53,7 @@ class Network(nn.Embedding):
     ("change", "reason"),
     [
         (lambda x: x.repeat_interleave(2, dim=-1), None),
-        (lambda x: x + x.mean(dim=1, keepdim=True), "a different vector for a padded text"),
+        (lambda x: x + x.mean(dim=1, keepdim=True), "a different result for a padded text"),
         (lambda x: x if x.shape[1] == 11 else 2 * x, "texts of 11 tokens, not of .* treats other lengths differently"),
         (lambda x: x + torch.zeros(1, int(x.shape[1]), 1), "texts of 11 tokens, not of .* .onnxruntime: "),
         (lambda x: x.reshape(-1, 11, 4), "the network does not run on texts of"),
