@@ -326,11 +326,11 @@ class Engine(ABC):
                 for concrete, state in sorted(answer.items())
             ]
 
-    def count(self, name: str, query: Json | None = None) -> int:
-        """Count the documents that match a query."""
+    def count(self, name: str | Sequence[str], query: Json | None = None, *, routing: str | None = None) -> int:
+        """Count the documents that match a query; arguments as for `search`."""
         # Not `_count`: on OpenSearch, it cannot go around the index's search pipeline.
         body = {"query": query or {"match_all": {}}, "size": 0, "track_total_hits": True}
-        answer = self.search(name, body)
+        answer = self.search(name, body, routing=routing)
         with self._reading(f"POST /{name}/_search"):
             return int(answer["hits"]["total"]["value"])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class SearchOptions(TypedDict, total=False):
     """Keyword arguments of a search; all may be left out.
 
     Attributes:
-        filter: Query in the engine's language that every hit must match; applied during the search.
+        filter: Query in the engine's language that every hit must match, or several; applied during the search.
         exact: Compare the query with every vector instead of searching the graph.
         num_candidates: Candidates per shard; more are slower and miss fewer hits. Default: twice k, at least 100.
         oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
@@ -59,7 +59,7 @@ class SearchOptions(TypedDict, total=False):
             By default, partial results are an error.
     """
 
-    filter: Json | None
+    filter: Json | Sequence[Json] | None
     exact: bool
     num_candidates: int | None
     oversample: float | None
@@ -82,8 +82,7 @@ def check_search(k: int, options: SearchOptions, text: str | None = None) -> Non
         UsageError: the text is empty, or is longer than `MAX_QUERY_CHARACTERS`; or k or the filter is invalid.
     """
     check_k(k)
-    if (filter := options.get("filter")) is not None:
-        check_query(filter, "the filter")
+    as_one_query(options.get("filter"))
     if text is not None and not text.strip():
         raise UsageError("the query text is empty", "Pass the words to search for.")
     if text is not None and len(text) > MAX_QUERY_CHARACTERS:
@@ -222,7 +221,7 @@ def build_vector_query(scope: SearchScope, vector: Vectors, k: int, options: Sea
         scope.name,
         vector,
         k,
-        scope.combine_filter(options.get("filter")),
+        scope.combine_filter(as_one_query(options.get("filter"))),
         options.get("num_candidates"),
         scope.oversample(options.get("oversample")),
         passages=meta.passages is not None,
@@ -274,12 +273,7 @@ def read_document_vector(
     found = answer["hits"]["hits"]
     if not found:
         raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document.")
-    if len(found) > 1:
-        raise UsageError(
-            f"several documents have the id {id!r}, in {', '.join(sorted(hit['_index'] for hit in found))}",
-            "Set the index as well (index=…), or search a single index.",
-        )
-    [hit] = found
+    hit = only_hit(found, id)
     found_in, name = hit["_index"], scope.name
     if not stored_value(hit, name):
         raise UsageError(
@@ -288,6 +282,33 @@ def read_document_vector(
         )
     stored = hit_vectors(hit, VectorField(found_in, name, scope.meta_in(found_in)))
     return found_in, mean_direction([vector for _, _, vector in stored])
+
+
+def only_hit(found: Sequence[Json], id: str) -> Json:
+    """Return the hit of a search for an id.
+
+    Raises:
+        UsageError: several indices have a document with the id, or an index has several with different routings.
+    """
+    if len(found) > 1:
+        raise UsageError(
+            f"several documents have the id {id!r}, in {', '.join(sorted(hit['_index'] for hit in found))}",
+            "Set the index as well (index=…), or search a single index.",
+        )
+    return found[0]
+
+
+def as_one_query(filter: Json | Sequence[Json] | None) -> Json | None:
+    """Return a filter as one query.
+
+    Raises:
+        UsageError: it is neither a query nor several.
+    """
+    if isinstance(filter, list | tuple):
+        return {"bool": {"filter": [as_one_query(each) for each in filter]}}
+    if filter is not None:
+        check_query(filter, "the filter")
+    return cast("Json | None", filter)
 
 
 def exclude_document(filter: Json | None, index: str, id: str) -> Json:

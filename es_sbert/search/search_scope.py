@@ -297,10 +297,10 @@ class SearchTarget:
         """The field in the first index, which has the same model as in all others."""
         return self.scope.fields[0]
 
-    def encode(self, text: str) -> Vectors:
-        """Embed a query text. Returns the vector, *shape:* ``(dimensions,)``."""
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Embed query texts. Returns the vectors, *shape:* ``(texts, dimensions)``."""
         assert self.encoder is not None, "AliasResolver.target() attaches the encoder"
-        return self.encoder.encode(text, "query")
+        return self.encoder.encode(texts, "query")
 
 
 class AliasResolver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
@@ -30,8 +31,10 @@ from es_sbert.search.search_request import (
     SEARCH_DEFAULTS,
     SearchOptions,
     SearchRequest,
+    as_one_query,
     check_search,
     exclude_document,
+    only_hit,
     read_document_vector,
     search_request,
 )
@@ -56,8 +59,10 @@ if TYPE_CHECKING:
     EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | Sequence[str] | None
 
 Result = TypeVar("Result", bound=RankedHits[Any])
-# Builds the request of a search for the indices that an alias points to now.
-BuildRequest: TypeAlias = Callable[[SearchTarget], SearchRequest[Result]]
+# Builds the requests of searches for the indices that an alias points to now.
+BuildRequests: TypeAlias = Callable[[SearchTarget], Sequence[SearchRequest[Result]]]
+# Searches in one request of `search_many`: each body has about 4 KB for each thousand bytes of the query vector.
+_SEARCHES_PER_REQUEST = 100
 
 
 class AddOptions(TypedDict, total=False):
@@ -241,8 +246,49 @@ class SemanticIndex:
             FeatureMissing: exact search on a server without scripting.
             EngineError: the engine failed, or rejected the filter.
         """
-        request = self._text_request(search_request, text, search_depth(rerank, k, window), options)
-        return self._rerank(text, self._run(request, options), rerank, k, window)
+        requests = self._text_requests(search_request, [text], search_depth(rerank, k, window), options)
+        return self._rerank(text, self._run(requests, options)[0], rerank, k, window)
+
+    @check_arguments
+    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    def search_many(self, texts: Iterable[str], k: int = 10, **options: Unpack[SearchOptions]) -> list[SearchResult]:
+        """Do a `search` for each of several texts, which are embedded together and sent in a few requests.
+
+        Returns:
+            One result for each text, in their order.
+
+        Raises:
+            UsageError, FeatureMissing, EngineError: as for `search`.
+        """
+        listed, results = as_texts(texts), list[SearchResult]()
+        for start in range(0, len(listed), _SEARCHES_PER_REQUEST):
+            some = listed[start : start + _SEARCHES_PER_REQUEST]
+            results += self._run(self._text_requests(search_request, some, k, options), options)
+        return results
+
+    @check_arguments
+    def count(self, filter: Json | Sequence[Json] | None = None) -> int:
+        """Count the documents, or those that match a filter (as in `search`), with or without a vector."""
+        scope = self._resolver.target(with_encoder=False).scope
+        return self._engine.count(scope.all_indices, scope.combine_filter(as_one_query(filter)), routing=scope.routing)
+
+    @check_arguments
+    def exists(self, id: str) -> bool:
+        """Whether a document has this id."""
+        return self.count({"ids": {"values": [id]}}) > 0
+
+    @check_arguments
+    def get(self, id: str) -> Json | None:
+        """Return a document without its vector; None if there is none with this id.
+
+        Raises:
+            UsageError: several documents have the id, in different indices or with different routings.
+        """
+        scope = self._resolver.target(with_encoder=False).scope
+        query = scope.combine_filter({"ids": {"values": [id]}})
+        body = {"query": query, "_source": {"excludes": [scope.name]}}
+        found = self._engine.search(scope.all_indices, body, routing=scope.routing)["hits"]["hits"]
+        return only_hit(found, id).get("_source", {}) if found else None
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -257,7 +303,7 @@ class SemanticIndex:
         """
         check_search(k, options)
         scope = self._scope()
-        return self._send(search_request(self._engine.info.engine_type, scope, vector, k, options), scope, options)
+        return self._send([search_request(self._engine.info.engine_type, scope, vector, k, options)], scope, options)[0]
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -273,7 +319,7 @@ class SemanticIndex:
         Raises:
             UsageError: as for `search`; or the document does not exist or has no embedding.
         """
-        return self._run(self._similar_request(id, index, k, options), options, with_encoder=False)
+        return self._run(self._similar_request(id, index, k, options), options, with_encoder=False)[0]
 
     @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
@@ -295,8 +341,8 @@ class SemanticIndex:
         Raises:
             UsageError, EngineError: as for `search`.
         """
-        request = self._text_request(hybrid_request, text, search_depth(rerank, k, window), options)
-        return self._rerank(text, self._run(request, options), rerank, k, window)
+        requests = self._text_requests(hybrid_request, [text], search_depth(rerank, k, window), options)
+        return self._rerank(text, self._run(requests, options)[0], rerank, k, window)
 
     @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
@@ -374,19 +420,19 @@ class SemanticIndex:
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
-        return self._text_request(search_request, text, k, options)(self._resolver.target()).bodies[0]
+        return self._text_requests(search_request, [text], k, options)(self._resolver.target())[0].bodies[0]
 
     @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `similar_to` would send."""
-        return self._similar_request(id, index, k, options)(self._resolver.target(with_encoder=False)).bodies[0]
+        return self._similar_request(id, index, k, options)(self._resolver.target(with_encoder=False))[0].bodies[0]
 
     @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
-        return self._text_request(hybrid_request, text, k, options)(self._resolver.target()).bodies
+        return self._text_requests(hybrid_request, [text], k, options)(self._resolver.target())[0].bodies
 
     def _load(
         self,
@@ -425,31 +471,38 @@ class SemanticIndex:
             return result
         return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
 
-    def _text_request(
+    def _text_requests(
         self,
         build: Callable[[EngineType, SearchScope, Vectors, int, Any, str], SearchRequest[Result]],
-        text: str,
+        texts: Sequence[str],
         k: int,
         options: SearchOptions,
-    ) -> BuildRequest[Result]:
-        check_search(k, options, text)
+    ) -> BuildRequests[Result]:
+        for text in texts:
+            check_search(k, options, text)
         engine_type = self._engine.info.engine_type
-        return lambda target: build(engine_type, target.scope, target.encode(text), k, options, text)
+        return lambda target: [
+            build(engine_type, target.scope, vector, k, options, text)
+            for text, vector in zip(texts, target.encode(texts), strict=True)
+        ]
 
     def _similar_request(
         self, id: str, index: str | None, k: int, options: SearchOptions
-    ) -> BuildRequest[SearchResult]:
+    ) -> BuildRequests[SearchResult]:
         check_search(k, options)
         partial = options.get("allow_partial", False)
 
-        def build(target: SearchTarget) -> SearchRequest[SearchResult]:
+        def build(target: SearchTarget) -> Sequence[SearchRequest[SearchResult]]:
             where, vector = read_document_vector(self._engine, target.scope, id, index, allow_partial=partial)
-            others: SearchOptions = {**options, "filter": exclude_document(options.get("filter"), where, id)}
-            return search_request(self._engine.info.engine_type, target.scope, vector, k, others)
+            others: SearchOptions = {
+                **options,
+                "filter": exclude_document(as_one_query(options.get("filter")), where, id),
+            }
+            return [search_request(self._engine.info.engine_type, target.scope, vector, k, others)]
 
         return build
 
-    def _run(self, build: BuildRequest[Result], options: SearchOptions, *, with_encoder: bool = True) -> Result:
+    def _run(self, build: BuildRequests[Result], options: SearchOptions, *, with_encoder: bool = True) -> list[Result]:
         target = self._resolver.target(with_encoder=with_encoder)
         try:
             return self._send(build(target), target.scope, options)
@@ -458,15 +511,25 @@ class SemanticIndex:
             target = self._resolver.resolve_again(target)
             return self._send(build(target), target.scope, options)
 
-    def _send(self, request: SearchRequest[Result], scope: SearchScope, options: SearchOptions) -> Result:
+    def _send(
+        self, requests: Sequence[SearchRequest[Result]], scope: SearchScope, options: SearchOptions
+    ) -> list[Result]:
+        """Send the searches as one request and read their results."""
         partial = options.get("allow_partial", False)
         shared: Any = {"allow_partial": partial, "default_pipeline": True, "routing": scope.routing}
-        if len(request.bodies) > 1:
-            answers = self._engine.multi_search(request.indices, request.bodies, **shared)
+        [indices], bodies = {each.indices for each in requests}, [body for each in requests for body in each.bodies]
+        if len(bodies) > 1:
+            answers = iter(self._engine.multi_search(indices, bodies, **shared))
         else:
-            answers = [self._engine.search(request.indices, request.bodies[0], **shared)]
-        missing = read_partial(answers) if partial else None
-        return replace(request.read(answers), partial=missing, indices_without_field=scope.indices_without_field)
+            answers = iter([self._engine.search(indices, bodies[0], **shared)])
+        results = []
+        for request in requests:
+            own = list(islice(answers, len(request.bodies)))
+            missing = read_partial(own) if partial else None
+            results.append(
+                replace(request.read(own), partial=missing, indices_without_field=scope.indices_without_field)
+            )
+        return results
 
     def close(self) -> None:
         """Close what this object opened itself."""

@@ -83,6 +83,40 @@ def test_alias_filter_applies_to_every_search(site: SampleIndices) -> None:
         assert groups == set(range(10))
 
 
+def test_search_many_equals_single_searches(one: SemanticIndex, split: SemanticIndex) -> None:
+    texts = [text_of(number) for number in range(250)]  # more than fit into one request
+    for index in (one, split):
+        filters = [{"range": {"number": {"gte": 20}}}, {"terms": {"group": [2, 3]}}]
+        many = index.search_many(iter(texts), 3, filter=filters, num_candidates=2 * COUNT)
+        assert len(many) == len(texts)
+        for place in (0, 99, 100, 249):
+            alone = index.search(texts[place], 3, filter={"bool": {"filter": filters}}, num_candidates=2 * COUNT)
+            assert [(hit.id, hit.cosine) for hit in many[place]] == [
+                (hit.id, pytest.approx(hit.cosine, abs=CLOSE)) for hit in alone
+            ]
+            assert all(hit.source["group"] in (2, 3) and hit.source["number"] >= 20 for hit in alone)
+    assert one.search_many([]) == []
+    with pytest.raises(UsageError, match="the query text is empty"):
+        one.search_many(["a", " "])
+
+
+def test_count_exists_and_get_see_what_the_name_covers(site: SampleIndices, one: SemanticIndex) -> None:
+    assert one.count() == COUNT + 1  # with the document without a vector
+    assert one.count([{"term": {"group": 1}}, {"range": {"number": {"lt": 50}}}]) == 5
+    assert one.exists("17")
+    assert not one.exists("missing")
+    assert one.get("17") == {"text": text_of(17), "group": 7, "number": 17}
+    assert one.get("bare") == {"text": "nothing", "group": 1, "number": COUNT}
+    assert one.get("missing") is None
+    alias = f"{site.one}-sevens"
+    site.engine.update_aliases([{"add": {"index": site.one, "alias": alias, "filter": {"term": {"group": 7}}}}])
+    with open_at(site, alias) as sevens:
+        assert (sevens.count(), sevens.exists("17"), sevens.get("18")) == (COUNT / 10, True, None)
+    with open_at(site, [site.one, site.two]) as both:
+        assert both.count() == 2 * (COUNT + 1)
+        assert both.get("two-17") == one.get("17")
+
+
 def test_mixed_models_raise(site: SampleIndices) -> None:
     with pytest.raises(IndexMismatch, match="cannot be compared") as caught:
         open_at(site, [site.one, site.foreign])
@@ -177,7 +211,7 @@ def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, fi
 
 def test_wrong_arguments_are_named(site: SampleIndices, one: SemanticIndex) -> None:
     options = {
-        "k": True, "filter": [], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
+        "k": True, "filter": ["group"], "exact": 1, "num_candidates": "5", "oversample": [1], "min_cosine": "0.3",
         "source": np.array([1]), "highlight": "text", "allow_partial": "no", "rerank": "model", "window": 0,
     }  # fmt: skip
     wrong: list[tuple[Callable[..., object], dict[str, Any]]] = [

@@ -32,11 +32,15 @@ PUBLIC = {
         "SemanticIndex",
     ],
 }
+INDEX_METHODS = [
+    "add", "close", "count", "create", "delete", "embed_missing", "exists", "get", "hybrid", "search", "search_many",
+    "similar_to",
+]  # fmt: skip
 METHODS = {
     "Encoder": ["close", "embed_documents", "embed_query", "encode", "encode_document", "encode_query", "similarity"],
     "Reranker": ["close", "predict", "rank"],
-    "SemanticIndex": ["add", "close", "create", "delete", "embed_missing", "hybrid", "search", "similar_to"],
-    "AsyncSemanticIndex": ["add", "close", "create", "delete", "embed_missing", "hybrid", "search", "similar_to"],
+    "SemanticIndex": INDEX_METHODS,
+    "AsyncSemanticIndex": INDEX_METHODS,
 }
 
 
