@@ -93,13 +93,12 @@ def environment(context: Context) -> JSON:
     import numpy as np
 
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.runtime.device import Device
 
     load_libraries()
     name, folder = context.first_model
     bundle = context.bundle(folder)
     begun = time.perf_counter()
-    with Encoder.from_bundle(bundle, "fp16", Device("cuda"), threads=1) as encoder:
+    with Encoder(bundle.folder, precision="fp16", device="cuda", threads=1) as encoder:
         opened = time.perf_counter() - begun
         begun = time.perf_counter()
         vectors = encoder.encode(["A man plays a guitar."])

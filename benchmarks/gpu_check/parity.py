@@ -94,13 +94,12 @@ def _compare(bundle: Any, precision: Any) -> JSON:
     from es_sbert.exporters.export_bundle import choose_graph_source
     from es_sbert.exporters.numpy_reference import choose_reference
     from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, parity_sentences
-    from es_sbert.runtime.device import Device
 
     model = bundle.model
     texts = parity_sentences(model.max_tokens)
     _, transformer = choose_graph_source(model)
     reference = choose_reference(model, transformer, "numpy")
-    with Encoder.from_bundle(bundle, str(precision), Device("cuda"), threads=2) as encoder:
+    with Encoder(bundle.folder, precision=str(precision), device="cuda", threads=2) as encoder:
         report = compare_vectors(precision, reference.name, reference.encode(texts, None), encoder.encode(texts))
         provider = encoder.info.provider
     bar = PARITY_THRESHOLDS[precision].min_cosine

@@ -152,11 +152,10 @@ def rate(encode: Callable[[list[Any]], Any], texts: list[Any]) -> float:
 
 def _encoder(context: Context, folder: Path, **settings: Any) -> Any:
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.runtime.device import Device
     from es_sbert.runtime.onnx_session import CUDA_WORKERS
 
     settings = {"threads": CUDA_WORKERS, **settings}
-    return Encoder.from_bundle(context.bundle(folder), "fp16", Device("cuda"), **settings)
+    return Encoder(context.bundle(folder).folder, precision="fp16", device="cuda", **settings)
 
 
 def sentence_transformers_model(kind: str, folder: Path) -> Any:

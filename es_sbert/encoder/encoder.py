@@ -12,20 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.arguments import as_texts, check_arguments, iterate_texts, spell_out, wrong_argument
-from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling, PromptKind
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.model_loading import (
-    SelectedVariant,
     find_encoder,
     open_variant,
     runtime_warnings,
@@ -37,8 +35,6 @@ from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session
-from es_sbert.runtime.device import Device
-from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.vectors import Vectors, unit_vectors
@@ -170,77 +166,34 @@ class Encoder(SentenceTransformersNames, OpenedModel):
         called: str | None = None,
         report: Callable[[str], None] = no_report,
     ) -> None:
-        model = DEFAULT_MODEL if model is None else model
-        source = find_encoder(model, called)
+        name = DEFAULT_MODEL if model is None else model
+        source = find_encoder(name, called)
         warnings = runtime_warnings(device, report)
 
         select = partial(select_encoder_variant, source, precision=precision, runtime=runtime, report=report)
         selected, pool = open_variant(select, device, threads)
-        settings: Any = {
-            "device": device,
-            "precision": precision,
-            "runtime": runtime,
-            "threads": threads,
-            "budget": budget,
-        }
-        opening = partial(type(self), lasting_path(model), **settings, called=source.model.name)
-        self._attach(opening, replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
-
-    @classmethod
-    def from_bundle(
-        cls,
-        bundle: EncoderBundle,
-        variant: str,
-        device: Device,
-        *,
-        threads: int | None = None,
-        budget: int | None = None,
-    ) -> Self:
-        """Open a variant of an opened bundle.
-
-        Args:
-            bundle: The bundle.
-            variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Device on which to run it.
-            threads, budget: As in the class.
-
-        Raises:
-            DeviceError: the session would run on another device.
-            BundleInvalid: the variant's file or the tokenizer is broken.
-        """
-
-        selected = SelectedVariant(bundle, variant, device)
-        encoder = cls.__new__(cls)
-        opening = partial(cls.from_bundle, bundle, variant, device, threads=threads, budget=budget)
-        encoder._attach(opening, selected, selected.open(threads), budget)
-        return encoder
-
-    def _attach(
-        self,
-        opening: Callable[[], Self],
-        selected: SelectedVariant[EncoderBundle],
-        pool: InferencePool,
-        budget: int | None,
-    ) -> None:
+        settings: Any = {"device": device, "precision": precision, "runtime": runtime, "called": source.model.name}
+        opening = partial(type(self), lasting_path(name), **settings, threads=threads, budget=budget)
+        selected = replace(selected, warnings=(*warnings, *selected.warnings))
         self._hold(opening, selected, pool)
-        self._model = model = selected.bundle.model
+        self._model = loaded = selected.bundle.model
         with pool.session() as session:
-            padded_length = partial(pool.model.padded_length, most=model.longest_input)
+            padded_length = partial(pool.model.padded_length, most=loaded.longest_input)
             self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
-        self._tokenizer = SentenceTokenizer(selected.bundle.model)
+        self._tokenizer = SentenceTokenizer(loaded)
         # Zeros are written for a text without tokens (`run_batch`) if the graph takes packed texts, or if the pooling
         # needs a first vector or a largest value, which such a text lacks.
-        self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
-        if budget is None and model.architecture == STATIC_ARCHITECTURE:
+        self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(loaded.pooling)
+        if budget is None and loaded.architecture == STATIC_ARCHITECTURE:
             budget = max(pool.model.batch_tokens, _STATIC_BATCH_TOKENS)
         self._limits = pool.model.batch_limits(budget)
         graph = selected.bundle.manifest.variants[selected.variant]
-        prompts = prompt_warning(model)
+        prompts = prompt_warning(loaded)
         self.info = EncoderInfo(
-            model=model.name,
-            fingerprint=model.fingerprint,
-            dimensions=model.dimensions,
-            max_tokens=model.max_tokens,
+            model=loaded.name,
+            fingerprint=loaded.fingerprint,
+            dimensions=loaded.dimensions,
+            max_tokens=loaded.max_tokens,
             variant=str(selected.variant),
             precision=graph.precision,
             provider=pool.provider,

@@ -6,27 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.arguments import as_texts, check_arguments
-from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import (
-    SelectedVariant,
     open_reranker,
     open_variant,
-    parity_warning,
     select_reranker_variant,
 )
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
-from es_sbert.runtime.device import Device
-from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 
 Scores = NDArray[np.float32]
@@ -125,51 +120,8 @@ class Reranker(OpenedModel):
     ) -> None:
         select = partial(select_reranker_variant, open_reranker(model), precision=precision, runtime=runtime)
         selected, pool = open_variant(select, device, threads)
-        settings: Any = {
-            "device": device,
-            "precision": precision,
-            "runtime": runtime,
-            "threads": threads,
-            "budget": budget,
-        }
-        self._start(partial(type(self), lasting_path(model), **settings), selected, pool, budget)
-
-    @classmethod
-    def from_bundle(
-        cls,
-        bundle: RerankerBundle,
-        variant: str,
-        device: Device,
-        *,
-        threads: int | None = None,
-        budget: int | None = None,
-    ) -> Self:
-        """Open a variant of an opened bundle.
-
-        Args:
-            bundle: The bundle.
-            variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Device on which to run it.
-            threads, budget: As in the class.
-
-        Raises:
-            DeviceError: the session would run on another device.
-            BundleInvalid: the variant's file or the tokenizer is broken.
-        """
-        warning = parity_warning(bundle, variant)
-        selected = SelectedVariant(bundle, variant, device, () if warning is None else (warning,))
-        reranker = cls.__new__(cls)
-        opening = partial(cls.from_bundle, bundle, variant, device, threads=threads, budget=budget)
-        reranker._start(opening, selected, selected.open(threads), budget)
-        return reranker
-
-    def _start(
-        self,
-        opening: Callable[[], Self],
-        selected: SelectedVariant[RerankerBundle],
-        pool: InferencePool,
-        budget: int | None,
-    ) -> None:
+        settings: Any = {"device": device, "precision": precision, "runtime": runtime}
+        opening = partial(type(self), lasting_path(model), **settings, threads=threads, budget=budget)
         self._hold(opening, selected, pool)
         bundle = selected.bundle
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)

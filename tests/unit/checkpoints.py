@@ -16,6 +16,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from es_sbert.bundle.variants import Variant
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.parity import parity_sentences
 
 ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
@@ -23,6 +25,12 @@ ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
 ROTARY_ARCHITECTURES = ("modernbert", "nomic_bert", "gte", "eurobert", "qwen3", "gemma3_text")
 TRACED_ARCHITECTURES = ("xlnet", "electra")  # whose graphs are traced, not built
 UNFUSED_ARCHITECTURES = ("xlnet", "modernbert")  # whose attention is not that of the others
+
+
+def open_variant(folder: Path, variant: str, **options: Any) -> Encoder:
+    """Open the encoder of a bundle with one of its variants for CPUs."""
+    chosen = Variant(variant)
+    return Encoder(folder, device="cpu", precision=str(chosen.precision), runtime=str(chosen.runtime), **options)
 
 
 def mostly_long(architectures: Iterable[str]) -> list[Any]:

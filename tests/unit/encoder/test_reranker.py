@@ -122,7 +122,7 @@ def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch:
     [(["a"], [], "got 1 first texts and 0 second texts"), (["a"], ["\ud800"], "is not valid Unicode")],
 )
 def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
-    with Reranker.from_bundle(open_reranker_bundle(bert), "fp32", Device("cpu")) as reranker:
+    with Reranker(bert, precision="fp32", runtime="onnxruntime") as reranker:
         assert repr(reranker) == "<Reranker 'bert (fp32)'>"
         with pytest.raises(UsageError, match=message):
             reranker.score(first, second)

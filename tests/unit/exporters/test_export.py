@@ -20,17 +20,16 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import graph_builder, quantization
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.filesystem import staged_folder
 from es_sbert.runtime.batching import PackedBatch
-from es_sbert.runtime.device import Device, cuda_devices
+from es_sbert.runtime.device import cuda_devices
 from es_sbert.runtime.openvino_session import has_openvino
 from tests.tiny import write_tiny_bert
-from tests.unit.checkpoints import write_checkpoint
+from tests.unit.checkpoints import open_variant, write_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder.from_bundle(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+    with open_variant(folder, variant, threads=1) as encoder:
         return encoder.encode(texts)
 
 

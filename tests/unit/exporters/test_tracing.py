@@ -14,14 +14,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
+from es_sbert.bundle.bundle import EncoderManifest
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
 from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.transformer_module import max_input_tokens
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import parity, tracing
@@ -30,7 +29,7 @@ from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.runtime.batching import InputBuilder
 from es_sbert.runtime.device import Device
-from tests.unit.checkpoints import TRACED_ARCHITECTURES, mostly_long, write_checkpoint
+from tests.unit.checkpoints import TRACED_ARCHITECTURES, mostly_long, open_variant, write_checkpoint
 from tests.unit.exporters.comparison import edit
 
 pytestmark = pytest.mark.slow
@@ -82,7 +81,7 @@ def bundle(folder: Path) -> tuple[Path, EncoderManifest]:
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder.from_bundle(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+    with open_variant(folder, variant, threads=1) as encoder:
         return encoder.encode(texts)
 
 

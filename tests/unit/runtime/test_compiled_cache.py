@@ -12,11 +12,10 @@ import pytest
 from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime import device, openvino_session
-from es_sbert.runtime.device import Device
 from tests.tiny import WORDS, write_tiny_bert
+from tests.unit.checkpoints import open_variant
 
 pytestmark = pytest.mark.skipif(not openvino_session.has_openvino(), reason="openvino is not installed")
 
@@ -47,7 +46,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 def encode(bundle: EncoderBundle) -> np.ndarray:
-    with Encoder.from_bundle(bundle, "openvino-fp32", Device("cpu"), threads=1) as encoder:
+    with open_variant(bundle.folder, "openvino-fp32", threads=1) as encoder:
         return encoder.encode(TEXTS)
 
 

@@ -23,6 +23,7 @@ from es_sbert.runtime.device import Device, has_bf16_products
 from es_sbert.runtime.onnx_session import open_session
 from es_sbert.runtime.variant_candidates import variant_order
 from tests.tiny import WORDS, write_tiny_bert
+from tests.unit.checkpoints import open_variant
 
 CPU = Device("cpu")
 TEXTS = [" ".join(WORDS[start : start + size]) for start in range(6) for size in (1, 3, 6, 11)]
@@ -41,7 +42,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> EncoderBundle:
 
 
 def encode(bundle: EncoderBundle, variant: str, **options: int) -> np.ndarray:
-    with Encoder.from_bundle(bundle, variant, CPU, **options) as encoder:
+    with open_variant(bundle.folder, variant, **options) as encoder:
         return encoder.encode(TEXTS)
 
 
