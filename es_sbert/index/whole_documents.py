@@ -24,7 +24,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier
-from es_sbert.errors import IndexMissing
+from es_sbert.errors import IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import mapped_fields, nested_objects
 from es_sbert.index.document_vectors import action_metadata, append_members, if_unchanged, json_bytes
 from es_sbert.index.mapping import VECTOR_TYPES, document_meta_field, vector_fields
@@ -111,7 +111,9 @@ def _check_may_update(engine: Engine, state: IndexState, hit: Json, retrying: Re
     def update() -> None:
         [result] = engine.bulk(state.name, write_lines(hit, {}, None))
         if result.outcome is BulkOutcome.DENIED or result.outcome.is_retried:
-            raise result.error(engine.info.label, f"updating documents of {state.name}")
+            error = result.error(engine.info.label, f"updating documents of {state.name}")
+            # Transient: the end of a block is waited for, as by all writes of documents.
+            raise RequestFailed(error.message, error.remedy, 503) if result.outcome.is_retried else error
 
     retrying(update)
 

@@ -196,7 +196,6 @@ def test_invalid_item_of_later_window_is_refused_alone(tiny: Path, tiny_encoder:
     with before(bulks, tiny) as url:
         answer = patient.post(url, content=numbered(45), headers=JSON)
     assert statuses(answer) == [201] * 10 + [400] + [201] * 34
-    assert answer.json()["items"][10]["index"]["error"]["type"] == "id too long"
 
 
 def test_unreachable_engine_gets_no_more_windows(tiny: Path, tiny_encoder: Encoder) -> None:

@@ -9,13 +9,14 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from es_sbert.engines.bulk_request import BulkAttempt, send_bulk
+from es_sbert.engines.bulk_request import BulkAttempt, BulkItemResult, send_bulk
 from es_sbert.engines.clients import TransportEngine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.retry import RetryPolicy
-from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMismatch, RequestFailed
+from es_sbert.engines.retry import RetryPolicy, is_transient, without_retries
+from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.versioned_updates import VersionedUpdates
+from es_sbert.index.whole_documents import _check_may_update
 from tests.unit.engines.test_error_mapping import FLOOD
 
 ACTIONS = [SimpleNamespace(id=id, body=f'{{"delete":{{"_id":"{id}"}}}}\n'.encode()) for id in "abcd"]
@@ -23,8 +24,7 @@ BLOCK = "cluster_block_exception"
 
 
 def test_request_that_fails_as_a_whole_is_sent_again() -> None:
-    cut, block = EngineUnreachable("cut", "r"), RequestFailed("read-only", "r", 403, kind=BLOCK)
-    assert send_bulk(ACTIONS, Mock(side_effect=cut)) == BulkAttempt([], ACTIONS, (), "cut", False, {0}, cut)
+    block = RequestFailed("read-only", "r", 403, kind=BLOCK)
     assert send_bulk(ACTIONS, Mock(side_effect=block)) == BulkAttempt([], ACTIONS, (), "read-only", True, {403}, block)
 
 
@@ -67,3 +67,12 @@ def test_refusals_of_all_documents_are_errors(
 ) -> None:
     with pytest.raises(error, match=f"(?s){message}.*{remedy}"):
         _send(status, kind, reason)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, "busy"), (403, "cluster_block_exception")])
+def test_engine_that_takes_no_update_now_does_not_pass_for_permission(status: int, kind: str) -> None:
+    engine, hit = Mock(), {"_id": "1", "_seq_no": 3, "_primary_term": 1}
+    engine.bulk.return_value = [BulkItemResult(status, "1", kind, kind=kind)]
+    with pytest.raises(RequestFailed, match="updating documents of docs.*: .*busy|blocks updating") as caught:
+        _check_may_update(engine, IndexState("docs", {}, {}), hit, without_retries)
+    assert is_transient(caught.value)

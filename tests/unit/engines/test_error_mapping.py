@@ -169,7 +169,6 @@ FLOOD = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded floo
         (403, "security_exception", "action is unauthorized", False, "denied"),
         (409, "version_conflict_engine_exception", "", False, "conflict"),
         (413, "", "", False, "refused"),
-        (404, "index_not_found_exception", "no such index [docs]", False, "index_missing"),
         (404, "shard_not_found_exception", "no such shard", False, "refused"),
         (500, "security_exception", "not initialized", True, "retry"),
         (400, "document_parsing_exception", "failed: index_not_found_exception", False, "refused"),

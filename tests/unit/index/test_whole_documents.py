@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from es_sbert.engines.bulk_request import BulkItemResult
-from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.retry import without_retries
-from es_sbert.errors import RequestFailed
-from es_sbert.index.whole_documents import WholeDocument, _check_may_update, _leaves, _restore, write_lines
+from es_sbert.index.whole_documents import WholeDocument, _leaves, _restore, write_lines
 from es_sbert.io.json_text import dump_object, parse_exact
 
 HIT = {"_id": "1", "_routing": "r", "_seq_no": 3, "_primary_term": 1}
@@ -51,12 +46,6 @@ def test_whole_document_is_changed_as_by_an_update() -> None:
         parse_exact(b'{"a":1.10,"v":[0.25],"v_meta":{"old":"new","kept":1.30},"s":"\\ud800","w":null}'), sort_keys=True
     )
     assert end == b""
-
-
-def test_busy_engine_does_not_pass_for_permission_to_update() -> None:
-    engine = Mock(bulk=Mock(return_value=[BulkItemResult(429, "1", "busy")]))
-    with pytest.raises(RequestFailed, match="answered updating documents of docs with 429: busy"):
-        _check_may_update(engine, IndexState("docs", {}, {}), HIT, without_retries)
 
 
 def test_other_documents_are_updated() -> None:
