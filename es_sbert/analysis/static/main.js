@@ -59,7 +59,7 @@ function showFacts() {
   const last = [
     groups.some(({ cosine }) => cosine < Number(minimum)) && "Groups are chains of near-duplicates: the lowest cosine of a group can be below the minimum.",
     shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
-    maker && `Made by ${label(maker)}.`,
+    maker && `Made by ${label(maker).replaceAll("-", "-\u2060")}.`,
   ];
   byId("about").textContent = last.filter(Boolean).join(" ");
   byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
