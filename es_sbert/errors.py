@@ -38,13 +38,15 @@
     ├── SourceError                input that cannot be read at all
     └── OutputError                an output file that cannot be written
 
-Each error carries a `remedy`: what to do next, in one or two sentences. The command line prints message and remedy and
+Each error carries a `remedy`: what to do next, in one or two sentences. Errors of an engine carry its response, too:
+`status`, `type`, `body` and `request`. The command line prints message and remedy and
 exits with code 2; these errors are never shown as a traceback.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 
 class EsSbertError(Exception):
@@ -124,7 +126,23 @@ class DeviceError(EsSbertError):
     """The requested device is not available."""
 
 
-class EngineError(EsSbertError):
+class _EngineResponse(EsSbertError):
+    """An error with the engine's response, if there was one.
+
+    Attributes:
+        status: HTTP status of the response, also of one item of a bulk request; 0 without a response.
+        type: The engine's name for the error, such as `index_not_found_exception`; empty if it gave none.
+        body: The response, parsed if it is JSON.
+        request: Method and path, such as `POST /docs/_search`.
+    """
+
+    status: int = 0
+    type: str = ""
+    body: Any = None
+    request: str = ""
+
+
+class EngineError(_EngineResponse):
     """A search engine cannot be used."""
 
 
@@ -157,13 +175,11 @@ class RequestFailed(EngineError):
 
     Args:
         status: HTTP status code, or 0 when a connection broke.
-        kind: Type of the engine's error, such as `cluster_block_exception`; empty if it is unknown.
     """
 
-    def __init__(self, message: str, remedy: str, status: int = 0, *, kind: str = "") -> None:
+    def __init__(self, message: str, remedy: str, status: int = 0) -> None:
         super().__init__(message, remedy)
         self.status = status
-        self.kind = kind
 
 
 class PointInTimeLost(RequestFailed):
@@ -191,7 +207,7 @@ class VectorIndexError(EsSbertError):
     """An index does not fit the request."""
 
 
-class IndexMissing(VectorIndexError):
+class IndexMissing(VectorIndexError, _EngineResponse):
     """There is no index or alias with that name."""
 
 

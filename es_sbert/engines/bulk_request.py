@@ -184,7 +184,7 @@ def send_bulk(group: list[A], post: Callable[[bytes], list[BulkItemResult]]) -> 
     try:
         results = post(b"".join(action.body for action in group))
     except (RequestFailed, EngineUnreachable) as error:
-        status, kind = (error.status, error.kind) if isinstance(error, RequestFailed) else (0, "")
+        status, kind = (error.status, error.type) if isinstance(error, RequestFailed) else (0, "")
         attempt.error, attempt.statuses = error, {status}
         outcome = classify_result(status, kind, error.message, actions=len(group))
         if outcome is BulkOutcome.SPLIT:

@@ -13,8 +13,8 @@ from urllib3.exceptions import NewConnectionError
 
 from es_sbert.errors import (
     AccessDenied,
+    EngineError,
     EngineUnreachable,
-    EsSbertError,
     FeatureMissing,
     HostUnknown,
     IndexMissing,
@@ -223,7 +223,7 @@ def exception_chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-def response_error(status: int, body: Any, *, label: str, action: str) -> EsSbertError:
+def response_error(status: int, body: Any, *, label: str, action: str) -> EngineError | IndexMissing:
     """Return the error for a response other than 2xx.
 
     Args:
@@ -232,16 +232,24 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         action: The request, such as `PUT /docs`.
     """
     kind, reason = root_cause(body)
+    error = _meaning(status, kind, reason, body, label, action)
+    error.status = error.status or status
+    error.type = "index_closed_exception" if is_closed(kind, reason) else kind
+    error.body, error.request = body, action
+    return error
+
+
+def _meaning(status: int, kind: str, reason: str, body: Any, label: str, action: str) -> EngineError | IndexMissing:
     if status == 401:
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
     if is_closed(kind, reason):
         # It may be one of several indices of an alias or a pattern.
-        closed, kind = failed_index(body), "index_closed_exception"
+        closed = failed_index(body)
         message = f"{label} cannot carry out {action}: {f'the index {closed}' if closed else 'an index'} is closed"
         remedy = f"Open it (`POST /{closed or 'INDEX'}/_open`), or take it out of the alias or the names."
-        return RequestFailed(message, remedy, status, kind=kind)
+        return RequestFailed(message, remedy, status)
     if kind in BLOCK_TYPES:
-        return RequestFailed(f"{label} blocks {action}: {reason}", block_remedy(reason), status, kind=kind)
+        return RequestFailed(f"{label} blocks {action}: {reason}", block_remedy(reason), status)
     if status == 403 or LIMITED_VIEW.search(reason):
         return access_denied(label, action, reason)
     if status == 400 and _NO_SCRIPTS in reason:
@@ -259,7 +267,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     for pattern, advice in _REASON_REMEDIES.items():
         if re.search(pattern, reason):
             remedy = advice
-    return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
+    return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
 
 
 def block_remedy(reason: str) -> str:

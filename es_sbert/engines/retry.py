@@ -76,7 +76,7 @@ class Backoff:
 def is_transient(error: EngineError) -> bool:
     """Whether the same request may succeed later."""
     if isinstance(error, RequestFailed):
-        return is_transient_failure(error.status, error.kind)
+        return is_transient_failure(error.status, error.type)
     return isinstance(error, EngineUnreachable)
 
 

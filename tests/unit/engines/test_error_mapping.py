@@ -19,7 +19,7 @@ from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMis
 URL = "http://localhost:9200"
 
 
-def failed(status: int, body: Any) -> EsSbertError:
+def failed(status: int, body: Any) -> Any:
     return response_error(status, body, label="Elasticsearch 9.5.0", action="PUT /docs")
 
 
@@ -47,11 +47,12 @@ def test_root_cause_joins_the_cause_chain_once() -> None:
     ],
 )
 def test_status_maps_to_error_class(status: int, kind: str, expected: type[EsSbertError]) -> None:
-    error = failed(status, {"error": {"type": kind, "reason": "because"}})
+    body = {"error": {"type": kind, "reason": "because"}}
+    error = failed(status, body)
     assert type(error) is expected
     assert error.remedy
-    if isinstance(error, RequestFailed):
-        assert error.status == status
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert (each.status, each.type, each.body, each.request) == (status, kind, body, "PUT /docs")
 
 
 @pytest.mark.parametrize(
