@@ -23,7 +23,8 @@ BLOCK = "cluster_block_exception"
 
 
 def test_request_that_fails_as_a_whole_is_sent_again() -> None:
-    block = RequestFailed("read-only", "r", 403, kind=BLOCK)
+    block = RequestFailed("read-only", "r", 403)
+    block.type = BLOCK
     assert send_bulk(ACTIONS, Mock(side_effect=block)) == BulkAttempt([], ACTIONS, (), "read-only", True, {403}, block)
 
 
