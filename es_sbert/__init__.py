@@ -10,7 +10,7 @@
             print(hit.id, hit.cosine)
 
 Names are imported when they are first used, so `import es_sbert` is fast. `es_sbert.training.train`,
-`es_sbert.evaluation.evaluate` and `es_sbert.exporters.export_bundle` train, evaluate and export models. Errors are in
+`es_sbert.evaluation.evaluate` and `es_sbert.exporters.export` train, evaluate and export models. Errors are in
 `es_sbert.errors`.
 """
 
