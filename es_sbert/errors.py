@@ -210,6 +210,9 @@ class VectorIndexError(EsSbertError):
 class IndexMissing(VectorIndexError, _EngineResponse):
     """There is no index or alias with that name."""
 
+    status = 404
+    type = "index_not_found_exception"
+
 
 class IndexMismatch(VectorIndexError):
     """The index has other dimensions, another model's vectors, or no vector field."""

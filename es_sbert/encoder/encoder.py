@@ -267,7 +267,8 @@ class Encoder(SentenceTransformersNames, OpenedModel):
             prompt: Text to prepend to each text instead.
             normalize_embeddings: Scale the vectors to length 1. Most models do that themselves.
             show_progress_bar: Show a progress bar on stderr.
-            others: Other arguments of sentence-transformers, with values that ask for what this method does anyway.
+            others: Other arguments of sentence-transformers, with values that ask for what this method does anyway;
+                `batch_size` is ignored, since a batch has a maximum of tokens.
 
         Returns:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts; ``(dimensions,)`` for one string.

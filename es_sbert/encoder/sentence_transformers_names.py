@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.vectors import Vectors, unit_vectors
 
+# `batch_size` changes only the speed, so it is ignored: a batch has a maximum of tokens here (`budget`).
+_IGNORED = frozenset({"batch_size"})
 # Arguments of `SentenceTransformer.encode` that have no meaning here: values that ask for what `encode` does anyway,
 # and what to do instead.
 _WITHOUT_MEANING: dict[str, tuple[tuple[object, ...], str]] = {
-    "batch_size": ((), "A batch has a maximum of tokens, not of texts: Encoder(model, budget=TOKENS)."),
     "chunk_size": ((None,), "Threads share the batches of a call: Encoder(model, threads=N)."),
     "convert_to_numpy": ((True,), "The result is one array; list(encoder.encode(texts)) is a list of vectors."),
     "convert_to_tensor": ((False,), "The result is an array: torch.from_numpy(encoder.encode(texts))."),
@@ -35,6 +36,8 @@ def check_without_meaning(given: Mapping[str, object]) -> None:
         WrongArgument: one is unknown.
     """
     for name, value in given.items():
+        if name in _IGNORED:
+            continue
         if name not in _WITHOUT_MEANING:
             raise WrongArgument(f"unknown option: {name}", "See help(Encoder.encode) for the options.")
         accepted, instead = _WITHOUT_MEANING[name]
@@ -81,6 +84,13 @@ class SentenceTransformersNames:
     def max_seq_length(self) -> int:
         """Maximum tokens that the model reads of a text; also `info.max_tokens`."""
         return int(self.info.max_tokens)
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        raise UsageError(
+            f"`max_seq_length` cannot be set to {value} on an open model: vectors of one index need one maximum",
+            "Set max_seq_length in the model's sentence_bert_config.json: it is then another model.",
+        )
 
     @property
     def device(self) -> str:

@@ -123,8 +123,9 @@ def test_mixed_models_raise(site: SampleIndices) -> None:
     assert "index migrate" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="holds passages"):
         open_at(site, [site.one, site.split])
-    with pytest.raises(IndexMissing):
+    with pytest.raises(IndexMissing) as missing:
         open_at(site, [site.one, "test-of-no-index"])
+    assert (missing.value.status, missing.value.type) == (404, "index_not_found_exception")
 
 
 def test_like_returns_nearest_other_documents(site: SampleIndices, one: SemanticIndex) -> None:

@@ -21,7 +21,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "documents": lambda model: model.encode_document(TEXTS),
     "a named prompt": lambda model: model.encode(TEXTS, prompt_name="query"),
     "a prompt": lambda model: model.encode(TEXTS, prompt="The cat "),
-    "unit vectors": lambda model: model.encode(TEXTS, normalize_embeddings=True),
+    "unit vectors": lambda model: model.encode(TEXTS, batch_size=2, normalize_embeddings=True),
     "a progress bar": lambda model: model.encode(TEXTS, show_progress_bar=True, convert_to_numpy=True),
     "similarity": lambda model: np.asarray(model.similarity(model.encode(TEXTS[0]), model.encode(TEXTS))),
     "dimensions": lambda model: [model.get_embedding_dimension(), model.max_seq_length],
@@ -40,10 +40,12 @@ def test_program_gets_what_sentence_transformers_returns(name: str, tmp_path: Pa
 
 
 def test_what_has_no_meaning_is_refused_with_the_reason(encoder: Encoder, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ({"batch_size": 8}, {"convert_to_tensor": True}, {"precision": "int8"}, {"device": "cuda"}):
+    for wrong in ({"convert_to_tensor": True}, {"precision": "int8"}, {"device": "cuda"}):
         with pytest.raises(UsageError, match=f"has no `{next(iter(wrong))}`"):
             encoder.encode(TEXTS, **wrong)
     with pytest.raises(WrongArgument, match="unknown option: colour"):
         encoder.encode(TEXTS, colour="red")
+    with pytest.raises(UsageError, match="cannot be set to 512 on an open model"):
+        encoder.max_seq_length = 512
     assert encoder.encode([], show_progress_bar=True).shape == (0, encoder.info.dimensions)
     assert capsys.readouterr().out == ""  # the bar is on stderr
