@@ -113,6 +113,8 @@ _MIN_SIMILARITY = 0.75
 
 def _similar_model_hint(name: str) -> str:
     """`Did you mean NAME?` for the known model with the most similar name; empty if there is none."""
+    if "cross-encoder" in name.lower():
+        return ""  # the known models are sentence encoders
     here = {*(model.name for model in _read_entries_or_report([])), *entry_points(group=ENTRY_POINT_GROUP).names}
     known = {each.lower(): each for each in (*MODELS, *MODEL_PACKAGES, *here)}
     found = difflib.get_close_matches(name.rpartition("/")[2].lower(), known, n=1, cutoff=_MIN_SIMILARITY)

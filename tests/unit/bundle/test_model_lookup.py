@@ -34,6 +34,7 @@ def test_unreachable_hub_raises_model_not_found(hub: Path, name: str) -> None:
         ("all-minilm-l6-v3", "Did you mean all-MiniLM-L6-v2? Or use"),
         ("bge-small-en", "Did you mean bge-small-en-v1.5? Fetch it with `es-sbert model fetch bge-small-en-v1.5`."),
         ("e5-small-v3", "Did you mean e5-small-v2? Or use"),  # it has been fetched
+        ("cross-encoder/ms-marco-MiniLM-L6-v2", "Check the name."),  # no sentence encoder is meant
     ],
 )
 def test_similar_model_is_suggested(
