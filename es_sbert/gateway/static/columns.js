@@ -3,7 +3,7 @@
 import { requestOf, rewritten } from "./bodies.js";
 import { byId, element } from "./dom.js";
 import { search } from "./engine.js";
-import { aggregationsOf } from "./facets.js";
+import { aggregationsOf, othersOf } from "./facets.js";
 import { listOf, summaryOf, totalText } from "./hits.js";
 import { cosineText } from "./numbers.js";
 import { COLUMNS, PAGE, bodyOf, nearestBody } from "./queries.js";
@@ -14,11 +14,13 @@ export function prepare() {
     "section",
     { class: "column", "data-name": column.name, "aria-labelledby": `${column.name}-heading`, "aria-busy": "true" },
     element("h3", { id: `${column.name}-heading` }, column.heading),
-    element("p", { class: "note" }, column.note[0], element("span", { class: "more" }, column.note[1])),
+    element("p", { class: "note" }, marked(column.note[0]), element("span", { class: "more" }, marked(column.note[1], "common"))),
     element("div", { class: "found" }, element("p", {}, "Searching…")),
   )));
   offerViews();
 }
+
+const marked = (note, kind = null) => note.split("*").map((part, number) => (number % 2 === 1 ? element("mark", { class: kind }, part) : part));
 
 /**
  * Search with one column and show its hits.
@@ -35,7 +37,10 @@ export async function run(column, asked, { changed, signal }) {
     // One record in the search log for all lists: that of the list which a narrow screen shows.
     const found = await search(asked.index, body, column.mode, signal, { logged: !asked.isRepeated && column.name === viewed() });
     const near = found.answer.hits.hits.length === 0 ? await nearestOf(column, asked, counts, signal) : null;
-    if (near !== null) found.answer.aggregations = near.aggregations;
+    // Without a hit to return, the gateway makes no search hybrid.
+    const others = await Promise.all(othersOf(asked.facets, asked.filters).map(([filters, aggregations]) =>
+      search(asked.index, bodyOf(column, { ...asked, filters, size: 1 }, aggregations), column.mode, signal)));
+    found.answer.aggregations = Object.assign({}, (near ?? found.answer).aggregations, ...others.map(({ answer }) => answer.aggregations));
     show(section, column, asked, found, near, { changed, signal });
     countView(column.name, totalText(found.answer), near?.hits.hits.length ?? 0);
     return found.answer;
@@ -106,12 +111,12 @@ function show(section, column, asked, found, near, then) {
 function minimumOf(asked, toggle) {
   const minimum = `the minimum cosine of ${cosineText(asked.field.min_cosine)}`;
   const [what, other] = asked.unlimited
-    ? [`Semantic ignores ${minimum}.`, "Apply the minimum again"]
+    ? [`Showing all semantic hits, also those below ${minimum}.`, "Apply the minimum again"]
     : [`No document reaches ${minimum}${asked.filters.length > 0 ? " with these filters" : ""}.`, "Show all semantic hits"];
   return element("div", { class: "message" }, element("p", {}, what), element("button", { type: "button", click: toggle }, other));
 }
 
-/** Say above the lists what they hold if one of the two searches has found nothing. */
+/** Say above the lists what they hold if one of the two searches has found nothing; say nothing above an empty list. */
 export function noteLists({ field }, answers) {
   const [semantic, lexical, hybrid] = COLUMNS.map(({ name }) => answers.get(name)?.hits.hits.length);
   const note = (name, first, rest) => document.querySelector(`[data-name="${name}"] .note`).replaceChildren(first, element("span", { class: "more" }, rest));
@@ -121,6 +126,9 @@ export function noteLists({ field }, answers) {
   if (hasMinimum) note("semantic", semantic > 0 ? "Closest in meaning" : `Closest ${shown} shown`, `; dashed: below ${minimum}`);
   if (hybrid > 0 && hasMinimum) note("hybrid", "Word matches only", `; none reaches ${minimum}`);
   else if (hybrid > 0 && lexical === 0) note("hybrid", "Semantic ranking only", "; no word matches");
+  for (const section of byId("columns").children) {
+    section.querySelector(".note").hidden = answers.has(section.dataset.name) && section.querySelector(".hits") === null;
+  }
 }
 
 /** What a list without hits says. */
@@ -132,7 +140,7 @@ function emptied(column, asked) {
 function emptyWords(column, asked) {
   if (asked.filters.length > 0) return "No document matches these filters. Remove one of them.";
   if (column.name === "lexical") return "No document contains any of these words.";
-  if (column.name === "hybrid") return "Neither the semantic nor the lexical search found a document.";
+  if (column.name === "hybrid") return `No document ${asked.field.min_cosine === null ? "has a vector" : `reaches a cosine of ${cosineText(asked.field.min_cosine)}`}, and none contains these words.`;
   return "No document has a vector yet. Embed the documents with es-sbert ingest.";
 }
 

@@ -12,11 +12,18 @@ export const aggregationsOf = (facets) =>
 export const filtersOf = (facets, chosen) =>
   facets.filter(({ field }) => chosen.has(field)).map(({ field }) => ({ terms: { [field]: chosen.get(field) } }));
 
+/** For each filter, the other filters, and the aggregation that counts all values of its field. */
+export const othersOf = (facets, filters) => filters.map((filter) => {
+  const number = facets.findIndex(({ field }) => field in filter.terms);
+  return [filters.filter((other) => other !== filter), { [`others_${number}`]: facets[number].aggregation }];
+});
+
 /** One fieldset per facet; `toggle` is called with a facet's field and a value. */
 export function facetsOf(facets, aggregations, chosen, toggle) {
   return facets.map((facet, number) => {
     const values = chosen.get(facet.field) ?? [];
-    const counts = countsOf(aggregations?.[`facet_${number}`]?.buckets ?? [], values);
+    const [own, all] = ["facet", "others"].map((name) => aggregations?.[`${name}_${number}`]?.buckets);
+    const counts = countsOf(own ?? [], values, all);
     if (counts.size === 0) return null;
     return element(
       "fieldset",
@@ -27,11 +34,14 @@ export function facetsOf(facets, aggregations, chosen, toggle) {
   });
 }
 
-/** Value → number of hits. Chosen values are always included, so they can be removed. */
-function countsOf(buckets, values) {
-  const counts = new Map(buckets.map((bucket) => [`${bucket.key_as_string ?? bucket.key}`, bucket.doc_count]));
-  for (const value of values) if (!counts.has(value)) counts.set(value, 0);
-  return counts;
+/**
+ * Value → number of hits: of the chosen `values` among the hits (`own`), of the others among those without the filter (`all`).
+ * Chosen values are always included, so they can be removed.
+ */
+function countsOf(own, values, all = own) {
+  const [counts, others] = [own, all].map((buckets) => new Map(buckets.map((bucket) => [`${bucket.key_as_string ?? bucket.key}`, bucket.doc_count])));
+  for (const value of values) others.set(value, counts.get(value) ?? 0);
+  return others;
 }
 
 function choice(facet, value, count, isChosen, toggle) {

@@ -36,8 +36,7 @@ export function listOf(column, answer, asked) {
       { tabindex: "-1", "data-key": keyOf(hit._index, hit._id), class: cosine !== null && cosine < field.min_cosine ? "below" : null },
       element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field), isCommon)),
       excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt, isCommon)),
-      element("p", { class: "elsewhere" }),
-      element("p", { class: "scores" }, scoresOf(column, hit, cosine)),
+      element("p", { class: "scores" }, element("span", {}, scoresOf(column, hit, cosine)), element("span", { class: "elsewhere" })),
       element("p", { class: "facts" }, factsOf(hit, asked).map((fact, number) => element("span", {}, number > 0 ? " · " : "", factOf(fact)))),
     );
   });
@@ -74,7 +73,7 @@ export function addPlaces() {
     const others = lists.filter(([name]) => name !== own && (own === "hybrid" || name === "hybrid"));
     for (const item of itemsOf(own)) {
       const places = others.map(([, heading, keys]) => [heading, keys.indexOf(item.dataset.key) + 1]).filter(([, place]) => place > 0);
-      item.querySelector(".elsewhere").replaceChildren(...places.map(([heading, place]) => element("span", {}, `${heading} #${place} `)));
+      item.querySelector(".elsewhere").replaceChildren(...places.map(([heading, place], number) => element("span", {}, `${number > 0 ? " · " : ""}${heading} #${place}`)));
     }
   }
 }

@@ -43,10 +43,11 @@ async function begin() {
   await follow();
 }
 
-/** A name in the list: in whole if it would be that of another index, too. */
+/** A name in the list: longer, or in whole, if it would be that of another index, too. */
 function optionOf(name) {
-  const short = (each) => shortName(each, Math.max(LONG_NAME / 2, Math.floor((byId("index").clientWidth - 90) / 9.4)));
-  return settings.indices.some((other) => other.name !== name && short(other.name) === short(name)) ? visible(name) : short(name);
+  const room = Math.max(14, Math.floor((byId("index").clientWidth - 106) / 9.4));
+  const isUnique = (length) => settings.indices.every((other) => other.name === name || shortName(other.name, length) !== shortName(name, length));
+  return shortName(name, [room, LONG_NAME].find(isUnique) ?? name.length);
 }
 
 /** Run the search in the address. */
@@ -62,7 +63,7 @@ async function follow() {
   byId("index").value = index?.name ?? "";
   offerFields(index ?? { name: "", fields: [] });
   if (index === null) {
-    problem("Index not found", "It does not exist, has no vectors, or you cannot read it. Choose another index.", visible(state.index), { first: true });
+    problem("This index cannot be searched", "It does not exist, has no vectors, or you cannot read it. Choose another index.", visible(state.index), { first: true });
     return;
   }
   if (new URLSearchParams(location.search).has("like")) {

@@ -5,7 +5,7 @@ import { FOUND, titleFields } from "./text.js";
 export const PAGE = 10;
 export const COSINE_MEANING = "Cosine similarity of the vectors: 1 is the closest, 0 unrelated. Comparable between searches.";
 
-// In the order of the page; phones show the first part of a `note`; `score` explains the engine's own score if it differs from the cosine.
+// In the order of the page; phones show the first part of a `note`, and what is in stars looks like the marks of hits; `score` explains the engine's own score if it differs from the cosine.
 export const COLUMNS = [
   {
     name: "semantic", heading: "Semantic", mode: "on", score: null,
@@ -13,7 +13,7 @@ export const COLUMNS = [
   },
   {
     name: "lexical", heading: "Lexical", mode: "off",
-    note: ["Shares words", ", common ones fainter"],
+    note: ["Best *word matches*", ", *common ones* fainter"],
     score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
   },
   {

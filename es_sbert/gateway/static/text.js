@@ -131,12 +131,12 @@ export function beginning(text, longest = 300) {
 
 export const LONG_NAME = 32; // characters
 
-/** A long name in `room` characters by its beginning, its last part with a digit and its end, which tell names of one family apart. */
+/** A long name in `room` characters by its beginning, its last part with a digit and, with room for it, its end, which tell names of one family apart. */
 export function shortName(name, room) {
   if (name.length <= room) return visible(name);
   const version = name.match(/[^\W_]*\d[^\W_]*/g)?.at(-1) ?? "";
   const isCut = version !== "" && version.length <= 10 && !/\d/.test(name.slice(-8));
-  const end = isCut ? `${version}…${name.slice(-4)}` : name.slice(-8);
+  const end = isCut ? `${version}…${room < 22 ? "" : name.slice(-4)}` : name.slice(-8);
   return visible(`${name.slice(0, Math.max(4, room - end.length - 1))}…${end}`);
 }
 
