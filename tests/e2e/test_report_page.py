@@ -199,7 +199,8 @@ def test_keyboard_moves_from_groups_to_members_to_search(open_report: OpenReport
 
 def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab = open_report(duplicates())
-    tab.page.get_by_role("button", name="Map").click()
+    tab.page.get_by_role("button", name="Show map").click()
+    assert tab.focused() == "map-canvas"
     box = tab.page.locator("#map-canvas").bounding_box()
     assert box is not None
     # The first text is the rightmost point of the circle.
@@ -219,8 +220,7 @@ def test_map_works_by_pointer(open_report: OpenReport) -> None:
     ]
     expect(tab.details.locator("li:not(li li)")).to_have_text(rows)
     expect(tab.details.locator(".text :is(del, ins)")).to_have_text(["has", "did", "arrived yet", "arrive"])
-    tab.page.get_by_role("button", name="Map").click()
-    assert tab.focused() == "map-canvas"
+    expect(tab.page.locator("#show-map")).to_be_hidden()  # the map is in view
 
 
 def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport) -> None:

@@ -8,26 +8,28 @@ const COMPARISON = ["comparison", "comparisons"];
 const textUnit = (number) => (rowsOf(number).length < groups[number].members.length ? ["different text", "different texts"] : ["text", "texts"]);
 const GROUP_UNIT = [kind.one, kind.many];
 
-const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH, NAMED] = [8, 64, 18, 80, 40]; // characters
+const [LEAST_SHARED, MOST_SHARED, SHARED_SHOWN, SIDE_LENGTH] = [8, 64, 18, 40]; // characters
 
 /** The titles of a pair, from where they differ; one if the texts are identical. */
-function sidesOf(members, longest = SIDE_LENGTH, isId = false) {
+function sidesOf(members, isId) {
   const own = byText(members).map(([text]) => (isId ? "" : label(untagged(texts[text]))) || label(ids[text]));
-  if (own.length < 2) return [beginning(own[0], longest)];
+  if (own.length < 2) return [beginning(own[0], SIDE_LENGTH)];
   const [one, two] = own;
   let same = 0;
   while (same < one.length && one[same] === two[same]) same += 1;
   const cut = one.slice(0, same).search(/[^\s./(:]*$/u); // at the beginning of a word
-  if (cut < LEAST_SHARED) return own.map((side) => beginning(side, longest));
+  if (cut < LEAST_SHARED) return own.map((side) => beginning(side, SIDE_LENGTH));
   const shared = cut <= MOST_SHARED ? "" : beginning(one, SHARED_SHOWN).replace(/…$/u, "");
-  return own.map((side) => `${shared}…${beginning(side.slice(cut), longest)}`);
+  return own.map((side) => `${shared}…${beginning(side.slice(cut), SIDE_LENGTH)}`);
 }
 
-/** The heading of a group as nodes: of a pair with the names of its texts, which are ids if the texts begin with them. */
+/** The names of the texts of a pair: their ids if the texts begin with them. */
+const namesOf = ({ members }) => sidesOf(members, members.every((text) => idOf(text) === null)).map((name) => name.replace(/^…/u, ""));
+
+/** The heading of a group as nodes: of a pair with the names of its texts. */
 function headingNodes(number) {
-  const { members } = groups[number];
-  const names = isPairs && !isOneText(number) ? sidesOf(members, NAMED, members.every((text) => idOf(text) === null)) : [];
-  const words = [headingOf(number), names.map((name) => name.replace(/^…/u, "")).join("\u00a0/ ")].filter(Boolean).join(": ");
+  const names = isPairs && !isOneText(number) ? namesOf(groups[number]) : [];
+  const words = [headingOf(number), names.join("\u00a0/ ")].filter(Boolean).join(": ");
   return [isPairs ? "" : swatchOf(classOfGroup[number]), words];
 }
 
@@ -37,7 +39,6 @@ class GroupList {
   #current = 0;
   #grow;
   #found = null; // texts
-  #most = groups[bySize[0]]?.size; // texts of a group
 
   /** `go` is called with a selected group, `look` with the group under the pointer, -1 for none. */
   constructor(go, look) {
@@ -82,37 +83,34 @@ class GroupList {
   /** Show only groups with some of these texts, and how many; null shows all groups with their sizes. */
   showFound(found) {
     this.#found = found === null ? null : new Set(found);
-    this.#most = Math.max(1, ...groups.map((group) => this.#countOf(group)));
     [...this.#list.children].forEach((item, number) => this.#count(item, number));
     if (this.#buttons()[this.#current]?.parentElement.hidden) this.#move(this.#buttons().indexOf(this.#shown()[0]));
   }
 
   #item(number, go) {
-    const { members, cosine } = groups[number];
+    const { size, cosine } = groups[number];
     const item = element("li", {}, element(
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
       isPairs ? element("span", { class: "number" }, numbers.format(number + 1)) : swatchOf(classOfGroup[number]),
-      (isPairs ? sidesOf(members) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))), // a break would make a second line
+      (isPairs ? namesOf(groups[number]) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))), // a break would make a second line
       isPairs
         ? element("span", { class: "figures" }, isOneText(number) ? figuresOf(number) : cosine.toFixed(DECIMALS))
         : element("span", { class: "figures" }, element("span"), element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" }))),
     ));
+    if (!isPairs) item.querySelector(".size").style.width = `${(100 * size) / groups[bySize[0]].size}%`;
     this.#count(item, number);
     return item;
   }
 
-  #countOf({ size, members }) {
-    return this.#found === null ? size : members.filter((text) => this.#found.has(text)).length;
-  }
-
   #count(item, number) {
-    const count = this.#countOf(groups[number]);
+    const { size, members } = groups[number];
+    const count = this.#found === null ? size : members.filter((text) => this.#found.has(text)).length;
     item.hidden = count === 0;
     if (isPairs) return;
-    const [words, { firstChild: bar }] = item.querySelector(".figures").children;
-    words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${this.#found === null ? "" : `${numbers.format(count)} of `}${counted(groups[number].size, "text", "texts")}`;
-    bar.style.width = `${(100 * count) / this.#most}%`;
+    const [words, bar] = item.querySelector(".figures").children;
+    words.textContent = `${isClusters ? "" : `${headingOf(number)} · `}${this.#found === null ? "" : `${numbers.format(count)} of `}${counted(size, "text", "texts")}`;
+    bar.hidden = this.#found !== null; // it compares sizes
   }
 
   #buttons() {
@@ -145,6 +143,7 @@ class GroupList {
 function showDetails(number, go) {
   const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
   for (const button of ["show-all", "previous", "next"].map(byId)) button.hidden = number === -1;
+  byId("show-map").textContent = number === -1 ? "Show map" : "Show on map";
   byId("show-map").hidden = isPairs || textCount === 0 || (isClusters && number === -1);
   byId("previous").disabled = number === 0;
   byId("next").disabled = number === groups.length - 1;
@@ -191,7 +190,6 @@ function overviewOf(number, go) {
       "div",
       { class: "tools" },
       element("button", { type: "button", class: "small", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), ...(isClusters ? textUnit(number) : COMPARISON))}`),
-      isClusters ? element("button", { type: "button", class: "small to-map", click: () => { go(number); byId("show-map").click(); } }, "Map") : null,
     ) : null,
   );
 }

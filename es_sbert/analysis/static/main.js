@@ -15,6 +15,7 @@ function select(number, focus = true) {
   selected = number;
   groupList.select(number);
   showDetails(number, (next) => select(next));
+  showAbout(number);
   map.highlight(number === -1 ? null : groups[number].members, number);
   if (number !== -1) tell(`${nameOf(number)}, ${figuresOf(number)}, is selected.`);
   if (focus) {
@@ -47,23 +48,26 @@ function showFacts() {
   byId("facts").replaceChildren(
     ...report.facts.filter(([name]) => name !== MADE_BY).map(([name, value]) => element("div", {}, element("dt", {}, label(name)), element("dd", { dir: "auto" }, label(value)))),
   );
-  const { total, limit } = report;
+  const { total } = report;
   const notes = [
     total.texts > textCount && `This page holds ${numbers.format(textCount)} of ${counted(total.texts, "text", "texts")}: the first of the ${kind.many}, and a random sample of the others. The map and the search are limited to them.`,
     total.groups > groups.length && `This page holds ${numbers.format(groups.length)} of ${counted(total.groups, ...GROUP_UNIT)}.`,
     textCount > 0 && texts.every((text) => text === "") && "The texts are not known; their ids are shown.",
   ];
   byId("notes").replaceChildren(...notes.filter(Boolean).map((note) => element("li", {}, note)));
+  byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
+  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts. Far distances mean little.`;
+}
+
+/** The end of the page: how many of the shown texts are shortened, and the program that made the page. */
+function showAbout(number) {
+  const count = (number === -1 ? [...shortened] : groups[number].members.filter((text) => shortened.has(text))).length;
   const [, maker] = report.facts.find(([name]) => name === MADE_BY) ?? [];
-  const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
   const last = [
-    groups.some(({ cosine }) => cosine < Number(minimum)) && "Groups are chains of near-duplicates: the lowest cosine of a group can be below the minimum.",
-    shortened.size > 0 && `${counted(shortened.size, "text is", "texts are")} shortened to ${numbers.format(limit)} characters.`,
+    count > 0 && `${counted(count, "text is", "texts are")} shortened to ${numbers.format(report.limit)} characters.`,
     maker && `Made by ${label(maker).replaceAll("-", "-\u2060")}.`,
   ];
   byId("about").textContent = last.filter(Boolean).join(" ");
-  byId("map-label").textContent = `Map of ${counted(textCount, "text", "texts")}`;
-  byId("map-about").textContent = `${counted(textCount, "text", "texts")}, placed by t-SNE of their embeddings: neighbors are similar texts. Far distances mean little.`;
 }
 
 byId("title").replaceChildren(...byId("title").textContent.split(" ").flatMap((word) => [element("span", {}, word), " "]));
@@ -88,12 +92,15 @@ const finder = new TextFinder(
   tell,
 );
 showDetails(-1, (number) => select(number));
+showAbout(-1);
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.readColors());
 byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
 byId("zoom-all").addEventListener("click", () => map.showAll());
 byId("zoom-selection").addEventListener("click", () => map.showHighlighted());
+// While the map is in view, its button is not needed; it keeps its place, so that nothing moves.
+new IntersectionObserver((entries) => document.body.classList.toggle("sees-map", entries.at(-1).isIntersecting), { threshold: 0.5 }).observe(byId("map-frame"));
 for (const id of ["show-map", "jump-map"]) byId(id).addEventListener("click", () => {
   map.showHighlighted();
   byId("map").scrollIntoView({ block: "start" });

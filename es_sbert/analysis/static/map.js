@@ -14,7 +14,7 @@ const HIDDEN = 1; // points that a label of near-duplicates may hide
 const FAR = 44; // pixels between a label and the middle of its group
 const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
 const [NARROW, LABELED_NARROW] = [420, 10]; // pixels; groups with a label on narrower maps
-const FRAMED = 20; // pixels around all points
+const FRAMED = 24; // pixels around all points, for labels
 const LABEL_LINES = [0, -9, 9, -18, 18]; // places of a label, in pixels from its group
 
 class TextMap {
@@ -30,6 +30,7 @@ class TextMap {
   #hovered = -1;
   #passing = null; // {group, texts} of the point under the pointer
   #view = null; // {scale, left, top}, in CSS pixels
+  #ratio = 1; // pixels of the screen in a CSS pixel
   #whole = 1; // the scale at which all points are shown
   #pointer = null; // {id, at} of the pointer that is held down
   #dragged = false;
@@ -40,7 +41,7 @@ class TextMap {
     this.choose = choose;
     this.tell = tell;
     this.readColors();
-    new ResizeObserver(() => this.#resize()).observe(this.#canvas);
+    new ResizeObserver(() => this.#resize()).observe(byId("map-frame"));
     this.#listen();
   }
 
@@ -114,13 +115,15 @@ class TextMap {
     this.#redraw();
   }
 
+  /** Give the canvas a whole number of pixels of the screen: a scaled canvas is blurred. */
   #resize() {
-    const ratio = window.devicePixelRatio || 1;
-    const { clientWidth, clientHeight } = this.#canvas;
+    const ratio = this.#ratio = window.devicePixelRatio || 1;
+    const { clientWidth, clientHeight } = byId("map-frame");
     if (clientWidth === 0 || clientHeight === 0) return;
     const before = { width: this.#canvas.width, height: this.#canvas.height };
-    this.#canvas.width = Math.round(clientWidth * ratio);
-    this.#canvas.height = Math.round(clientHeight * ratio);
+    this.#canvas.width = Math.floor(clientWidth * ratio);
+    this.#canvas.height = Math.floor(clientHeight * ratio);
+    for (const side of ["width", "height"]) this.#canvas.style[side] = `${this.#canvas[side] / ratio}px`;
     const untouched = this.#view === null || this.#view.scale === this.#whole;
     if (untouched) this.#fit(this.#bounds);
     else this.#pan((this.#canvas.width - before.width) / ratio / 2, (this.#canvas.height - before.height) / ratio / 2);
@@ -138,7 +141,7 @@ class TextMap {
   #draw() {
     if (this.#view === null) return;
     if (this.#canvas.matches(":focus-visible")) this.#lookAtMiddle();
-    const ratio = this.#canvas.width / this.#canvas.clientWidth;
+    const ratio = this.#ratio;
     const { scale, left, top } = this.#view;
     const place = { scale: scale * ratio, left: left * ratio, top: top * ratio };
     const radius = this.#radius() * ratio;
@@ -198,19 +201,23 @@ class TextMap {
     context.lineJoin = "round";
     const { scale, left, top } = this.#view;
     for (const { group, atX, atY, midY, endY } of wanted) {
-      const words = labelOf(group, width);
-      const half = context.measureText(words).width / 2 + 4;
-      const middle = Math.max(half, Math.min(width - half, atX * scale + left));
       const center = Math.max(atY * scale - ABOVE, midY * scale - FAR) + top;
-      if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) continue; // its group is not in view
       const below = isClusters ? [] : [endY * scale + top + ABOVE]; // small groups may have room there
-      const places = [...LABEL_LINES.map((shift) => center + shift), ...below].filter((line) => line > 10 && line < height - 10)
-        .map((line) => ({ left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
-        .filter((place) => !taken.some((other) => overlaps(place, other)))
-        .map((place) => ({ ...place, hidden: this.#hidden(place) }))
-        .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }));
-      const box = places.sort((one, two) => one.cost - two.cost)[0];
-      if (box === undefined || (!isClusters && group !== selected && box.hidden > HIDDEN)) continue;
+      const lines = [...LABEL_LINES.map((shift) => center + shift), ...below].filter((line) => line > 10 && line < height - 10);
+      const placed = (words) => {
+        const half = context.measureText(words).width / 2 + 4;
+        const middle = Math.max(half, Math.min(width - half, atX * scale + left));
+        if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) return undefined; // its group is not in view
+        const [best] = lines.map((line) => ({ words, middle, left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
+          .filter((place) => !taken.some((other) => overlaps(place, other)))
+          .map((place) => ({ ...place, hidden: this.#hidden(place) }))
+          .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }))
+          .sort((one, two) => one.cost - two.cost);
+        return isClusters || group === selected || best?.hidden <= HIDDEN ? best : undefined;
+      };
+      const box = labelsOf(group, width).reduce((found, words) => found ?? placed(words), undefined);
+      if (box === undefined) continue;
+      const { words, middle } = box;
       const line = (box.top + box.bottom) / 2;
       taken.push(box);
       context.lineWidth = 7;
@@ -432,10 +439,11 @@ if (isClusters) {
   }
 }
 
-/** The name of a group as its label on a map of this width: keywords of a cluster, or the beginning of a text. */
-function labelOf(group, width) {
-  if (width < 600) return beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), NARROW_LABEL);
-  return beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH);
+/** The name of a group as its label on a map of this width, the longest first: keywords of a cluster, or words of a text. */
+function labelsOf(group, width) {
+  const short = beginning(keywords.get(group) ?? wordsOf(group).slice(0, 2).join(" "), NARROW_LABEL);
+  if (width < 600) return [short];
+  return [beginning(isClusters ? nameOf(group).split(", ").slice(0, 2).join(", ") : wordsOf(group).join(" "), LABEL_LENGTH), short];
 }
 
 /** The words of a name, without short and common ones. */

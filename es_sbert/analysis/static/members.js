@@ -95,11 +95,14 @@ function pairOf(kept, own, marks) {
   return element("li", { class: "sides" }, side(0, kept, "del"), side(1, text, "ins"), copiesOf(copies));
 }
 
+const [, minimum] = report.facts.find(([name]) => name === "minimum cosine") ?? [];
+
 /** The figures of a group below its heading: of a pair its cosine and the number of differences. */
 function factsOf(number) {
-  const { marks } = groups[number];
+  const { marks, cosine } = groups[number];
   const other = isPairs ? marks.findIndex((each) => each !== null) : -1;
-  const facts = [figuresOf(number), other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
+  const chain = report.kind === "duplicates" && cosine < Number(minimum) ? ` (below ${minimum}: linked through other texts)` : "";
+  const facts = [`${figuresOf(number)}${chain}`, other === -1 ? "" : differencesOf(marks[other])].filter(Boolean).join(", ");
   return `${facts[0].toUpperCase()}${facts.slice(1)}`;
 }
 

@@ -79,8 +79,7 @@ function folding(text, isLast = false) {
   const before = text.slice(0, ENDS).replace(/\S*$/u, "").trimEnd();
   const after = isLast ? "" : text.slice(-ENDS).replace(/^\S*/u, "").trimStart();
   const middle = text.slice(before.length, text.length - after.length);
-  const lines = middle.trim().split("\n").length;
-  const words = lines > 2 ? counted(lines, "equal line", "equal lines") : counted(middle.length, "equal character", "equal characters");
+  const words = counted(middle.length, "equal character", "equal characters");
   const whole = element("span", { tabindex: "-1" });
   const show = () => { whole.replaceChildren(...breakable(middle)); whole.focus({ preventScroll: true }); };
   whole.append(element("button", { type: "button", class: "link", click: show }, `… ${words}${isLast ? "" : " …"}`));
