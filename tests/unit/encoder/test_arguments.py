@@ -22,7 +22,7 @@ def refused(name: str, call: Callable[..., object], *arguments: Any, **named: An
 
 # A list of lists would be read as pairs of texts, and a table as the names of its columns.
 WRONG_TEXTS: list[Any] = [
-    None, b"a", {"a": 1}, {"a", "b"}, [b"a"], ["a", float("nan")], [["a", "b"]], [("a", "b")], np.array([["a", "b"]]),
+    None, b"a", {"a": 1}, {"a"}, [b"a"], ["a", float("nan")], [["a", "b"]], [("a", "b")], np.array([["a", "b"]]),
     pd.DataFrame({"a": ["b"]}),
 ]  # fmt: skip
 
