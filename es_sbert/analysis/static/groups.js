@@ -93,7 +93,7 @@ class GroupList {
       "button",
       { type: "button", class: "group", "aria-pressed": "false", tabindex: number === this.#current ? "0" : "-1", click: (event) => go(number, event.detail === 0) },
       isPairs ? element("span", { class: "number" }, numbers.format(number + 1)) : swatchOf(classOfGroup[number]),
-      (isPairs ? namesOf(groups[number]) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, isPairs ? name : breakable(name))), // a break would make a second line
+      (isPairs ? namesOf(groups[number]) : [nameOf(number)]).map((name) => element("span", { class: "name", dir: "auto" }, breakable(name))),
       isPairs
         ? element("span", { class: "figures" }, isOneText(number) ? figuresOf(number) : cosine.toFixed(DECIMALS))
         : element("span", { class: "figures" }, element("span"), element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "size" }))),

@@ -109,10 +109,10 @@ function show(section, column, asked, found, near, then) {
 
 /** What the page says when the minimum cosine has dropped all documents, or is off; `toggle` does the other. */
 function minimumOf(asked, toggle) {
-  const minimum = `the minimum cosine of ${cosineText(asked.field.min_cosine)}`;
+  const minimum = cosineText(asked.field.min_cosine);
   const [what, other] = asked.unlimited
-    ? [`Showing all semantic hits, also those below ${minimum}.`, "Apply the minimum again"]
-    : [`No document reaches ${minimum}${asked.filters.length > 0 ? " with these filters" : ""}.`, "Show all semantic hits"];
+    ? [`Showing all semantic hits, also those below cosine ${minimum}.`, "Apply the minimum again"]
+    : [`No document reaches the minimum cosine of ${minimum}${asked.filters.length > 0 ? " with these filters" : ""}.`, "Show all semantic hits"];
   return element("div", { class: "message" }, element("p", {}, what), element("button", { type: "button", click: toggle }, other));
 }
 
@@ -124,8 +124,9 @@ export function noteLists({ field }, answers) {
   const minimum = hasMinimum ? cosineText(field.min_cosine) : "";
   const shown = document.querySelectorAll('[data-name="semantic"] .hits > li').length;
   if (hasMinimum) note("semantic", semantic > 0 ? "Closest in meaning" : `Closest ${shown} shown`, `; dashed: below ${minimum}`);
-  if (hybrid > 0 && hasMinimum) note("hybrid", "Word matches only", `; none reaches ${minimum}`);
+  if (hybrid > 0 && hasMinimum) note("hybrid", "Word matches only", `; cosine below ${minimum}`);
   else if (hybrid > 0 && lexical === 0) note("hybrid", "Semantic ranking only", "; no word matches");
+  for (const other of document.querySelectorAll(".other")) other.textContent = semantic === 0 && shown > 0 ? `See the ${shown} closest` : "Try Semantic";
   for (const section of byId("columns").children) {
     section.querySelector(".note").hidden = answers.has(section.dataset.name) && section.querySelector(".hits") === null;
   }
@@ -176,5 +177,5 @@ function showView(name) {
 
 /** Show the number of documents that a column has found, and how many more it shows. */
 function countView(name, total, more) {
-  byId("views").querySelector(`[data-view="${name}"] .count`).replaceChildren(more > 0 ? `${total} (+${more})` : total);
+  byId("views").querySelector(`[data-view="${name}"] .count`).replaceChildren(more > 0 ? `${total}, ${more} closest` : total);
 }

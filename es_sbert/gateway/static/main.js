@@ -145,6 +145,8 @@ async function searchAll(state, index, field, signal) {
   const refused = ended.find(({ reason }) => reason instanceof RequestFailed && reason.status === 401);
   if (refused !== undefined) throw refused.reason;
   byId("chosen").replaceChildren(...chosenOf(facets.list, state.chosen, toggle));
+  const inUse = byId("chosen").childElementCount;
+  byId("facets-toggle").textContent = inUse > 0 ? `Filters (${inUse})` : "Filters";
   recount = () => {
     const counted = answers.get(isWide.matches ? COLUMNS.at(-1).name : viewed());
     const made = facetsOf(facets.list, counted?.aggregations, state.chosen, toggle).filter((each) => each !== null);
@@ -259,6 +261,7 @@ byId("theme").addEventListener("change", ({ target: { value } }) => {
 function unfold(id, isOpen = byId(id).getAttribute("aria-expanded") === "false") {
   byId(id).setAttribute("aria-expanded", `${isOpen}`);
   if (id === "name-toggle") byId("whole").hidden = !isOpen;
+  else if (isOpen) byId("facet-list").querySelector(":checked")?.closest("li").scrollIntoView({ block: "nearest" });
 }
 for (const id of ["name-toggle", "facets-toggle"]) byId(id).addEventListener("click", () => unfold(id));
 byId("facets-close").addEventListener("click", () => {

@@ -210,13 +210,13 @@ def test_dropped_documents_are_shown_and_one_search_is_logged(
         expect(page.column("hybrid")).to_contain_text("No document reaches a cosine of 0.990, and none contains")
         notice.get_by_role("button", name="Show all semantic hits").click()
         expect(semantic.locator(".below h4")).to_have_count(10)
-        expect(notice).to_contain_text("Showing all semantic hits, also those below the minimum cosine of 0.990.")
+        expect(notice).to_contain_text("Showing all semantic hits, also those below cosine 0.990.")
         expect(notice.get_by_role("button")).to_be_focused()
         notice.get_by_role("button", name="Apply the minimum again").click()
         expect(semantic.locator(".below h4")).to_have_count(3)
         page.search("the light")
         expect(semantic.locator("p.note")).to_have_text("Closest 3 shown; dashed: below 0.990")
-        expect(page.column("hybrid").locator("p.note")).to_have_text("Word matches only; none reaches 0.990")
+        expect(page.column("hybrid").locator("p.note")).to_have_text("Word matches only; cosine below 0.990")
     assert [orjson.loads(line)["kind"] for line in log.path.read_bytes().splitlines()] == ["semantic", "semantic"]
 
 
