@@ -189,7 +189,7 @@ function overviewOf(number, go) {
     rows.length > most ? element(
       "div",
       { class: "tools" },
-      element("button", { type: "button", class: "small", click: (event) => go(number, event.detail === 0) }, `Show all ${counted(rows.length - (isClusters ? 0 : 1), ...(isClusters ? textUnit(number) : COMPARISON))}`),
+      element("button", { type: "button", class: "small", click: (event) => go(number, event.detail === 0) }, `Open the ${kind.one} (${counted(rows.length - (isClusters ? 0 : 1), ...(isClusters ? textUnit(number) : COMPARISON))})`),
     ) : null,
   );
 }

@@ -151,12 +151,19 @@ class TextMap {
     const shown = this.#passing?.texts ?? this.#highlighted;
     const faint = shown !== null;
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
+    const isFound = this.#named !== null && this.#passing === null; // found texts are above the labels
+    const drawLabels = () => {
+      this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      this.#drawLabels(isFound ? shown.order : this.#all.order);
+      this.#context.setTransform(1, 0, 0, 1, 0, 0);
+    };
+    if (isFound) drawLabels();
     if (faint) {
       const outline = shown.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
       this.#drawPoints(shown, place, (shown.order.length <= FEW_POINTS ? 2.2 : 1.6) * radius, (number) => this.colors[number], outline);
     }
+    if (!isFound) drawLabels();
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.#drawLabels();
     this.#drawHovered();
   }
 
@@ -185,8 +192,8 @@ class TextMap {
     return [x[text] * scale + left, y[text] * scale + top];
   }
 
-  /** Names of the largest clusters and of the selected group, without those that would overlap others. */
-  #drawLabels() {
+  /** Names of the largest clusters and of the selected group, without those that would overlap others; `texts` stay in view. */
+  #drawLabels(texts) {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
@@ -210,7 +217,7 @@ class TextMap {
         if (Math.abs(middle - atX * scale - left) > half || center < 0 || center > height) return undefined; // its group is not in view
         const [best] = lines.map((line) => ({ words, middle, left: middle - half, right: middle + half, top: line - 9, bottom: line + 9 }))
           .filter((place) => !taken.some((other) => overlaps(place, other)))
-          .map((place) => ({ ...place, hidden: this.#hidden(place) }))
+          .map((place) => ({ ...place, hidden: this.#hidden(place, texts) }))
           .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }))
           .sort((one, two) => one.cost - two.cost);
         return isClusters || group === selected || best?.hidden <= HIDDEN ? best : undefined;
@@ -228,13 +235,13 @@ class TextMap {
     }
   }
 
-  /** Number of points that a label in a box would hide. */
-  #hidden({ left, right, top, bottom }) {
-    if (textCount > COUNTED) return 0;
+  /** Number of these points that a label in a box would hide. */
+  #hidden({ left, right, top, bottom }, texts) {
+    if (texts.length > COUNTED) return 0;
     const { scale, left: atX, top: atY } = this.#view;
     const [low, high, upper, lower] = [(left - atX) / scale, (right - atX) / scale, (top - atY) / scale, (bottom - atY) / scale];
     let count = 0;
-    for (let text = 0; text < textCount; text += 1) count += x[text] > low && x[text] < high && y[text] > upper && y[text] < lower ? 1 : 0;
+    for (const text of texts) count += x[text] > low && x[text] < high && y[text] > upper && y[text] < lower ? 1 : 0;
     return count;
   }
 
