@@ -16,6 +16,7 @@ const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
 const [NARROW, LABELED_NARROW] = [420, 10]; // pixels; groups with a label on narrower maps
 const FRAMED = 24; // pixels around all points, for labels
 const LABEL_LINES = [0, -9, 9, -18, 18]; // places of a label, in pixels from its group
+const FREE_LINES = Array.from({ length: 17 }, (_, place) => 6 * (place % 2 === 0 ? -place : place + 1)); // the same if texts are highlighted
 
 class TextMap {
   #canvas = byId("map-canvas");
@@ -151,19 +152,12 @@ class TextMap {
     const shown = this.#passing?.texts ?? this.#highlighted;
     const faint = shown !== null;
     this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
-    const isFound = this.#named !== null && this.#passing === null; // found texts are above the labels
-    const drawLabels = () => {
-      this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      this.#drawLabels(isFound ? shown.order : this.#all.order);
-      this.#context.setTransform(1, 0, 0, 1, 0, 0);
-    };
-    if (isFound) drawLabels();
     if (faint) {
       const outline = shown.order.length <= OUTLINED ? this.ground : null; // which parts points that overlap
       this.#drawPoints(shown, place, (shown.order.length <= FEW_POINTS ? 2.2 : 1.6) * radius, (number) => this.colors[number], outline);
     }
-    if (!isFound) drawLabels();
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.#drawLabels(faint ? shown.order : this.#all.order);
     this.#drawHovered();
   }
 
@@ -192,7 +186,7 @@ class TextMap {
     return [x[text] * scale + left, y[text] * scale + top];
   }
 
-  /** Names of the largest clusters and of the selected group, without those that would overlap others; `texts` stay in view. */
+  /** Names of the largest clusters and of the selected group, without those that would overlap others or hide `texts`. */
   #drawLabels(texts) {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
@@ -210,7 +204,7 @@ class TextMap {
     for (const { group, atX, atY, midY, endY } of wanted) {
       const center = Math.max(atY * scale - ABOVE, midY * scale - FAR) + top;
       const below = isClusters ? [] : [endY * scale + top + ABOVE]; // small groups may have room there
-      const lines = [...LABEL_LINES.map((shift) => center + shift), ...below].filter((line) => line > 10 && line < height - 10);
+      const lines = [...(this.#named === null ? LABEL_LINES : FREE_LINES).map((shift) => center + shift), ...below].filter((line) => line > 10 && line < height - 10);
       const placed = (words) => {
         const half = context.measureText(words).width / 2 + 4;
         const middle = Math.max(half, Math.min(width - half, atX * scale + left));
@@ -220,7 +214,7 @@ class TextMap {
           .map((place) => ({ ...place, hidden: this.#hidden(place, texts) }))
           .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }))
           .sort((one, two) => one.cost - two.cost);
-        return isClusters || group === selected || best?.hidden <= HIDDEN ? best : undefined;
+        return (isClusters && this.#named === null) || group === selected || best?.hidden <= HIDDEN ? best : undefined;
       };
       const box = labelsOf(group, width).reduce((found, words) => found ?? placed(words), undefined);
       if (box === undefined) continue;
