@@ -16,7 +16,7 @@ const LABELED = isClusters ? 60 : 8; // maximum number of groups with a label
 const [NARROW, LABELED_NARROW] = [420, 10]; // pixels; groups with a label on narrower maps
 const FRAMED = 24; // pixels around all points, for labels
 const LABEL_LINES = [0, -9, 9, -18, 18]; // places of a label, in pixels from its group
-const FREE_LINES = Array.from({ length: 17 }, (_, place) => 6 * (place % 2 === 0 ? -place : place + 1)); // the same if texts are highlighted
+const FREE_LINES = Array.from({ length: 9 }, (_, place) => 6 * (place % 2 === 0 ? -place : place + 1)); // the same if texts are highlighted
 
 class TextMap {
   #canvas = byId("map-canvas");
@@ -26,7 +26,7 @@ class TextMap {
   #bounds = boundsOf(this.#all.order);
   #labels = bySize.slice(0, LABELED).map((group) => ({ group, ...middleOf(groups[group].members) }));
   #highlighted = null;
-  #named = null; // groups of the highlighted texts
+  #named = null; // group → its highlighted texts
   #selected = -1;
   #hovered = -1;
   #passing = null; // {group, texts} of the point under the pointer
@@ -69,7 +69,11 @@ class TextMap {
   /** Highlight some texts and draw the others fainter; null highlights none. `isPassing` is for a group under the pointer. */
   highlight(chosen, group = -1, isPassing = false) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
-    this.#named = chosen === null ? null : new Set(Array.from(chosen, (text) => groupOf[text]));
+    this.#named = chosen === null ? null : new Map();
+    for (const text of chosen ?? []) {
+      if (!this.#named.has(groupOf[text])) this.#named.set(groupOf[text], []);
+      this.#named.get(groupOf[text]).push(text);
+    }
     this.#selected = group;
     this.#passing = null;
     if (!isPassing) byId("zoom-selection").hidden = chosen === null || chosen.length === 0;
@@ -191,7 +195,7 @@ class TextMap {
     const context = this.#context;
     const selected = this.#passing?.group ?? this.#selected;
     const { clientWidth: width, clientHeight: height } = this.#canvas;
-    const wanted = selected === -1 ? this.#labels.filter(({ group }) => this.#named?.has(group) ?? true).slice(0, width < NARROW ? LABELED_NARROW : LABELED) : [];
+    const wanted = selected === -1 ? (this.#named === null ? this.#labels : this.#labels.flatMap(({ group }) => (this.#named.has(group) ? [{ group, ...middleOf(this.#named.get(group)) }] : []))).slice(0, width < NARROW ? LABELED_NARROW : LABELED) : [];
     if (selected !== -1 && groups[selected].members.length > 0) {
       wanted.unshift({ group: selected, ...middleOf(groups[selected].members) });
     }
@@ -214,7 +218,7 @@ class TextMap {
           .map((place) => ({ ...place, hidden: this.#hidden(place, texts) }))
           .map((place) => ({ ...place, cost: place.hidden + Math.min(2, Math.abs(place.top + 9 - center) / 9) }))
           .sort((one, two) => one.cost - two.cost);
-        return (isClusters && this.#named === null) || group === selected || best?.hidden <= HIDDEN ? best : undefined;
+        return (isClusters && this.#named === null) || group === selected || best?.hidden <= (this.#named === null ? HIDDEN : 0) ? best : undefined;
       };
       const box = labelsOf(group, width).reduce((found, words) => found ?? placed(words), undefined);
       if (box === undefined) continue;
