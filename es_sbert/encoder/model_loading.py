@@ -339,7 +339,7 @@ def _open_cached_bundle(
             raise DeviceError(
                 f"{model.name} has no {' or '.join(order)} variant yet, and nothing can be exported in a process that "
                 "was forked after OpenVINO was loaded",
-                "Open models after the fork (gunicorn without --preload), start processes with `spawn`, or open a "
+                "Open models after the fork (gunicorn without preloading), start processes with `spawn`, or open a "
                 f"folder with several variants, as `es-sbert export {model.folder} -o FOLDER` writes it.",
             )
         return bundle, {}

@@ -62,7 +62,7 @@ class OpenedModel:
         if device.kind == "cuda":
             raise DeviceError(
                 f"the model was opened on {device} before this process was forked, and CUDA cannot be used in it",
-                "Open the model after the fork (gunicorn without --preload), or start processes with `spawn`.",
+                "Open the model after the fork (gunicorn without preloading), or start processes with `spawn`.",
             )
         vars(self).update(vars(self._opening()))
         for warning in set(self._selected.warnings) - set(warnings):

@@ -137,7 +137,7 @@ def inherited_problem() -> DeviceError | None:
         return None
     return DeviceError(
         "OpenVINO was loaded before this process was forked, and cannot be used in it",
-        "Open models after the fork (gunicorn without --preload), start processes with `spawn`, or use "
+        "Open models after the fork (gunicorn without preloading), start processes with `spawn`, or use "
         '`runtime="onnxruntime"`.',
     )
 
