@@ -23,12 +23,7 @@ from es_sbert.bundle.modules import STATIC_ARCHITECTURE, Pooling, PromptKind
 from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.model_loading import (
-    find_encoder,
-    open_variant,
-    runtime_warnings,
-    select_encoder_variant,
-)
+from es_sbert.encoder.model_loading import find_encoder, open_variant, runtime_warnings, select_encoder_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.encoder.sentence_transformers_names import SentenceTransformersNames, check_without_meaning
 from es_sbert.errors import ModelError, UsageError
@@ -121,7 +116,7 @@ class Encoder(SentenceTransformersNames, OpenedModel):
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
     Close it, or use it as a context manager, to end its threads. A forked process opens the model again when it first
-    embeds a text, and so does whoever reads its pickle.
+    embeds a text. Unpickling opens it again, too.
 
     Usage:
         ```python

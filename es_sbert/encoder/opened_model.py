@@ -64,12 +64,16 @@ class OpenedModel:
                 f"the model was opened on {device} before this process was forked, and CUDA cannot be used in it",
                 "Open the model after the fork (gunicorn without preloading), or start processes with `spawn`.",
             )
-        vars(self).update(vars(self._opening()))
+        vars(self).update(vars(_open_same(self._opening, self._fingerprint, "this process was forked")))
         for warning in set(self._selected.warnings) - set(warnings):
             log_event("model_opened_again", warning, logging.WARNING)
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Callable[[], Self], str]]:
-        return _unpickle, (self._opening, self._selected.bundle.model.fingerprint)
+    @property
+    def _fingerprint(self) -> str:
+        return self._selected.bundle.model.fingerprint
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Callable[[], Self], str, str]]:
+        return _open_same, (self._opening, self._fingerprint, "it was pickled")
 
     def close(self) -> None:
         """End the worker threads."""
@@ -90,19 +94,23 @@ def lasting_path(model: str | Path) -> str | Path:
     return folder.absolute() if isinstance(model, Path) or (model and folder.is_dir()) else model
 
 
-def _unpickle(opening: Callable[[], ModelT], fingerprint: str) -> ModelT:
-    """Open a pickled model.
+def _open_same(opening: Callable[[], ModelT], fingerprint: str, event: str) -> ModelT:
+    """Open a model again.
+
+    Args:
+        fingerprint: Its fingerprint when it was opened.
+        event: What happened since: `it was pickled`.
 
     Raises:
-        ModelError: this machine has another model of that name, or none.
+        ModelError: there is another model of that name now, or none.
         DeviceError, UsageError: as when it was opened.
     """
     opened = opening()
     model = opened._selected.bundle.model
-    if model.fingerprint != fingerprint:
+    if opened._fingerprint != fingerprint:
         raise ModelError(
-            f"{model.name} is another model here than where it was pickled: its fingerprint is {model.fingerprint}, "
-            f"not {fingerprint}",
+            f"{model.name} is another model here than where {event}: its fingerprint is {opened._fingerprint}, not "
+            f"{fingerprint}",
             f"Copy the model to this machine, in place of {model.folder}.",
         )
     return opened

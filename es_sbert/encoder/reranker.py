@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 
 from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.model_loading import (
-    open_reranker,
-    open_variant,
-    select_reranker_variant,
-)
+from es_sbert.encoder.model_loading import open_reranker, open_variant, select_reranker_variant
 from es_sbert.encoder.opened_model import OpenedModel, lasting_path
 from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import BatchLimits, plan_batches
@@ -76,7 +72,7 @@ class Reranker(OpenedModel):
     """A cross-encoder on onnxruntime or OpenVINO (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
 
     Thread-safe. Close it, or use it as a context manager, to end its threads. A forked process opens the model again
-    when it first scores a pair, and so does whoever reads its pickle.
+    when it first scores a pair. Unpickling opens it again, too.
 
     Usage:
         ```python

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from es_sbert.errors import UsageError, WrongArgument
 from es_sbert.vectors import Vectors, unit_vectors
 
-# `batch_size` changes only the speed, so it is ignored: a batch has a maximum of tokens here (`budget`).
-_IGNORED = frozenset({"batch_size"})
 # Arguments of `SentenceTransformer.encode` that have no meaning here: values that ask for what `encode` does anyway,
 # and what to do instead.
 _WITHOUT_MEANING: dict[str, tuple[tuple[object, ...], str]] = {
@@ -36,8 +34,8 @@ def check_without_meaning(given: Mapping[str, object]) -> None:
         WrongArgument: one is unknown.
     """
     for name, value in given.items():
-        if name in _IGNORED:
-            continue
+        if name == "batch_size":
+            continue  # it changes only the speed; here a batch has a maximum of tokens (`budget`)
         if name not in _WITHOUT_MEANING:
             raise WrongArgument(f"unknown option: {name}", "See help(Encoder.encode) for the options.")
         accepted, instead = _WITHOUT_MEANING[name]

@@ -331,7 +331,7 @@ class Engine(ABC):
         # Not `_count`: on OpenSearch, it cannot go around the index's search pipeline.
         body = {"query": query or {"match_all": {}}, "size": 0, "track_total_hits": True}
         answer = self.search(name, body, routing=routing)
-        with self._reading(f"POST /{name}/_search"):
+        with self._reading(f"POST /{quote_index_names(name)}/_search"):
             return int(answer["hits"]["total"]["value"])
 
     def bulk(

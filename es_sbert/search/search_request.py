@@ -305,7 +305,9 @@ def as_one_query(filter: Json | Sequence[Json] | None) -> Json | None:
         UsageError: it is neither a query nor several.
     """
     if isinstance(filter, list | tuple):
-        return {"bool": {"filter": [as_one_query(each) for each in filter]}}
+        for each in filter:
+            check_query(each, "the filter")
+        return {"bool": {"filter": list(filter)}}
     if filter is not None:
         check_query(filter, "the filter")
     return cast("Json | None", filter)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", bound=RankedHits[Any])
 # Builds the requests of searches for the indices that an alias points to now.
 BuildRequests: TypeAlias = Callable[[SearchTarget], Sequence[SearchRequest[Result]]]
-# Searches in one request of `search_many`: each body has about 4 KB for each thousand bytes of the query vector.
+# Searches in one request of `search_many`: each sends a whole query vector.
 _SEARCHES_PER_REQUEST = 100
 
 

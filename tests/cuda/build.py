@@ -50,7 +50,7 @@ class Tools:
 
 
 def find_tools() -> Tools | str:
-    """Find the libraries and the compiler to build the stand-ins with."""
+    """Find the libraries and the compiler that build the stand-ins."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the stand-ins for CUDA are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
     spec = find_spec("onnxruntime")

@@ -87,7 +87,7 @@ class StandIns:
         stdin: str = "",
         timeout: float = 600.0,
     ) -> Run:
-        """Run Python with the stand-ins loaded, given code or arguments of the interpreter."""
+        """Run code, or Python with these arguments, with the stand-ins loaded."""
         work = Path(tempfile.mkdtemp(dir=self._scratch))
         (work / "folder").mkdir()
         log = work / "log"

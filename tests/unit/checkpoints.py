@@ -16,8 +16,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import parity_sentences
 
 ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
@@ -83,6 +85,13 @@ def write_checkpoint(
     modules += [*dense, *([Normalize()] if normalize else [])]
     SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(folder))
     return folder
+
+
+def export_small_reranker(folder: Path) -> Path:
+    """Export a cross-encoder with one layer of BERT, fp32 only, and return the bundle."""
+    source = write_cross_encoder(folder / "bert", layers=1)
+    export_reranker(read_cross_encoder(source), folder / "exported", [Variant.FP32])
+    return folder / "exported"
 
 
 def write_cross_encoder(

@@ -178,7 +178,7 @@ def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index:
     expect(page.column("lexical")).to_be_hidden()
     expect(page.facet("topic")).to_be_hidden()
 
-    # The other columns are behind a button each, and the choice outlasts the search. Filters count the shown column.
+    # A button shows each of the other columns, also after the next search. Filters count the column that is shown.
     page.views.filter(has_text="Lexical").click()
     page.page.get_by_role("button", name="Filters", exact=True).click()
     expect(page.views.filter(has_text="Lexical")).to_have_text(f"Lexical {sum(page.counts('topic').values())}")

@@ -19,18 +19,16 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, ModelError
-from es_sbert.exporters.export_bundle import export_bundle, export_reranker
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.variant_candidates import default_exports
 from tests.conftest import free_port
 from tests.tiny import write_tiny_bert
-from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.checkpoints import export_small_reranker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")
 
@@ -90,9 +88,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "bert", layers=1)
-    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Variant.FP32])
-    return folder.with_name("exported")
+    return export_small_reranker(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +205,15 @@ def test_pickle_of_another_model_is_refused(tmp_path: Path) -> None:
     write_tiny_bert(tmp_path / "model", seed=2)
     with pytest.raises(ModelError, match="another model here than where it was pickled"):
         pickle.loads(pickled)
+
+
+def test_another_model_is_refused_after_a_fork(tmp_path: Path) -> None:
+    with Encoder(write_tiny_bert(tmp_path / "model"), precision="fp32") as encoder:
+        shutil.rmtree(tmp_path / "model")
+        write_tiny_bert(tmp_path / "model", seed=2)
+        encoder._inherit()  # as in a forked process
+        with pytest.raises(ModelError, match="another model here than where this process was forked"):
+            encoder.encode("a text")
 
 
 def test_cuda_is_refused_after_a_fork(cross_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

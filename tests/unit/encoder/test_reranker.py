@@ -24,7 +24,7 @@ from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import OnnxCpuModel
-from tests.unit.checkpoints import mostly_long, write_cross_encoder
+from tests.unit.checkpoints import export_small_reranker, mostly_long, write_cross_encoder
 from tests.unit.encoder.test_arguments import WRONG_TEXTS, refused
 
 LONG = "The night train is late. " * 30
@@ -52,9 +52,7 @@ def exported(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported BERT, fp32 only."""
-    folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "bert", layers=1)
-    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Variant.FP32])
-    return folder.with_name("exported")
+    return export_small_reranker(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def test_padding_that_changes_scores_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processor", [None, {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}])
 def test_pairs_of_roberta_have_its_template(processor: dict[str, Any] | None, tmp_path: Path) -> None:
-    """Two separators between the texts, whatever tokenizer.json says."""
+    """Two separators between the texts, even if tokenizer.json has another template."""
     folder = write_cross_encoder(tmp_path / "model", "roberta", layers=1)
     edit(folder / "tokenizer.json", post_processor=processor)
     edit(folder / "tokenizer_config.json", tokenizer_class="RobertaTokenizer")

@@ -100,10 +100,10 @@ def test_model_hash_covers_only_files_that_affect_the_model(tmp_path: Path) -> N
     ]  # fmt: skip
     hashes = [hash_model(write_files(tmp_path / str(number), **other)) for number, other in enumerate(others)]
     assert len({model, *hashes}) == 5
-    beside = write_files(
-        tmp_path / "beside", **{"README.md": "A card.", "es_sbert.json": "{}", "es_sbert_reranker.json": "{}"}
+    exported = write_files(
+        tmp_path / "exported", **{"README.md": "A card.", "es_sbert.json": "{}", "es_sbert_reranker.json": "{}"}
     )
-    assert hash_model(beside) == model
+    assert hash_model(exported) == model
 
 
 def test_run_resumes_from_the_complete_checkpoint_of_most_steps(tmp_path: Path) -> None:
