@@ -1,13 +1,18 @@
-"""Check the arguments of the public Python API where they enter, and show the options of `**options` in signatures."""
+"""Check the arguments of the public Python API where they enter, and show the options of `**options` in signatures.
+
+An option is declared once, as an entry of a TypedDict or a field of a settings class: see `declared_settings`.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from typing import Any, TypeVar, cast, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from es_sbert.errors import UsageError, WrongArgument
 
@@ -15,11 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Checked elsewhere: texts in any iterable (`as_texts`), and query vectors.
 _CHECKED_ELSEWHERE = frozenset({"texts", "first", "second", "vector"})
-# The smallest value of arguments that are numbers.
-_MIN_VALUES = {
-    **dict.fromkeys(("budget", "concurrency", "passages", "shards", "threads", "top_k", "window"), 1),
-    **dict.fromkeys(("overlap", "passage_overlap", "replicas", "retry_seconds"), 0),
-}
+# Bounds of numbers, by their names in annotations.
+_BOUNDS = {"ge": (operator.ge, "at least"), "gt": (operator.gt, "more than"), "le": (operator.le, "at most")}
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
@@ -35,11 +37,7 @@ def check_arguments(function: F) -> F:
 
     @functools.cache
     def checks() -> tuple[list[str], dict[str, TypeAdapter[Any]]]:
-        hints = _resolved_hints(function)
-        parameters = inspect.signature(function).parameters
-        for name, parameter in parameters.items():
-            if not isinstance(parameter.annotation, str) and parameter.annotation is not inspect.Parameter.empty:
-                hints[name] = parameter.annotation  # of an option, see `spell_out`
+        hints, parameters = _resolved_hints(function), inspect.signature(function).parameters
         checked = [name for name in hints if name in parameters and name not in _CHECKED_ELSEWHERE]
         return list(parameters), {name: TypeAdapter(hints[name], config=_STRICT) for name in checked}
 
@@ -48,9 +46,8 @@ def check_arguments(function: F) -> F:
         if adapter is not None and _problem(adapter, value) is not None:
             value, given = _to_python(value), value
             if (problem := _problem(adapter, value)) is not None:
+                check_range(name, value, problem[2])
                 raise wrong_argument(name, given, problem[0], is_type=problem[1])
-        if value is not None and name in _MIN_VALUES and not value >= _MIN_VALUES[name]:
-            raise UsageError(f"`{name}` is {value}", f"Set it to at least {_MIN_VALUES[name]}.")
         return value
 
     @functools.wraps(function)
@@ -66,14 +63,29 @@ def check_arguments(function: F) -> F:
     return cast("F", checked)
 
 
-def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool] | None:
-    """The allowed values, in pydantic's words, and whether the type is wrong; None if this value is one of them."""
+def check_range(name: str, value: float, bounds: Mapping[str, Any]) -> None:
+    """Check a number against the bounds `ge`, `gt` and `le`, as far as they are given.
+
+    Raises:
+        UsageError: the number is out of bounds.
+    """
+    for bound, (fits, words) in _BOUNDS.items():
+        if bounds.get(bound) is not None and not fits(value, bounds[bound]):
+            raise UsageError(f"`{name}` is {value}", f"Set it to {words} {bounds[bound]:,}.")
+
+
+def _problem(adapter: TypeAdapter[Any], value: Any) -> tuple[str, bool, Mapping[str, Any]] | None:
+    """The allowed values, in pydantic's words, whether the type is wrong, and the bounds that the value is out of.
+
+    None if this value is allowed.
+    """
     try:
         adapter.validate_python(value)
     except ValidationError as error:
         problems = error.errors()
         allowed = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in problems))
-        return allowed, all(each["type"] != "literal_error" or not isinstance(value, str) for each in problems)
+        is_type = all(each["type"] != "literal_error" or not isinstance(value, str) for each in problems)
+        return allowed, is_type, next((each["ctx"] for each in problems if each.get("ctx", {}).keys() & _BOUNDS), {})
     return None
 
 
@@ -153,27 +165,40 @@ def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
     unknown: dict[str, Any] = {}
     while True:
         try:
-            return get_type_hints(function, localns=unknown)
+            return get_type_hints(function, localns=unknown, include_extras=True)
         except NameError as error:
             unknown[str(error.name)] = Any
 
 
-def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
-    """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`.
+@functools.cache
+def declared_settings(owner: type) -> dict[str, FieldInfo]:
+    """Return the settings that a class declares: name → type, bounds and default.
 
     Args:
-        options: The TypedDict.
-        defaults: Default value of each entry.
+        owner: A settings class of pydantic, a dataclass, or a TypedDict, whose entries have the default of `Field(…)`
+            in their annotation, or None.
     """
-    types = get_type_hints(options)
+    if issubclass(owner, BaseModel):
+        return owner.model_fields
+    fields = {}
+    for name, hint in get_type_hints(owner, include_extras=True).items():
+        fields[name] = field = FieldInfo.from_annotation(hint)
+        if field.is_required():
+            field.default = getattr(owner, name, None)
+    return fields
+
+
+def spell_out(options: Any) -> Callable[[F], F]:
+    """Give a function a signature with the entries of a TypedDict instead of its last parameter, `**options`."""
 
     def decorate(function: F) -> F:
-        signature = inspect.signature(function)
+        signature, shown = inspect.signature(function), get_type_hints(options)
         *parameters, _ = signature.parameters.values()
         spelled = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
-            for name, hint in types.items()
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=shown[name])
+            for name, field in declared_settings(options).items()
         ]
+        function.__annotations__ |= get_type_hints(options, include_extras=True)  # with bounds, for `check_arguments`
         vars(function)["__signature__"] = signature.replace(parameters=[*parameters, *spelled])
         return function
 

@@ -13,7 +13,7 @@ from es_sbert.cli.output import print_message
 from es_sbert.cli.setting_names import as_options, with_options
 
 if TYPE_CHECKING:
-    from es_sbert.encoder.encoder import LoadOptions
+    from es_sbert.settings import LoadOptions
 
 
 _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}

@@ -71,8 +71,9 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
       es-sbert index create docs --passages 256
     """
     from es_sbert.index.text_template import format_vector_field_option
-    from es_sbert.index.vector_field import FieldOutcome, IndexOptions, ensure_vector_field, request_vector_field
+    from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field, request_vector_field
     from es_sbert.messages import escape_unprintable
+    from es_sbert.settings import IndexOptions
 
     request = request_vector_field(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))
     with shared.open_engine(options) as engine:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
 from es_sbert.engines.detection import detect_cluster
@@ -38,6 +38,7 @@ from es_sbert.migration.migration_state import find_begun, replaced_error
 from es_sbert.runtime.device import cuda_driver
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.search.search_scope import SearchScope
+from es_sbert.settings import LoadOptions
 
 _TEST_SENTENCE = "Does this machine embed a sentence?"
 # The engines' default watermarks, in percent of a disk.

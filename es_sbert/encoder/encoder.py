@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt
 
 from es_sbert.arguments import as_texts, check_arguments, iterate_texts, spell_out, wrong_argument
 from es_sbert.bundle.model_lookup import find_index_model
@@ -32,6 +33,7 @@ from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
+from es_sbert.settings import Count, LoadOptions, no_report
 from es_sbert.vectors import Vectors, unit_vectors
 
 # Poolings that give the zero vector for a text without tokens.
@@ -86,31 +88,6 @@ class EncoderInfo:
     prepared_seconds: float = 0.0
 
 
-class LoadOptions(TypedDict, total=False):
-    """Keyword arguments of `Encoder` for the device and the runtime."""
-
-    device: str
-    precision: str
-    runtime: str
-    threads: int | None
-    budget: int | None
-    report: Callable[[str], None]
-
-
-def no_report(message: str) -> None:
-    """Drop a message."""
-
-
-LOAD_DEFAULTS: dict[str, object] = {
-    "device": "auto",
-    "precision": "auto",
-    "runtime": "auto",
-    "threads": None,
-    "budget": None,
-    "report": no_report,
-}
-
-
 class Encoder(SentenceTransformersNames, OpenedModel):
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
@@ -156,8 +133,8 @@ class Encoder(SentenceTransformersNames, OpenedModel):
         device: str = "auto",
         precision: str = "auto",
         runtime: str = "auto",
-        threads: int | None = None,
-        budget: int | None = None,
+        threads: Count | None = None,
+        budget: Count | None = None,
         called: str | None = None,
         report: Callable[[str], None] = no_report,
     ) -> None:
@@ -211,7 +188,7 @@ class Encoder(SentenceTransformersNames, OpenedModel):
 
     @classmethod
     @check_arguments
-    @spell_out(LoadOptions, LOAD_DEFAULTS)
+    @spell_out(LoadOptions)
     def for_index(
         cls,
         index: str,
@@ -360,7 +337,7 @@ class Encoder(SentenceTransformersNames, OpenedModel):
         return self._model.input_limit(kind)
 
     @check_arguments
-    def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
+    def make_chunker(self, tokens: int, overlap: NonNegativeInt, kind: PromptKind | None = None) -> Chunker:
         """Create a chunker for texts that are longer than the model's maximum.
 
         Args:
@@ -413,7 +390,7 @@ class Encoder(SentenceTransformersNames, OpenedModel):
 
     @check_arguments
     def encode_stream(
-        self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
+        self, texts: Iterable[str], kind: PromptKind | None = None, *, window: Count | None = None
     ) -> Iterator[EncodeResult]:
         """Embed any number of texts in bounded memory, `window` texts at a time, in order.
 

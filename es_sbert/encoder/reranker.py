@@ -19,6 +19,7 @@ from es_sbert.errors import ModelError, UsageError
 from es_sbert.runtime.batching import BatchLimits, plan_batches
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
+from es_sbert.settings import Count
 
 Scores = NDArray[np.float32]
 
@@ -111,8 +112,8 @@ class Reranker(OpenedModel):
         device: str = "auto",
         precision: str = "auto",
         runtime: str = "auto",
-        threads: int | None = None,
-        budget: int | None = None,
+        threads: Count | None = None,
+        budget: Count | None = None,
     ) -> None:
         select = partial(select_reranker_variant, open_reranker(model), precision=precision, runtime=runtime)
         selected, pool = open_variant(select, device, threads)
@@ -144,7 +145,7 @@ class Reranker(OpenedModel):
         return self.score([query] * len(texts), texts)
 
     @check_arguments
-    def rank(self, query: str, texts: Sequence[str], top_k: int | None = None) -> list[RankedText]:
+    def rank(self, query: str, texts: Sequence[str], top_k: Count | None = None) -> list[RankedText]:
         """Sort texts by their score for a query, best first, as sentence-transformers' `CrossEncoder.rank` does.
 
         Args:

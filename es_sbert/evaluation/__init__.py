@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Unpack
 from es_sbert.errors import require_extra
 
 if TYPE_CHECKING:
-    from es_sbert.evaluation.evaluated_models import PairScorer, RunOptions, SentenceEmbedder
+    from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
     from es_sbert.evaluation.evaluation_report import EvaluationReport
     from es_sbert.evaluation.task_data import TaskData
+    from es_sbert.settings import RunOptions
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import PromptKind
 from es_sbert.errors import ModelError, UsageError
+from es_sbert.settings import RunOptions
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -106,19 +107,6 @@ def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
         raise ModelError(
             "the model returned NaN or infinite values", "Use another checkpoint, or fp32 instead of fp16."
         )
-
-
-class RunOptions(TypedDict, total=False):
-    """How a model runs.
-
-    `device` is `auto`, `cpu`, `cuda` or `cuda:N`; `precision` `auto`, `fp32`, `bf16`, `int8` or `fp16`; `runtime`
-    `auto`, `onnxruntime` or `openvino`; `threads` the CPU threads, by default the physical cores.
-    """
-
-    device: str
-    precision: str
-    runtime: str
-    threads: int | None
 
 
 def open_model(

@@ -15,9 +15,10 @@ from es_sbert.evaluation.evaluation_report import EvaluationReport, retrieval_ro
 from es_sbert.evaluation.ranking_metrics import DEPTH, Rankings
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.messages import pluralize
-from es_sbert.search.search_request import SearchOptions, search_request
+from es_sbert.search.search_request import search_request
 from es_sbert.search.search_scope import ModelOptions, read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.settings import SearchOptions
 
 Settings = Mapping[str, str | int | float | None]
 

@@ -6,12 +6,12 @@ Vectors of different models are never mixed in one field.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from es_sbert.arguments import spell_out
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
@@ -52,6 +52,7 @@ from es_sbert.index.text_template import (
     format_vector_field_option,
     parse_text_options,
 )
+from es_sbert.settings import IndexOptions
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -562,31 +563,7 @@ def save_min_cosine(engine: Engine, field: VectorField, min_cosine: float) -> No
     update_mapping(engine, require_index(engine, field.index), plan)
 
 
-class IndexOptions(TypedDict, total=False):
-    """Keyword arguments of a new index or vector field; all are optional.
-
-    Attributes:
-        text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
-        text_template: Template of the text, instead of `text_fields`, e.g. `{title}. {body}`.
-        index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
-        passages: Split texts into passages of this many tokens, each with an embedding.
-        passage_overlap: Tokens that neighboring passages share; by default an eighth of a passage.
-        shards, replicas: Numbers of shards and replicas of a new index, for `ensure_vector_field`.
-    """
-
-    text_fields: Sequence[str]
-    text_template: str | None
-    index_type: str | None
-    passages: int | None
-    passage_overlap: int | None
-    shards: int | None
-    replicas: int | None
-
-
-INDEX_DEFAULTS: dict[str, object] = dict.fromkeys(IndexOptions.__annotations__) | {"text_fields": ()}
-
-
-@spell_out(IndexOptions, INDEX_DEFAULTS)
+@spell_out(IndexOptions)
 def request_vector_field(
     model: str | Path | Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, **options: Unpack[IndexOptions]
 ) -> FieldRequest:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 from es_sbert.arguments import check_arguments, spell_out
 from es_sbert.errors import UsageError
 from es_sbert.forks import renew_after_fork
-from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions
-from es_sbert.search.semantic_index import CREATE_DEFAULTS, CreateOptions, SemanticIndex
+from es_sbert.search.search_scope import OpenOptions
+from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
+from es_sbert.settings import Count
 
 if TYPE_CHECKING:
     from es_sbert.search.semantic_index import EngineOrClient
@@ -57,13 +58,13 @@ class AsyncSemanticIndex:
     """
 
     @check_arguments
-    @spell_out(OpenOptions, OPEN_DEFAULTS)
+    @spell_out(OpenOptions)
     def __init__(
         self,
         index: str | Sequence[str],
         engine: EngineOrClient = None,
         *,
-        concurrency: int = 32,
+        concurrency: Count = 32,
         **options: Unpack[OpenOptions],
     ) -> None:
         self._open: Callable[[Any], SemanticIndex] = lambda connection: SemanticIndex(index, connection, **options)
@@ -80,13 +81,13 @@ class AsyncSemanticIndex:
 
     @classmethod
     @check_arguments
-    @spell_out(CreateOptions, CREATE_DEFAULTS)
+    @spell_out(CreateOptions)
     async def create(
         cls,
         name: str,
         engine: EngineOrClient = None,
         *,
-        concurrency: int = 32,
+        concurrency: Count = 32,
         **options: Unpack[CreateOptions],
     ) -> AsyncSemanticIndex:
         """See `SemanticIndex.create`; use it as `async with await AsyncSemanticIndex.create(…) as index:`."""

@@ -32,8 +32,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import (
-    SEARCH_DEFAULTS,
-    SearchOptions,
     SearchRequest,
     build_vector_query,
     hit_members,
@@ -43,6 +41,7 @@ from es_sbert.search.search_request import (
 from es_sbert.search.search_result import HybridHit, HybridResult
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, cosine_from_score, search_body
+from es_sbert.settings import HybridOptions
 from es_sbert.vectors import Vectors
 
 LEXICAL = "lexical"  # name of the ranking by keywords; that of the vectors has the field's name
@@ -86,23 +85,6 @@ def query_in_scope(scope: SearchScope, fields: Sequence[str], query_for: Callabl
             query = {"bool": {"must": [query], "filter": [{"terms": {"_index": indices}}]}}
         queries.append(query)
     return queries[0] if len(queries) == 1 else {"dis_max": {"queries": queries}}
-
-
-class HybridOptions(SearchOptions, total=False):
-    """Keyword arguments of a hybrid search, in addition to those of any search; all may be left out.
-
-    Attributes:
-        weights: Semantic and keyword weight; the default is measured, see docs/search.md.
-        lexical_fields: Fields of the keyword query and of exact matches; by default those of the embedded text.
-        min_cosine: Minimum cosine of the semantic search; by default the value that `es-sbert index calibrate --save`
-            stored. -1 drops nothing.
-    """
-
-    weights: Sequence[float] | None
-    lexical_fields: Sequence[str] | None
-
-
-HYBRID_DEFAULTS: dict[str, object] = dict.fromkeys(HybridOptions.__annotations__) | SEARCH_DEFAULTS
 
 
 def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions) -> tuple[Json, Json | None]:

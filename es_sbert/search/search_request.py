@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from es_sbert.search.vector_query import (
     cosine_from_score,
     search_body,
 )
+from es_sbert.settings import SearchOptions
 from es_sbert.vectors import Vectors
 
 # Characters of a text that are searched for words to highlight. Without this limit, a document longer than the
@@ -41,38 +42,6 @@ HIGHLIGHT_LIMITS: dict[EngineType, Json] = {
 
 # Far more than any model reads, and few enough to be tokenized quickly.
 MAX_QUERY_CHARACTERS = 100_000
-
-
-class SearchOptions(TypedDict, total=False):
-    """Keyword arguments of a search; all may be left out.
-
-    Attributes:
-        filter: Query in the engine's language that every hit must match, or several; applied during the search.
-        exact: Compare the query with every vector instead of searching the graph.
-        num_candidates: Candidates per shard; more are slower and miss fewer hits. Default: twice k, at least 100.
-        oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
-            the default suits the type (`es-sbert index advise` measures it).
-        min_cosine: Drop hits whose cosine is below it.
-        source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
-        highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
-        allow_partial: Return the hits of the shards that respond if others fail, and say so in `RankedHits.partial`.
-            By default, partial results are an error.
-    """
-
-    filter: Json | Sequence[Json] | None
-    exact: bool
-    num_candidates: int | None
-    oversample: float | None
-    min_cosine: float | None
-    source: Sequence[str] | bool | None
-    highlight: Sequence[str] | Json | None
-    allow_partial: bool
-
-
-SEARCH_DEFAULTS: dict[str, object] = dict.fromkeys(SearchOptions.__annotations__) | {
-    "exact": False,
-    "allow_partial": False,
-}
 
 
 def check_search(k: int, options: SearchOptions, text: str | None = None) -> None:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any
 
 import orjson
+from pydantic import Field
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.encoder.encoder import LOAD_DEFAULTS, Encoder
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
@@ -35,6 +35,7 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 from es_sbert.search.vector_query import SearchMethod
+from es_sbert.settings import ModelName, RunOptions, VectorFieldName, no_report
 from es_sbert.vectors import Vectors
 
 
@@ -242,42 +243,20 @@ logger = logging.getLogger(__name__)
 REFRESH_SECONDS = 30.0
 
 
-class ModelOptions(TypedDict, total=False):
+class ModelOptions(ModelName, RunOptions, total=False):
     """Keyword arguments that choose the model of an index; all may be left out.
 
     Attributes:
-        model: Model folder, bundle, hub id, installed or registered name.
         encoder: A loaded encoder instead of a model's name; it is not closed by `close`.
-        device, precision, runtime, threads, report: For loading the model, see `Encoder`.
+        report: See `Encoder`.
     """
 
-    model: str | Path | None
     encoder: Encoder | None
-    device: str
-    precision: str
-    runtime: str
-    threads: int | None
-    report: Callable[[str], None]
+    report: Annotated[Callable[[str], None], Field(no_report)]
 
 
-MODEL_DEFAULTS: dict[str, object] = {
-    "model": None,
-    "encoder": None,
-    **{name: default for name, default in LOAD_DEFAULTS.items() if name in ModelOptions.__annotations__},
-}
-
-
-class OpenOptions(ModelOptions, total=False):
-    """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
-
-    Attributes:
-        vector_field: Field of the embeddings.
-    """
-
-    vector_field: str
-
-
-OPEN_DEFAULTS: dict[str, object] = MODEL_DEFAULTS | {"vector_field": DEFAULT_VECTOR_FIELD}
+class OpenOptions(ModelOptions, VectorFieldName, total=False):
+    """Keyword arguments that open an index; by default, the model is the one that the mapping names."""
 
 
 @dataclass(frozen=True)
@@ -412,8 +391,9 @@ class AliasResolver:
     def _attach_encoder(self, target: SearchTarget) -> SearchTarget:
         encoder = target.encoder
         if encoder is None:
-            options: Any = {name: self._options.get(name, default) for name, default in MODEL_DEFAULTS.items()}
-            del options["encoder"]
+            options: Any = {
+                name: value for name, value in self._options.items() if name not in ("encoder", "vector_field")
+            }
             field = target.field
             encoder = Encoder.for_index(field.index, field.meta.model, field.meta.fingerprint, **options)
             self._loaded.append(encoder)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from es_sbert.arguments import as_texts, check_arguments, spell_out
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
@@ -18,18 +17,14 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import IndexMissing, UsageError
 from es_sbert.index.vector_field import (
-    INDEX_DEFAULTS,
-    IndexOptions,
     VectorField,
     ensure_vector_field,
     request_vector_field,
 )
-from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
+from es_sbert.search.hybrid_search import hybrid_request
 from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.reranking import scope_text_reader, search_depth
 from es_sbert.search.search_request import (
-    SEARCH_DEFAULTS,
-    SearchOptions,
     SearchRequest,
     as_one_query,
     check_search,
@@ -40,13 +35,12 @@ from es_sbert.search.search_request import (
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
 from es_sbert.search.search_scope import (
-    OPEN_DEFAULTS,
     AliasResolver,
-    ModelOptions,
     OpenOptions,
     SearchScope,
     SearchTarget,
 )
+from es_sbert.settings import AddOptions, Count, HybridOptions, IndexOptions, SearchOptions, Seconds
 from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -65,39 +59,8 @@ BuildRequests: TypeAlias = Callable[[SearchTarget], Sequence[SearchRequest[Resul
 _SEARCHES_PER_REQUEST = 100
 
 
-class AddOptions(TypedDict, total=False):
-    """Keyword arguments of `SemanticIndex.add` and `embed_missing`; all may be left out.
-
-    Attributes:
-        dead_letters: File to which documents that cannot be loaded are appended, with the reason; by default they are
-            in `LoadReport.rejected`, and no file is written.
-        max_errors: Number or share of documents that may fail before the load stops: `100`, `5%` or `off`; by default
-            10 %.
-        retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond; by
-            default 300.
-    """
-
-    dead_letters: str | Path | None
-    max_errors: str | int | None
-    retry_seconds: float
-
-
-ADD_DEFAULTS: dict[str, object] = {"dead_letters": None, "max_errors": None, "retry_seconds": 300.0}
-
-
-class CreateOptions(IndexOptions, ModelOptions, total=False):
-    """Keyword arguments of `SemanticIndex.create`: those of `IndexOptions`, and those of `ModelOptions`.
-
-    The model is `all-MiniLM-L6-v2` by default.
-
-    Attributes:
-        vector_field: Field of the embeddings.
-    """
-
-    vector_field: str
-
-
-CREATE_DEFAULTS: dict[str, object] = INDEX_DEFAULTS | OPEN_DEFAULTS
+class CreateOptions(IndexOptions, OpenOptions, total=False):
+    """Keyword arguments of `SemanticIndex.create`. The model is `all-MiniLM-L6-v2` by default."""
 
 
 class SemanticIndex:
@@ -134,7 +97,7 @@ class SemanticIndex:
     """
 
     @check_arguments
-    @spell_out(OpenOptions, OPEN_DEFAULTS)
+    @spell_out(OpenOptions)
     def __init__(
         self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
     ) -> None:
@@ -151,7 +114,7 @@ class SemanticIndex:
 
     @classmethod
     @check_arguments
-    @spell_out(CreateOptions, CREATE_DEFAULTS)
+    @spell_out(CreateOptions)
     def create(cls, name: str, engine: EngineOrClient = None, **options: Unpack[CreateOptions]) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
 
@@ -224,14 +187,14 @@ class SemanticIndex:
         return self._alias_resolver
 
     @check_arguments
-    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    @spell_out(SearchOptions)
     def search(
         self,
         text: str,
         k: int = 10,
         *,
         rerank: Reranker | None = None,
-        window: int | None = None,
+        window: Count | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResult:
         """Semantic search: find the k documents nearest to a text.
@@ -250,7 +213,7 @@ class SemanticIndex:
         return self._rerank(text, self._run(requests, options)[0], rerank, k, window)
 
     @check_arguments
-    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    @spell_out(SearchOptions)
     def search_many(self, texts: Iterable[str], k: int = 10, **options: Unpack[SearchOptions]) -> list[SearchResult]:
         """Do a `search` for each of several texts, which are embedded together and sent in a few requests.
 
@@ -291,7 +254,7 @@ class SemanticIndex:
         return only_hit(found, id).get("_source", {}) if found else None
 
     @check_arguments
-    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    @spell_out(SearchOptions)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """Like `search`, but with a query vector instead of a text.
 
@@ -306,7 +269,7 @@ class SemanticIndex:
         return self._send([search_request(self._engine.info.engine_type, scope, vector, k, options)], scope, options)[0]
 
     @check_arguments
-    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    @spell_out(SearchOptions)
     def similar_to(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult:
@@ -322,14 +285,14 @@ class SemanticIndex:
         return self._run(self._similar_request(id, index, k, options), options, with_encoder=False)[0]
 
     @check_arguments
-    @spell_out(HybridOptions, HYBRID_DEFAULTS)
+    @spell_out(HybridOptions)
     def hybrid(
         self,
         text: str,
         k: int = 10,
         *,
         rerank: Reranker | None = None,
-        window: int | None = None,
+        window: Count | None = None,
         **options: Unpack[HybridOptions],
     ) -> HybridResult:
         """Hybrid search: find the k best documents of semantic and keyword search combined.
@@ -345,7 +308,7 @@ class SemanticIndex:
         return self._rerank(text, self._run(requests, options)[0], rerank, k, window)
 
     @check_arguments
-    @spell_out(AddOptions, ADD_DEFAULTS)
+    @spell_out(AddOptions)
     def add(
         self,
         documents: Iterable[Mapping[str, Any]],
@@ -380,7 +343,7 @@ class SemanticIndex:
         return self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
     @check_arguments
-    @spell_out(AddOptions, ADD_DEFAULTS)
+    @spell_out(AddOptions)
     def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """Embed the documents of the index that lack an embedding or were changed since, as `es-sbert ingest` does.
 
@@ -394,7 +357,7 @@ class SemanticIndex:
         return self._load(None, {}, options)
 
     @check_arguments
-    def delete(self, ids: str | Iterable[str], *, retry_seconds: float = 300.0) -> int:
+    def delete(self, ids: str | Iterable[str], *, retry_seconds: Seconds = 300.0) -> int:
         """Delete documents by id and refresh the index.
 
         Args:
@@ -417,19 +380,19 @@ class SemanticIndex:
         return delete_documents(self._engine, self._single_name("deleted from"), ids, retry_seconds)
 
     @check_arguments
-    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    @spell_out(SearchOptions)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
         return self._text_requests(search_request, [text], k, options)(self._resolver.target())[0].bodies[0]
 
     @check_arguments
-    @spell_out(SearchOptions, SEARCH_DEFAULTS)
+    @spell_out(SearchOptions)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `similar_to` would send."""
         return self._similar_request(id, index, k, options)(self._resolver.target(with_encoder=False))[0].bodies[0]
 
     @check_arguments
-    @spell_out(HybridOptions, HYBRID_DEFAULTS)
+    @spell_out(HybridOptions)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
         return self._text_requests(hybrid_request, [text], k, options)(self._resolver.target())[0].bodies

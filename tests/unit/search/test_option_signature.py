@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from es_sbert import AsyncSemanticIndex, SemanticIndex
+from es_sbert.arguments import declared_settings
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.vector_field import INDEX_DEFAULTS, request_vector_field
-from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, hybrid_request
+from es_sbert.index.vector_field import request_vector_field
+from es_sbert.search.hybrid_search import hybrid_request
 from es_sbert.search.reranking import search_depth
-from es_sbert.search.search_request import SearchOptions, search_request
-from es_sbert.search.semantic_index import ADD_DEFAULTS, AddOptions
+from es_sbert.search.search_request import search_request
+from es_sbert.settings import AddOptions, HybridOptions, IndexOptions, SearchOptions
 from tests.tiny import write_tiny_bert
 from tests.unit.search.test_search_request import ONE, VECTOR
 
@@ -34,8 +35,12 @@ def test_signature_names_all_options_in_both_classes(name: str, options: Any) ->
         assert names[-len(options.__annotations__) :] == list(options.__annotations__)
 
 
+def _defaults(options: type) -> Any:
+    return {name: field.default for name, field in declared_settings(options).items()}
+
+
 def test_shown_defaults_are_those_of_a_call_without_options() -> None:
-    given: Any = HYBRID_DEFAULTS
+    given = _defaults(HybridOptions)
     for engine_type in EngineType:
         default = search_request(engine_type, ONE, VECTOR, 7, {})
         assert search_request(engine_type, ONE, VECTOR, 7, given).bodies == default.bodies
@@ -46,10 +51,10 @@ def test_shown_defaults_are_those_of_a_call_without_options() -> None:
     assert search_depth(reranker, 7, None) == 50
     parameters = inspect.signature(SemanticIndex.search).parameters
     assert (parameters["exact"].default, parameters["filter"].default) == (False, None)
-    assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == ADD_DEFAULTS["retry_seconds"]
+    assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == 300.0
 
 
 def test_shown_defaults_of_a_new_index_are_those_of_a_call_without_options(tmp_path: Path) -> None:
     tiny = write_tiny_bert(tmp_path / "tiny")
-    given: Any = INDEX_DEFAULTS
+    given = _defaults(IndexOptions)
     assert request_vector_field(str(tiny), **given) == request_vector_field(str(tiny))

@@ -16,13 +16,14 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.hybrid_search import HybridOptions, hybrid_request, keyword_query, query_in_scope
+from es_sbert.search.hybrid_search import hybrid_request, keyword_query, query_in_scope
 from es_sbert.search.reranking import search_depth
-from es_sbert.search.search_request import SearchOptions, SearchRequest, check_search, exclude_document, search_request
+from es_sbert.search.search_request import SearchRequest, check_search, exclude_document, search_request
 from es_sbert.search.search_result import HybridResult
 from es_sbert.search.search_scope import SearchScope, read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
+from es_sbert.settings import HybridOptions, SearchOptions
 from tests.unit.golden import assert_golden
 
 VECTOR = np.array([0.1, -0.5, 0.25], dtype=np.float32)
