@@ -55,8 +55,8 @@ format: $(VENV)/.installed ## Put the code into its standard format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-api: $(VENV)/.installed ## Write the reference of the Python API into build/api
-	PYTHON=$(BIN)/python scripts/api-reference
+api: $(VENV)/.installed ## Write the Python API down: docs/api.md, and the snapshot of its signatures
+	$(BIN)/python scripts/update-api
 
 screenshots: $(VENV)/.installed ## Take the search page's pictures into docs/images: make screenshots URL=http://localhost:9200
 	$(BIN)/python scripts/screenshot $(if $(URL),--url "$(URL)")

@@ -18,10 +18,28 @@ import os as _os
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
-    from es_sbert.encoder.encoder import Encoder as Encoder
-    from es_sbert.encoder.reranker import Reranker as Reranker
-    from es_sbert.search import AsyncSemanticIndex as AsyncSemanticIndex
-    from es_sbert.search import SemanticIndex as SemanticIndex
+    from es_sbert.config import EngineSettings
+    from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
+    from es_sbert.encoder.reranker import PairScores, RankedText, Reranker
+    from es_sbert.engines.engine import Engine
+    from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
+    from es_sbert.index.vector_field import FieldOutcome, VectorField
+    from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport, SkippedCounts
+    from es_sbert.search.async_semantic_index import AsyncSemanticIndex
+    from es_sbert.search.search_result import (
+        Hit,
+        HybridHit,
+        HybridResult,
+        PartialResult,
+        Passage,
+        RankedHits,
+        Reranking,
+        SearchResult,
+    )
+    from es_sbert.search.search_scope import OpenOptions
+    from es_sbert.search.semantic_index import CreateOptions, SemanticIndex
+    from es_sbert.search.vector_query import SearchMethod
+    from es_sbert.settings import AddOptions, HybridOptions, SearchOptions
 
 # Usage reporting of dependencies is off unless the environment says otherwise. onnxruntime reads its variable during
 # its import, writes a device id and a database below ~/.cache, and resolves its collector's name; its
@@ -35,27 +53,39 @@ NO_TELEMETRY = {
 for _name, _value in NO_TELEMETRY.items():
     _os.environ.setdefault(_name, _value)
 
-# `exporters/` and `mappings/` are top-level folders of a checkout and are installed inside this package. In a checkout
-# that is on the path but not installed (a worktree, a machine of `make gpu-check`), this entry lets Python find them.
-# Symbolic links would not survive a checkout on Windows.
-_folder = _os.path.dirname(__file__)
-if not _os.path.isdir(_os.path.join(_folder, "mappings")):
-    from importlib.util import find_spec as _find_spec
-
-    # An editable installation finds them, but possibly those of another checkout.
-    _found = _find_spec("es_sbert.mappings")
-    if _found is None or not str(_found.origin).startswith(_os.path.join(_os.path.dirname(_folder), "")):
-        __path__.append(_os.path.dirname(_folder))
+# `exporters/` and `mappings/` are top-level folders that an installation has inside this package: see `package-dir` in
+# pyproject.toml, which a checkout that is only on the path (a worktree, a machine of `make gpu-check`) cannot use, and
+# which in an editable installation may name another checkout. Links would not survive a checkout on Windows.
+if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "mappings")):
+    __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
 from es_sbert.lazy_names import lazy_names as _lazy_names  # noqa: E402 - after the environment was set
 from es_sbert.version import __version__ as __version__  # noqa: E402
 
 _NAMES = {
-    "es_sbert.encoder.encoder": ("Encoder",),
-    "es_sbert.encoder.reranker": ("Reranker",),
+    "es_sbert.config": ("EngineSettings",),
+    "es_sbert.encoder.encoder": ("EncodeResult", "Encoder", "EncoderInfo"),
+    "es_sbert.encoder.reranker": ("PairScores", "RankedText", "Reranker"),
+    "es_sbert.engines.engine": ("Engine",),
+    "es_sbert.index.mapping": ("ChunkRules", "VectorFieldMeta"),
+    "es_sbert.index.vector_field": ("FieldOutcome", "VectorField"),
+    "es_sbert.ingest.load_report": ("ConcurrentChanges", "LoadReport", "SkippedCounts"),
     "es_sbert.search.async_semantic_index": ("AsyncSemanticIndex",),
-    "es_sbert.search.semantic_index": ("SemanticIndex",),
-}
-__all__ = ["AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex"]
+    "es_sbert.search.search_result": (
+        "Hit", "HybridHit", "HybridResult", "PartialResult", "Passage", "RankedHits", "Reranking", "SearchResult",
+    ),
+    "es_sbert.search.search_scope": ("OpenOptions",),
+    "es_sbert.search.semantic_index": ("CreateOptions", "SemanticIndex"),
+    "es_sbert.search.vector_query": ("SearchMethod",),
+    "es_sbert.settings": ("AddOptions", "HybridOptions", "SearchOptions"),
+}  # fmt: skip
+# As a list for type checkers. A test compares it with `_NAMES`.
+__all__ = [
+    "AddOptions", "AsyncSemanticIndex", "ChunkRules", "ConcurrentChanges", "CreateOptions", "EncodeResult", "Encoder",
+    "EncoderInfo", "Engine", "EngineSettings", "FieldOutcome", "Hit", "HybridHit", "HybridOptions", "HybridResult",
+    "LoadReport", "OpenOptions", "PairScores", "PartialResult", "Passage", "RankedHits", "RankedText", "Reranker",
+    "Reranking", "SearchMethod", "SearchOptions", "SearchResult", "SemanticIndex", "SkippedCounts", "VectorField",
+    "VectorFieldMeta",
+]  # fmt: skip
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -281,3 +281,7 @@ def require_extra(extra: str, *modules: str) -> None:
             f"this needs {', '.join(missing)}, which a plain installation does not include",
             f"Install it: {install_extra_command(extra)}",
         )
+
+
+_OWN = {name: value for name, value in globals().items() if getattr(value, "__module__", "") == __name__}
+__all__ = [name for name, value in _OWN.items() if isinstance(value, type) and not name.startswith("_")]

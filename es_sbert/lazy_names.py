@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
 def lazy_names(
-    package: str, names: Mapping[str, Sequence[str]]
+    package: str, names: Mapping[str, Sequence[str]], moved: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make a package's `__getattr__` and `__dir__`.
 
     Args:
         package: The package's `__name__`.
         names: Module → its public names.
+        moved: Deprecated name → the public name that replaces it, with its package.
     """
     members = vars(sys.modules[package])
     modules = {name: module for module, found in names.items() for name in found}
 
     def get_name(name: str) -> object:
         """Import a public name when it is first used."""
+        if moved is not None and name in moved:
+            place, _, new = moved[name].rpartition(".")
+            warnings.warn(f"{package}.{name} is deprecated: use {moved[name]}", DeprecationWarning, stacklevel=2)
+            return getattr(import_module(place), new)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = members[name] = getattr(import_module(modules[name]), name)

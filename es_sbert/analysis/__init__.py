@@ -9,21 +9,33 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from es_sbert.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from es_sbert.analysis.clusters import cluster_names as cluster_names
-    from es_sbert.analysis.clusters import cluster_texts as cluster_texts
-    from es_sbert.analysis.duplicates import duplicate_groups as duplicate_groups
-    from es_sbert.analysis.duplicates import search_duplicates as search_duplicates
-    from es_sbert.analysis.similarity import most_similar_pairs as most_similar_pairs
-    from es_sbert.analysis.similarity import pairs_above as pairs_above
-    from es_sbert.analysis.text_collection import read_files as read_files
-    from es_sbert.analysis.text_collection import read_index as read_index
+    from es_sbert.analysis.clusters import Clustering, TextCluster, cluster_names, cluster_texts
+    from es_sbert.analysis.duplicates import (
+        DuplicateGroup,
+        DuplicateSearchResult,
+        duplicate_groups,
+        search_duplicates,
+    )
+    from es_sbert.analysis.similarity import SimilarPair, most_similar_pairs, pairs_above
+    from es_sbert.analysis.text_collection import DocumentVersion, TextCollection, read_index
+    from es_sbert.ingest.read_texts import SkippedDocuments
 
 _NAMES = {
-    "es_sbert.analysis.clusters": ("cluster_names", "cluster_texts"),
-    "es_sbert.analysis.duplicates": ("duplicate_groups", "search_duplicates"),
-    "es_sbert.analysis.similarity": ("most_similar_pairs", "pairs_above"),
-    "es_sbert.analysis.text_collection": ("read_files", "read_index"),
+    "es_sbert.analysis.clusters": ("Clustering", "TextCluster", "cluster_names", "cluster_texts"),
+    "es_sbert.analysis.duplicates": (
+        "DuplicateGroup",
+        "DuplicateSearchResult",
+        "duplicate_groups",
+        "search_duplicates",
+    ),
+    "es_sbert.analysis.similarity": ("SimilarPair", "most_similar_pairs", "pairs_above"),
+    "es_sbert.analysis.text_collection": ("DocumentVersion", "TextCollection", "read_index"),
+    "es_sbert.ingest.read_texts": ("SkippedDocuments",),
 }
-__all__ = sorted(name for names in _NAMES.values() for name in names)
+__all__ = [
+    "Clustering", "DocumentVersion", "DuplicateGroup", "DuplicateSearchResult", "SimilarPair", "SkippedDocuments",
+    "TextCluster", "TextCollection", "cluster_names", "cluster_texts", "duplicate_groups", "most_similar_pairs",
+    "pairs_above", "read_index", "search_duplicates",
+]  # fmt: skip
 
 __getattr__, __dir__ = _lazy_names(__name__, _NAMES)

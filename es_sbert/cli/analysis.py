@@ -121,7 +121,7 @@ def read_texts(files: Sequence[str], options: Mapping[str, Any], fields: Sequenc
     Raises:
         SourceError, ModelError, EngineError: the texts cannot be read or embedded, or there are fewer than two.
     """
-    from es_sbert.analysis import read_files, read_index
+    from es_sbert.analysis.text_collection import read_files, read_index
     from es_sbert.encoder.encoder import Encoder, report_warnings
 
     if options["index"] is not None:

@@ -70,7 +70,7 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 
 
 class Reranker(OpenedModel):
-    """A cross-encoder on onnxruntime or OpenVINO (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
+    """A cross-encoder on onnxruntime or OpenVINO.
 
     Thread-safe. Close it, or use it as a context manager, to end its threads. A forked process opens the model again
     when it first scores a pair. Unpickling opens it again, too.

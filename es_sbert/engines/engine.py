@@ -102,18 +102,27 @@ def document_key(hit: Json) -> DocumentKey:
 
 
 class Engine(ABC):
-    """A connection to Elasticsearch or OpenSearch. All methods raise `EngineError` and its subclasses.
+    """A connection to Elasticsearch or OpenSearch, as `SemanticIndex.engine`. Thread-safe.
 
-    Thread-safe: ingest calls `bulk` from several threads.
+    Usage:
+        ```python
+        found = index.engine.search("docs", {"query": {"match_all": {}}, "size": 1})
+        print(found["hits"]["total"]["value"])
+        ```
 
-    Args:
-        info: The engine at the address.
-        client: Has the methods of elastic-transport; used with its own settings, and `close` closes it.
-        timeout: Seconds that the client waits for a response; None if only the client knows.
-        watch: Watches the client's nodes; None with one address.
+    Raises:
+        EngineError: a request failed.
     """
 
     def __init__(self, info: EngineInfo, client: Any, timeout: float | None, watch: NodeWatch | None = None) -> None:
+        """Wrap a client.
+
+        Args:
+            info: The engine at the address.
+            client: Has the methods of elastic-transport; used with its own settings, and `close` closes it.
+            timeout: Seconds that the client waits for a response; None if only the client knows.
+            watch: Watches the client's nodes; None with one address.
+        """
         self.info = info
         self._client = client
         self._timeout = timeout
@@ -166,6 +175,7 @@ class Engine(ABC):
         """
 
     def close(self) -> None:
+        """End the connection."""
         self._client.close()
         if self._watch is not None:
             self._watch.close()
@@ -441,8 +451,7 @@ class Engine(ABC):
             preference: The engine's parameter that selects copies of the shards, such as `_shards:0`.
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the response.
             allow_partial: Also return a response that lacks shards.
-            default_pipeline: Apply the index's default search pipeline, as a search of the user expects; see
-                `without_search_pipeline`.
+            default_pipeline: Apply the index's default search pipeline, as a search of the user expects.
             routing: Search only the shards of these routing values.
         """
         path = quote_index_names(name)

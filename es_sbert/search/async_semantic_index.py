@@ -107,6 +107,7 @@ class AsyncSemanticIndex:
     similar_to = _in_pool(SemanticIndex.similar_to)
     hybrid = _in_pool(SemanticIndex.hybrid)
     body = _in_pool(SemanticIndex.body)
+    clause = _in_pool(SemanticIndex.clause)
     similar_body = _in_pool(SemanticIndex.similar_body)
     hybrid_bodies = _in_pool(SemanticIndex.hybrid_bodies)
 

@@ -27,6 +27,7 @@ from es_sbert.search.reranking import scope_text_reader, search_depth
 from es_sbert.search.search_request import (
     SearchRequest,
     as_one_query,
+    build_vector_query,
     check_search,
     exclude_document,
     only_hit,
@@ -40,6 +41,7 @@ from es_sbert.search.search_scope import (
     SearchScope,
     SearchTarget,
 )
+from es_sbert.search.vector_query import vector_clause
 from es_sbert.settings import AddOptions, Count, HybridOptions, IndexOptions, SearchOptions, Seconds
 from es_sbert.vectors import Vectors
 
@@ -384,6 +386,33 @@ class SemanticIndex:
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
         return self._text_requests(search_request, [text], k, options)(self._resolver.target())[0].bodies[0]
+
+    @check_arguments
+    def clause(
+        self,
+        text: str,
+        k: int = 10,
+        *,
+        filter: Json | Sequence[Json] | None = None,
+        exact: bool = False,
+        min_cosine: float | None = None,
+        boost: float = 1.0,
+    ) -> Json:
+        """Return a semantic query for use in a larger one: as a clause of a bool, a filter or an aggregation.
+
+        Args:
+            filter, exact, min_cosine: See `SearchOptions`.
+            boost: Factor of the scores.
+
+        Raises:
+            UsageError: as for `search`.
+        """
+        options: SearchOptions = {"filter": filter, "exact": exact, "min_cosine": min_cosine}
+        check_search(k, options, text)
+        target, engine_type = self._resolver.target(), self._engine.info.engine_type
+        query = build_vector_query(target.scope, target.encode([text])[0], k, options)
+        method = target.scope.method(engine_type, exact)
+        return vector_clause(engine_type, method, replace(query, boost=boost, inner_hits=None))
 
     @check_arguments
     @spell_out(SearchOptions)

@@ -11,7 +11,7 @@ import argparse
 from elasticsearch import Elasticsearch
 from langchain_elasticsearch import DenseVectorStrategy, ElasticsearchStore
 
-from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert import SemanticIndex
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import argparse
 
 from langchain_community.vectorstores import OpenSearchVectorSearch
 
-from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert import SemanticIndex
 
 
 def main() -> None:

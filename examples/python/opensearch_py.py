@@ -10,7 +10,7 @@ import argparse
 
 from opensearchpy import OpenSearch
 
-from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert import SemanticIndex
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import argparse
 from elasticsearch import Elasticsearch
 from elasticsearch.helpers.vectorstore import DenseVectorStrategy, VectorStore
 
-from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert import SemanticIndex
 
 
 def main() -> None:

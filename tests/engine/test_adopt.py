@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -20,7 +21,6 @@ from es_sbert.index.adopt import AdoptionReport, adopt_vectors, read_adoptable_f
 from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import bulk, contents, load, open_engine, put, same_vectors, vector_of
 from tests.engine.migration.support import Overheard

@@ -12,12 +12,12 @@ import httpx
 import orjson
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import ask, load, put, sentences, write_jsonl
 from tests.engine.vectors import request_for, state_of
 

@@ -14,10 +14,10 @@ import pytest
 from elasticsearch import AsyncElasticsearch, Elasticsearch
 from opensearchpy import AsyncOpenSearch, OpenSearch
 
+from es_sbert import AsyncSemanticIndex, SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import from_client
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import SampleIndices, samples
 
@@ -108,7 +108,7 @@ import sys
 import elasticsearch
 from elasticsearch import Elasticsearch
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.search import SemanticIndex
+from es_sbert import SemanticIndex
 
 assert elasticsearch.__version__[0] == 8, elasticsearch.__version__
 url, index, model = sys.argv[1:]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
@@ -15,7 +16,6 @@ from es_sbert.index.index_summary import describe_index
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.migration.prepare_migration import check_template_fields
-from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import Loads, bulk
 from tests.engine.vectors import request_for, state_of
 

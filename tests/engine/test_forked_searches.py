@@ -14,9 +14,9 @@ import pytest
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
+from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
-from es_sbert.search import SemanticIndex
 from tests.engine.sample_indices import COUNT, SampleIndices, samples
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")

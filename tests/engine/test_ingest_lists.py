@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.engines.engine import Engine
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import Loads, put, same_vectors, vector_of
 
 pytestmark = pytest.mark.one_engine

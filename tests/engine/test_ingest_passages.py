@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.index_summary import describe_index
-from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import Loads, letters, open_engine, same_vectors, sentences, vector_of, write_jsonl
 

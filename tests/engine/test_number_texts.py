@@ -14,6 +14,7 @@ import pytest
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
+from es_sbert import SemanticIndex
 from es_sbert.analysis import read_index
 from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.encoder.encoder import Encoder
@@ -31,7 +32,6 @@ from es_sbert.migration import document_copy
 from es_sbert.migration.alias_swap import cancel_migration
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load
 from tests.engine.migration.support import Place, expect_no_stragglers, indices_of
 from tests.engine.vectors import state_of, vector_mapping, vector_value

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.errors import RequestFailed
-from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import ask

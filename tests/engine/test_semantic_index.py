@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_sbert import AsyncSemanticIndex, SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
-from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.hybrid_search import DEFAULT_DEPTH, fuse_rankings
 from tests.conftest import also_es8, on_every_version
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of

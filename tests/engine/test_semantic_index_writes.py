@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert import AsyncSemanticIndex, SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
-from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import put
 
 pytestmark = pytest.mark.one_engine

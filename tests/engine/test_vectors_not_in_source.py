@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.analysis import read_index, search_duplicates
 from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.diagnostics.index_advice import read_sample
@@ -24,7 +25,6 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from es_sbert.search import SemanticIndex
 from tests.conftest import on_every_version
 from tests.engine.ingest_support import load, put, sentences, write_jsonl
 from tests.engine.vectors import state_of

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
-from es_sbert.search import SemanticIndex
 from tests.gateway.bed import Bed, bed_of, ids, scores
 from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
 from tests.tiny import WORDS

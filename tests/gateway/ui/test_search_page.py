@@ -11,8 +11,8 @@ import orjson
 import pytest
 from playwright.sync_api import Request, Route, expect
 
+from es_sbert import SemanticIndex
 from es_sbert.gateway.settings import SearchLogSettings
-from es_sbert.search import SemanticIndex
 from tests.gateway import patient, serving
 from tests.gateway.articles import MEANT, QUERY
 from tests.gateway.ui.conftest import OpenPage, ingested

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.index.mapping import index_body
-from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, open_engine
 from tests.engine.vectors import field_of
 from tests.gateway import patient

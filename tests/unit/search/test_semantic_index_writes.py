@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert import SemanticIndex
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.vector_field import request_vector_field
 from es_sbert.ingest.load_documents import IterableSource
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings, Record, RejectedRecord
-from es_sbert.search import SemanticIndex
 
 
 def read(documents: Any, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
