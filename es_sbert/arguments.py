@@ -21,7 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Checked elsewhere: texts in any iterable (`as_texts`), and query vectors.
 _CHECKED_ELSEWHERE = frozenset({"texts", "first", "second", "vector"})
 # Bounds of numbers, by their names in annotations.
-_BOUNDS = {"ge": (operator.ge, "at least"), "gt": (operator.gt, "more than"), "le": (operator.le, "at most")}
+_BOUNDS = {
+    "ge": (operator.ge, "at least"), "gt": (operator.gt, "more than"),
+    "le": (operator.le, "at most"), "lt": (operator.lt, "less than"),
+}  # fmt: skip
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
@@ -64,7 +67,7 @@ def check_arguments(function: F) -> F:
 
 
 def check_range(name: str, value: float, bounds: Mapping[str, Any]) -> None:
-    """Check a number against the bounds `ge`, `gt` and `le`, as far as they are given.
+    """Check a number against the bounds `ge`, `gt`, `le` and `lt`, as far as they are given.
 
     Raises:
         UsageError: the number is out of bounds.

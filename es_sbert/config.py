@@ -130,17 +130,19 @@ def _unwrap_usage_error(error: ValidationError) -> UsageError | ValidationError:
 
 
 class EngineSettings(UsageErrorModel, BaseSettings):
-    """Address and credentials of the search engine.
+    """Address and credentials of the search engine. All nodes get the same credentials and TLS settings.
 
     Attributes:
-        url: Base address, `http://host:port` or `https://…`; several nodes of one cluster are separated by commas, or
-            given as a list. All of them get the same credentials and TLS settings.
+        url: Address of the engine; several nodes of one cluster are separated by commas.
         api_key: Encoded API key (Elasticsearch).
-        username, password: Basic authentication.
+        username: User name; set its password in ES_SBERT_PASSWORD or a file.
+        password: Password of this user.
         token: Bearer token: a service account's, OAuth's or a JSON Web Token.
-        api_key_file, password_file, token_file: Files with these secrets; they are read once, on validation.
-        ca_certs: PEM file of the certificate authority that signed the server's certificate.
-        timeout: Seconds for one request.
+        api_key_file: File that holds an API key.
+        password_file: File that holds the password.
+        token_file: File that holds a bearer token.
+        ca_certs: PEM file of a private CA.
+        timeout: Timeout of one request.
     """
 
     model_config = SettingsConfigDict(

@@ -95,6 +95,17 @@ class IndexOptions(TypedDict, total=False):
     replicas: NonNegativeInt | None
 
 
+class MigrationOptions(TypedDict, total=False):
+    """Keyword arguments of a migration.
+
+    Attributes:
+        index_type: Index type of the new vectors: hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat,
+            bbq_flat; OpenSearch: hnsw, int8_hnsw, from 3.0 on flat. [default: unchanged]
+    """
+
+    index_type: str | None
+
+
 class SearchOptions(TypedDict, total=False):
     """Keyword arguments of a search; all may be left out.
 

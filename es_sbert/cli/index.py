@@ -15,6 +15,7 @@ from es_sbert.cli.index_tuning import advise, calibrate
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
+from es_sbert.settings import IndexOptions, ModelName
 
 if TYPE_CHECKING:
     from es_sbert.index.index_summary import FieldSummary, IndexSummary
@@ -22,29 +23,20 @@ if TYPE_CHECKING:
 
 @cloup.command()
 @click.argument("name")
-@click.option(
-    "--model",
-    envvar="ES_SBERT_MODEL",
+@shared.setting_option(
+    ModelName,
+    "model $ES_SBERT_MODEL",
     default=DEFAULT_MODEL,
-    show_envvar=True,
     help="Model folder, bundle, hub id, or installed or registered name: gives the dimensions and the fingerprint.",
 )
 @option_group(
     "Options",
     shared.vector_field_option,
-    click.option("--index-type", help=f"Index type of the vectors: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
-    shared.text_field_option("Field of the text that is embedded", "left to the first `es-sbert ingest`"),
-    shared.text_template_option,
-    click.option(
-        "--passages",
-        type=click.IntRange(min=1),
-        metavar="TOKENS",
-        help="One vector per passage of at most TOKENS tokens.  [default: one vector per document]",
+    shared.setting_options(
+        IndexOptions, "index_type", "text_fields", "text_template", "passages TOKENS", "passage_overlap TOKENS",
+        "shards", "replicas",
     ),
-    shared.passage_overlap_option,
-    click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]"),
-    click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]"),
-)
+)  # fmt: skip
 @shared.connection_options
 def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     """Create the index NAME with a vector field for a model.
@@ -73,7 +65,6 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     from es_sbert.index.text_template import format_vector_field_option
     from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field, request_vector_field
     from es_sbert.messages import escape_unprintable
-    from es_sbert.settings import IndexOptions
 
     request = request_vector_field(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))
     with shared.open_engine(options) as engine:
@@ -194,7 +185,8 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
     shared.model_option,
     shared.device_option,
     shared.precision_option(
-        "fp32", "Precision of the model's vectors. int8 may differ from fp32 by more than --min-cosine allows."
+        default="fp32",
+        help="Precision of the model's vectors. int8 may differ from fp32 by more than --min-cosine allows.",
     ),
     shared.runtime_option,
     shared.threads_option,

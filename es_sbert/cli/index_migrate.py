@@ -13,6 +13,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.output import print_message, print_report, require_terminal
+from es_sbert.settings import MigrationOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 @click.argument("alias")
 @option_group(
     "Options",
-    click.option(
-        "--index-type", help=f"Index type of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: unchanged]"
-    ),
+    shared.setting_option(MigrationOptions, "index_type"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
     shared.text_field_option("Embed this field instead of the old text", "the text is unchanged"),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),

@@ -19,6 +19,7 @@ from es_sbert.cli.logs import is_json_logging, log_errors_only, log_format_optio
 from es_sbert.cli.output import print_report
 from es_sbert.cli.setting_names import with_options
 from es_sbert.config import EngineSettings
+from es_sbert.settings import IndexOptions
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -91,7 +92,7 @@ _vector_options = option_group(
         help="Instead of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; "
         "repeat it for several. TEMPLATE is optional if the index has the field.",
     ),
-    shared.passage_overlap_option,
+    shared.setting_option(IndexOptions, "passage_overlap TOKENS"),
     click.option(
         "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
     ),

@@ -2,47 +2,76 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import click
+import cloup
 from click.core import ParameterSource
 from cloup import option_group
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings
 
+from es_sbert.arguments import check_range, declared_settings
 from es_sbert.bundle.variants import Precision, Runtime
-from es_sbert.config import (
-    DEFAULT_MODEL,
-    DEFAULT_URL,
-    DEFAULT_VECTOR_FIELD,
-    MAX_TIMEOUT,
-    EngineSettings,
-    split_addresses,
-)
+from es_sbert.config import EngineSettings, split_addresses
 from es_sbert.errors import UsageError
+from es_sbert.settings import IndexOptions, ModelName, RetryOptions, RunOptions, VectorFieldName
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
 
-INDEX_TYPES_HELP = (
-    "hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat, bbq_flat; OpenSearch: hnsw, int8_hnsw, from "
-    "3.0 on flat"
-)
+FILE_TYPE = click.Path(path_type=Path)
+OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class FiniteFloatRange(click.FloatRange):
-    """A range of finite numbers. It refuses infinity, and `nan`, which passes any limit."""
+class _CheckedRange:
+    """A range of numbers whose bounds are checked, and explained, as by the library."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
+    number: ClassVar[click.ParamType[Any]]
+
+    def convert(self: Any, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = self.number.convert(value, param, ctx)
+        if not math.isfinite(number):  # `nan` passes any limit
             self.fail(f"{value} is not a finite number.", param, ctx)
+        least, most = "gt" if self.min_open else "ge", "lt" if self.max_open else "le"
+        check_range(str(param and param.name), number, {least: self.min, most: self.max})
         return number
+
+
+class IntegerRange(_CheckedRange, click.IntRange):
+    """A range of whole numbers."""
+
+    number = click.INT
+
+
+class FiniteFloatRange(_CheckedRange, click.FloatRange):
+    """A range of finite numbers."""
+
+    number = click.FLOAT
+
+
+class SettingOption(cloup.Option):
+    """An option that sets a setting of the library.
+
+    Attributes:
+        owner: The class that declares the setting, under the name of the option's parameter.
+    """
+
+    def __init__(self, *declarations: Any, owner: type, **settings: Any) -> None:
+        self.owner = owner
+        super().__init__(*declarations, **settings)
 
 
 def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -56,41 +85,95 @@ def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+def setting_options(owner: type, *specs: str) -> Callable[[F], F]:
+    """Return the options for settings that a class declares, see `setting_option`."""
+    return combine_options(*(setting_option(owner, spec) for spec in specs))
+
+
+def setting_option(owner: type, spec: str, **given: Any) -> Callable[[F], F]:
+    """Return the option for a setting. Its type, range and default are declared, and its help is in the docstring.
+
+    Args:
+        owner: The class that declares the setting (see `declared_settings`) and describes it under "Attributes".
+        spec: The name of the setting, and what differs from the usual: flags, a `$VARIABLE` of the environment, and the
+            placeholder of the value, e.g. "output -o --output FOLDER".
+        given: Arguments of `click.option` that replace those of the declaration.
+    """
+    name, *words = spec.split()
+    fields = declared_settings(owner)
+    field, many = fields[name], _has_several_values(fields[name])
+    settings: dict[str, Any] = {"help": _help(owner, name), "required": field.is_required(), "multiple": many}
+    flags = [word for word in words if word.startswith("-")] or [_flag(name, field)]
+    for word in words:
+        if word.startswith("$"):
+            settings |= {"envvar": word[1:], "show_envvar": True}
+        elif not word.startswith("-"):
+            settings["metavar"] = word
+    settings |= _type_settings(field)
+    if not many and field.default is not PydanticUndefined:
+        settings["default"] = str(field.default) if isinstance(field.default, StrEnum) else field.default
+    if issubclass(owner, BaseSettings):
+        settings.setdefault("envvar", f"{owner.model_config['env_prefix']}{name.upper()}")
+    return click.option(*flags, name, cls=SettingOption, owner=owner, **settings | given)
+
+
+def _has_several_values(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) in (tuple, Sequence)
+
+
+def _flag(name: str, field: FieldInfo | None) -> str:
+    shown = f"{'no-' if field and field.default is True else ''}{name.replace('_', '-')}"
+    return f"--{shown.removesuffix('s') if field and _has_several_values(field) else shown}"
+
+
+def _help(owner: type, name: str) -> str | None:
+    """Return the description of a setting in the docstring of its class, in which `name` is another setting.
+
+    Without docstrings (`python -OO`), there is no help.
+    """
+    section = inspect.cleandoc(owner.__doc__ or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
+    described = re.search(rf"^    (?:\w+, )*{name}(?:, \w+)*: (.*(?:\n {{8}}.*)*)", section, re.MULTILINE)
+    if described is None:
+        return None
+    fields, text = declared_settings(owner), " ".join(described[1].split()).replace(" [default:", "  [default:")
+    return re.sub(r"`([a-z]\w*)`", lambda other: _flag(other[1], fields.get(other[1])), text)
+
+
+def _type_settings(field: FieldInfo) -> dict[str, Any]:
+    """Return the arguments of `click.option` for the type of a setting."""
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    inner = FieldInfo.from_annotation(next(kind for kind in kinds if kind is not NoneType))
+    kind: Any = get_args(inner.annotation)[0] if _has_several_values(field) else inner.annotation
+    bounds = {
+        bound: getattr(each, bound)
+        for each in (*field.metadata, *inner.metadata)
+        for bound in ("ge", "gt", "le", "lt")
+        if hasattr(each, bound)
+    }
+    if kind is bool:
+        negated = {"flag_value": False, "show_default": False} if field.default is True else {}
+        return {"is_flag": True} | negated
+    if kind in (int, float) and bounds:
+        least, most = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
+        number_range = IntegerRange if kind is int else FiniteFloatRange
+        return {"type": number_range(least, most, min_open="gt" in bounds, max_open="lt" in bounds)}
+    if kind is Path:
+        return {"type": FILE_TYPE}
+    if get_origin(kind) is Literal:
+        return {"type": click.Choice(get_args(kind))}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"type": click.Choice([str(each) for each in kind])}
+    return {"type": kind if kind in (int, float) else None}
+
+
 def engine_url_option(flag: str) -> Callable[[F], F]:
     """Return the option for the engine's address, stored as `url`."""
-    return click.option(
-        flag,
-        "url",
-        envvar="ES_SBERT_URL",
-        default=DEFAULT_URL,
-        show_envvar=True,
-        callback=reject_password_in_url,
-        help="Address of the engine; several nodes of one cluster are separated by commas.",
-    )
+    return setting_option(EngineSettings, f"url {flag} $ES_SBERT_URL", callback=reject_password_in_url)
 
 
-def _connection_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option that can also be set by the environment variable of its name."""
-    variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(flag, envvar=variable, help=help, **settings)
-
-
-FILE_TYPE = click.Path(path_type=Path)
-OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
 # Credentials for the engine. Options never hold the secrets themselves, because a command line is public.
-credential_options = combine_options(
-    _connection_option("--username", "User name; set its password in ES_SBERT_PASSWORD or a file."),
-    _connection_option("--password-file", "File that holds the password.", type=FILE_TYPE),
-    _connection_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
-    _connection_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
-    _connection_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
-    _connection_option(
-        "--timeout",
-        "Timeout of one request.",
-        default=60.0,
-        type=FiniteFloatRange(0, MAX_TIMEOUT, min_open=True),
-        metavar="SECONDS",
-    ),
+credential_options = setting_options(
+    EngineSettings, "username", "password_file", "api_key_file", "token_file", "ca_certs", "timeout SECONDS"
 )
 
 
@@ -169,47 +252,23 @@ def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
-model_option = click.option(
-    "--model",
-    envvar="ES_SBERT_MODEL",
-    show_envvar=True,
-    help="Model folder, bundle, hub id, or installed or registered name; MODEL@N truncates vectors to N dimensions.  "
-    f"[default: {DEFAULT_MODEL}, or the model of the index]",
+model_option = setting_option(ModelName, "model $ES_SBERT_MODEL")
+device_option, threads_option = (
+    setting_options(RunOptions, "device $ES_SBERT_DEVICE"),
+    setting_options(RunOptions, "threads N"),
 )
-device_option = click.option(
-    "--device",
-    envvar="ES_SBERT_DEVICE",
-    show_envvar=True,
-    default="auto",
-    help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available.",
-)
-threads_option = click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="CPU threads; on CUDA, parallel batches.  [default: number of cores; 2 on CUDA]",
-)
+_PRECISIONS = click.Choice(["auto", *map(str, Precision)])
 
 
-def precision_option(default: str, help: str) -> Callable[[F], F]:
+def precision_option(**given: Any) -> Callable[[F], F]:
     """--precision."""
-    return click.option("--precision", type=click.Choice(["auto", *map(str, Precision)]), default=default, help=help)
+    return setting_option(RunOptions, "precision", type=_PRECISIONS, **given)
 
 
-runtime_option = click.option(
-    "--runtime",
-    type=click.Choice(["auto", *map(str, Runtime)]),
-    default="auto",
-    envvar="ES_SBERT_RUNTIME",
-    show_envvar=True,
-    help="Runtime of the model. With --precision auto: usually the fastest on this kind of processor.",
+runtime_option = setting_option(
+    RunOptions, "runtime $ES_SBERT_RUNTIME", type=click.Choice(["auto", *map(str, Runtime)])
 )
-device_options = combine_options(
-    device_option,
-    precision_option("auto", "auto: fp16 on CUDA; on a CPU usually the fastest of bf16, int8 and fp32."),
-    runtime_option,
-    threads_option,
-)
+device_options = combine_options(device_option, precision_option(), runtime_option, threads_option)
 format_option = click.option(
     "--format",
     type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet"]),
@@ -229,7 +288,7 @@ file_options = combine_options(
         help="Encoding of text files, such as windows-1252.  [default: UTF-8, or that of the byte order mark]",
     ),
 )
-vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
+vector_field_option = setting_option(VectorFieldName, "vector_field")
 
 
 def text_field_option(what: str, default: str) -> Callable[[F], F]:
@@ -239,23 +298,11 @@ def text_field_option(what: str, default: str) -> Callable[[F], F]:
         what, default: For the help: the purpose of the field, and the default.
     """
     rule = "dotted if nested; may be repeated. Several fields, and the values of a list, are joined by line feeds."
-    return click.option("--text-field", "text_fields", multiple=True, help=f"{what}, {rule}  [default: {default}]")
+    return setting_option(IndexOptions, "text_fields", help=f"{what}, {rule}  [default: {default}]")
 
 
-text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
-passage_overlap_option = click.option(
-    "--passage-overlap",
-    type=click.IntRange(min=0),
-    metavar="TOKENS",
-    help="Maximum tokens that a passage shares with the next.  [default: an eighth of --passages]",
-)
-retry_seconds_option = click.option(
-    "--retry-seconds",
-    type=FiniteFloatRange(min=0),
-    metavar="SECONDS",
-    default=300.0,
-    help="Maximum time to retry while the engine is overloaded or does not respond.",
-)
+text_template_option = setting_option(IndexOptions, "text_template")
+retry_seconds_option = setting_option(RetryOptions, "retry_seconds SECONDS")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
-from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 import click
 import cloup
 from cloup import option_group
-from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
+from pydantic import SecretStr
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
@@ -33,32 +28,11 @@ from es_sbert.gateway.settings import (
 from es_sbert.messages import log_event
 
 
-def _setting_options(settings: type[BaseModel]) -> list[Callable[[shared.F], shared.F]]:
-    """Return the options that set fields of these settings, with their types, bounds and defaults."""
-    return [_setting_option(name, field) for name, field in settings.model_fields.items() if field.json_schema_extra]
+class _Mebibytes(shared.IntegerRange):
+    """A size in MiB, which becomes bytes."""
 
-
-def _setting_option(name: str, field: FieldInfo) -> Callable[[shared.F], shared.F]:
-    option: Any = field.json_schema_extra
-    kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not NoneType)
-    bounds = {
-        bound: getattr(each, bound) for each in field.metadata for bound in ("ge", "gt", "le") if hasattr(each, bound)
-    }
-    least, most, default = bounds.get("ge", bounds.get("gt")), bounds.get("le"), field.default
-    settings: dict[str, Any] = {"default": default, "metavar": option["metavar"], "help": option["help"]}
-    if isinstance(default, tuple):
-        settings |= {"multiple": True}
-    elif kind is bool:
-        settings |= {"is_flag": True}
-    elif kind is int:
-        settings |= {"type": click.IntRange(least, most)}
-    elif kind is float:
-        settings |= {"type": shared.FiniteFloatRange(least, most, min_open="gt" in bounds)}
-    elif kind is Path:
-        settings |= {"type": shared.FILE_TYPE}
-    elif issubclass(kind, StrEnum):
-        settings |= {"type": click.Choice(list(map(str, kind))), "default": str(default)}
-    return click.option(option["flag"] or f"--{name.replace('_', '-')}", name, **settings)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) * MIB
 
 
 _model_options = option_group(
@@ -67,7 +41,7 @@ _model_options = option_group(
     shared.device_options,
     click.option(
         "--also-model",
-        "more_models",
+        "models",
         multiple=True,
         metavar="MODEL",
         help="Also serve this model: for indices with its vectors, and at /v1/embeddings. May be given several times.",
@@ -91,9 +65,7 @@ _key_and_log_options = option_group(
         metavar="FILE",
         help="Append a line of JSON for each search to this file, or write it to stdout (-).",
     ),
-    click.option(
-        "--log-queries", is_flag=True, help="With --search-log: also log the query texts, not only their keyed hashes."
-    ),
+    shared.setting_option(SearchLogSettings, "log_queries"),
     log_format_option,
 )
 serve_options = shared.combine_options(
@@ -103,34 +75,31 @@ serve_options = shared.combine_options(
         shared.credential_options,
         help=shared.connection_help,
     ),
-    option_group("Listen", *_setting_options(ListenSettings)),
+    option_group(
+        "Listen",
+        shared.setting_options(
+            ListenSettings, "host", "port", "certificate --tls-certificate", "key --tls-key", "allowed_hosts HOST",
+            "drain_seconds SECONDS",
+        ),
+    ),
     option_group(
         "Semantic queries and writes",
-        *_setting_options(SemanticSettings),
-        click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
+        shared.setting_options(
+            SemanticSettings, "virtual_field", "k -k", "min_cosine", "num_candidates", "hybrid", "semantic_weight",
+            "hide_vectors",
+        ),
+        shared.setting_option(SemanticSettings, "writes", help="Do not add vectors to documents that are written."),
     ),
     _model_options,
     _key_and_log_options,
     option_group(
         "Limits",
-        click.option(
-            "--max-body",
-            type=click.IntRange(1),
-            default=100,
-            metavar="MIB",
-            help="Maximum size of a request body. All bodies together may take ten times as much, but no more than "
-            "1024 MiB or two bodies; more are refused (429).",
+        shared.setting_option(
+            Limits, "body_bytes --max-body MIB", type=_Mebibytes(1), default=Limits().body_bytes // MIB
         ),
-        click.option(
-            "--max-connections-per-client",
-            "client_connections",
-            type=click.IntRange(1),
-            default=1024,
-            help="Maximum open connections from one address; more are refused (429). Raise it if callers connect "
-            "through a reverse proxy, which gives all of them one address.",
-        ),
+        shared.setting_options(Limits, "client_connections --max-connections-per-client"),
     ),
-)
+)  # fmt: skip
 
 
 def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
@@ -140,7 +109,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         UsageError: options conflict, or a secret cannot be read.
     """
     model = DEFAULT_MODEL if options["model"] is None else options["model"]
-    options |= {"writes": not options["no_writes"], "models": (model, *options["more_models"])}
+    options["models"] = (model, *options["models"])
     listen = ListenSettings(**shared.select_options(options, ListenSettings.model_fields))
     key, metrics_key = (
         None if file is None else SecretStr(read_secret_file(file, "key"))
@@ -155,7 +124,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     return GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
-        limits=Limits(body_bytes=options["max_body"] * MIB, client_connections=options["client_connections"]),
+        limits=Limits(**shared.select_options(options, Limits.model_fields)),
         semantic=SemanticSettings(**shared.select_options(options, SemanticSettings.model_fields)),
         models=ModelSettings(**shared.select_options(options, ModelSettings.model_fields)),
         embeddings_key=key,

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -41,7 +40,7 @@ class SearchLogSettings:
 
     Attributes:
         path: File to which the lines are appended; `-` for stdout.
-        log_queries: Whether to log query texts, which may be personal data; keyed hashes of them are always logged.
+        log_queries: With --search-log: also log the query texts, not only their keyed hashes.
         gateway: Name of this gateway.
         buffer: Maximum records that wait to be written; more are dropped and counted.
         close_seconds: Time to write the last records at shutdown.
@@ -61,18 +60,6 @@ class SearchLogSettings:
                 f"Set --search-log to a file ({name}.jsonl) or to - for stdout, and ship the lines to the index: "
                 "docs/kibana.md describes how.",
             )
-
-
-def _option(default: Any, help: str, metavar: str | None = None, *, flag: str | None = None, **bounds: float) -> Any:
-    """Declare a field that an option of `es-sbert serve` sets. Its default and bounds are those of the field.
-
-    Args:
-        metavar: Placeholder of the value in the help; None for the type's.
-        flag: The option; None for the name of the field.
-        bounds: Those of pydantic's `Field`.
-    """
-    option: Any = {"flag": flag, "help": help, "metavar": metavar}
-    return Field(default=default, json_schema_extra=option, **bounds)  # type: ignore[call-overload]
 
 
 class FrozenSettings(UsageErrorModel):
@@ -141,10 +128,11 @@ class Limits(FrozenSettings):
     """Limits on requests, connections and texts.
 
     Attributes:
-        body_bytes: Maximum bytes of a request body (`--max-body`).
+        body_bytes: Maximum size of a request body. All bodies together may take ten times as much, but no more than
+            1024 MiB or two bodies; more are refused (429).
         concurrency: Maximum concurrent requests; more are refused (429). A request counts once its body is complete.
-        client_connections: Maximum open connections from one IPv4 address or IPv6 /64 network
-            (`--max-connections-per-client`).
+        client_connections: Maximum open connections from one address; more are refused (429). Raise it if callers
+            connect through a reverse proxy, which gives all of them one address.
         answer_seconds: Maximum time for the engine to respond. Long, because a synchronous reindex sends nothing until
             its end.
         unanswered_seconds: Time without a response after which a health request is sent to the node.
@@ -213,44 +201,29 @@ class HideVectors(StrEnum):
 
 
 class SemanticSettings(FrozenSettings):
-    """Settings for rewriting semantic queries and embedding documents. Their options describe them.
+    """Settings for rewriting semantic queries and embedding documents.
 
     Attributes:
-        virtual_field: Field name for semantic queries on an index's first vector field. Other vector fields are
-            `semantic.NAME`.
-        min_cosine: None uses the value in the mapping of each index; without one, all k documents are kept.
-        num_candidates: None derives them from k.
-        hybrid: Applies unless the request's header overrides it.
-        semantic_weight: None is the measured optimum (`es_sbert.search.hybrid_search`).
-        writes: Whether to embed documents that are written through the gateway (`--no-writes`).
+        virtual_field: Name of the field that semantic queries search: semantic: "how do plants make energy".
+        k: Number of documents per semantic query.
+        min_cosine: Drop hits whose cosine is below this value. [default: that of `es-sbert index calibrate --save`]
+        num_candidates: Candidates per shard. [default: twice k, at least 100]
+        hybrid: Turn match and multi_match queries on an embedded text into hybrid queries.
+        semantic_weight: Weight of the semantic ranking in hybrid queries; the keyword ranking has weight 1.
+            [default: 3]
+        writes: Embed documents that are written through the gateway.
+        hide_vectors: Leave vectors and their metadata out of hits, unless the search asks for them. auto: only if a
+            document that is written back without them gets them again.
     """
 
-    virtual_field: str = _option(
-        "semantic",
-        'Name of the field that semantic queries search: semantic: "how do plants make energy".',
-    )
-    k: int = _option(100, "Number of documents per semantic query.", flag="-k", ge=1, le=10_000)
-    min_cosine: float | None = _option(
-        None,
-        "Drop hits whose cosine is below this value.  [default: that of `es-sbert index calibrate --save`]",
-        ge=-1,
-        le=1,
-    )
-    num_candidates: int | None = _option(
-        None, "Candidates per shard.  [default: twice k, at least 100]", ge=1, le=10_000
-    )
-    hybrid: bool = _option(False, "Turn match and multi_match queries on an embedded text into hybrid queries.")
-    semantic_weight: float | None = _option(
-        None,
-        "Weight of the semantic ranking in hybrid queries; the keyword ranking has weight 1.  [default: 3]",
-        gt=0,
-    )
+    virtual_field: str = "semantic"
+    k: int = Field(default=100, ge=1, le=10_000)
+    min_cosine: float | None = Field(default=None, ge=-1, le=1)
+    num_candidates: int | None = Field(default=None, ge=1, le=10_000)
+    hybrid: bool = False
+    semantic_weight: float | None = Field(default=None, gt=0)
     writes: bool = True
-    hide_vectors: HideVectors = _option(
-        HideVectors.AUTO,
-        "Leave vectors and their metadata out of hits, unless the search asks for them. auto: only if a document "
-        "that is written back without them gets them again.",
-    )
+    hide_vectors: HideVectors = HideVectors.AUTO
 
     @field_validator("virtual_field")
     @classmethod
@@ -264,30 +237,25 @@ class SemanticSettings(FrozenSettings):
 
 
 class ListenSettings(FrozenSettings):
-    """Listening address of the gateway. The options describe the fields."""
+    """Listening address of the gateway.
 
-    host: str = _option(
-        "127.0.0.1",
-        "Address to listen on. An address other than the default opens the gateway to other machines.",
-    )
-    port: int = _option(DEFAULT_PORT, "TCP port.", ge=0, le=65_535)
-    certificate: Path | None = _option(None, "PEM file of the certificate, for HTTPS.", flag="--tls-certificate")
-    key: Path | None = _option(None, "PEM file of the certificate's key.", flag="--tls-key")
-    allowed_hosts: tuple[str, ...] = _option(
-        (),
-        "Accept only requests to this host name (421 for others), to prevent DNS rebinding. May be given several "
-        "times.  [default: any]",
-        "HOST",
-        flag="--allowed-host",
-    )
-    drain_seconds: float = _option(
-        0.0,
-        "On SIGTERM, fail /readyz and keep answering for this long, so that a load balancer notices before the gateway "
-        "stops listening. Requests in progress then have 30 more seconds.",
-        "SECONDS",
-        ge=0,
-        le=3600,
-    )
+    Attributes:
+        host: Address to listen on. An address other than the default opens the gateway to other machines.
+        port: TCP port.
+        certificate: PEM file of the certificate, for HTTPS.
+        key: PEM file of the certificate's key.
+        allowed_hosts: Accept only requests to this host name (421 for others), to prevent DNS rebinding. May be given
+            several times. [default: any]
+        drain_seconds: On SIGTERM, fail /readyz and keep answering for this long, so that a load balancer notices before
+            the gateway stops listening. Requests in progress then have 30 more seconds.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
+    certificate: Path | None = None
+    key: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    drain_seconds: float = Field(default=0.0, ge=0, le=3600)
 
     @model_validator(mode="after")
     def _goes_together(self) -> ListenSettings:
